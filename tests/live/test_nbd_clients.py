@@ -167,20 +167,55 @@ def test_fio_at_depth_1_on_the_wall_clock(small):
     assert any(abs(each) < ABOVE_US for each in above), (above, modelled_us)
 
 
-def test_fio_verifies_a_drive_at_its_end_of_life(small, counts):
-    """3,000 P/E cycles and a month: every page has wrong bits, which the LDPC decoder corrects."""
+ONE_READ = ("ecc.soft_reads=0", "ecc.soft_gain=1")
+BCH = ("ecc.code=bch", "ecc.codeword=1 KiB", "ecc.correctable_bits=40", *ONE_READ)
+LDPC = ("ecc.code=ldpc",)
+
+
+def verified(live: Live, size: int, cycles: int, *keys: str) -> tuple[dict, dict]:
+    """What fio says of a job that writes and verifies ``size`` MiB of a drive with ``cycles`` P/E
+    cycles, and the drive's counters. Reads that fail do not end the job; wrong bytes do."""
+    keys += ("errors.kind=model", "cache.mode=off", f"errors.initial_cycles={cycles}")
+    served(live, *(word for key in keys for word in ("--set", key)))
+    job = fio(live, "--rw=randwrite", f"--size={size}m", "--verify=crc32c", "--do_verify=1",
+              "--verify_fatal=1", "--continue_on_error=read")  # fmt: skip
+    assert job["read"]["total_ios"] >= 1000
+    return job, counters(live)
+
+
+@pytest.mark.parametrize(
+    ("code", "cycles"),
+    [
+        pytest.param(BCH, 2000, marks=pytest.mark.soak, id="bch"),
+        pytest.param(LDPC, 3000, id="ldpc"),
+    ],
+)
+def test_fio_verifies_a_drive_at_its_end_of_life(small, counts, code, cycles):
+    """Every page has wrong bits, which the decoder corrects."""
     needs("fio")
-    served(small, "--set", "errors.kind=model", "--set", "ecc.code=ldpc", "--set", "cache.mode=off",
-           "--set", "errors.initial_cycles=3000", "--set", "errors.initial_days=30")  # fmt: skip
-    job = fio(small, "--rw=randwrite", f"--size={counts(4, 64)}m", "--verify=crc32c",
-              "--do_verify=1", "--verify_fatal=1")  # fmt: skip
-    assert job["error"] == 0 and job["read"]["total_ios"] >= 1000
-    found = counters(small)
+    job, found = verified(small, counts(4, 64), cycles, *code)
+    assert job["error"] == job["total_err"] == 0
     decoder = found["decoder"]
     assert decoder["pages"] >= job["read"]["total_ios"]
-    assert decoder["wrong_bits"] == found["counters"]["corrected_bits"] > 100 * decoder["pages"]
+    assert decoder["wrong_bits"] == found["counters"]["corrected_bits"] > 90 * decoder["pages"]
     assert decoder["failed_pages"] == decoder["miscorrected_words"] == 0
     assert found["requests"]["errors"] == found["counters"]["media_errors"] == 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("code", "cycles"), [(BCH, 2600), ((*LDPC, *ONE_READ), 4500)], ids=["bch", "ldpc"]
+)
+def test_fio_past_the_limit_has_eio_and_no_wrong_bytes(small, code, cycles):
+    """A good part of the pages cannot be corrected: fio has EIO for each of them, and the checksum
+    of every other block is right."""
+    needs("fio")
+    job, found = verified(small, 4, cycles, *code)
+    failed = found["counters"]["media_errors"]
+    assert 100 < failed < 900 and job["first_error"] == job["error"] == 5
+    assert job["total_err"] == found["requests"]["errors"] == failed
+    assert found["decoder"]["failed_pages"] == failed
+    assert found["counters"]["corrected_bits"] > 10_000
 
 
 @pytest.mark.soak
