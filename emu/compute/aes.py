@@ -43,7 +43,8 @@ def substitutions() -> Bytes:
     """Return the table of SubBytes, uint8[256]: inverse in GF(2^8), then an affine map (5.1.1)."""
     powers = [1]  # of 3, which generates the group
     while len(powers) < 255:
-        powers.append(int(times(np.array([powers[-1]], np.uint8), 3)[0]))
+        value = powers[-1] ^ powers[-1] << 1
+        powers.append(value ^ 0x11B if value > 255 else value)
     inverse = np.zeros(256, np.uint8)
     for i, value in enumerate(powers):
         inverse[value] = powers[-i % 255]
