@@ -33,11 +33,13 @@ JOB_S = 3600.0
 def create(folder: Path, job: Train) -> None:
     """Create a system with photos in all of its stores, each photo with a copy in the next store.
 
-    Raises InputError if the folder exists and is not empty; then, or after an error, nothing is
-    left.
+    Raises InputError if the folder exists and is not empty, and for a base other than version 0,
+    the only one of a new system; then, or after an error, nothing is left.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: is not empty and holds no system; use another folder")
+    if job.base:
+        raise InputError(f"version {job.base}: unknown; a new system begins with version 0")
     network.check_cut(network.network(job.seed), job.cut)
     photos = crops(TRAINED, job.photos, len(CLASSES), job.seed)
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
