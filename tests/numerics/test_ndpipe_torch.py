@@ -1,10 +1,14 @@
 """Does a run of a torch model give its layer table, and is a model without a cut refused?"""
 
+import json
+import re
+
 import pytest
 
 from ondie.emu.ndpipe.layers import Builder
 from ondie.emu.ndpipe.torch_layers import from_torch
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, plural
+from tests.docs.generate import ROOT
 from tests.smoke.commands import here, refused
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -126,6 +130,23 @@ def test_other_models_are_refused():
     with pytest.raises(InputError, match="1 returns tuple; must return a tensor"):
         from_torch(lstm, (3, 4, 4), "Own")
     assert torch.is_grad_enabled()
+
+
+def test_the_example_of_the_page(capsys, tmp_path):
+    """The page says where its model is cut and what crosses there."""
+    page = (ROOT / "docs" / "ndpipe.md").read_text("utf-8")
+    (text,) = re.findall(r"```python\n# models.py\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "models.py").write_text(text)
+    words = ("--network", f"{tmp_path / 'models.py'}:small", "--json", "-", "--quiet")
+    done = here(capsys, "validate", "ndpipe", *words)
+    assert done.code == 0, done.err
+    rows = {row["name"]: row["predicted"] for row in json.loads(done.out)}
+    assert rows["small: traffic of a cut at 2"] == 32 / 12288
+    cuts = [name.split(", limited")[0] for name in rows if "cut at" in name and "store" in name]
+    assert cuts == [f"small, {plural(count, 'store')}: cut at 2" for count in (1, 4, 20)]
+    assert "small: stores beyond which the throughput stays" in rows
+    macs = 32 * 32 * 16 * 27, 16 * 16 * 32 * 16 * 9
+    assert rows["small: computation up to 1"] == pytest.approx(sum(macs) / 1e9)
 
 
 def test_as_a_command(capsys, tmp_path):
