@@ -85,6 +85,6 @@ def test_fine_tuning_gives_the_table_of_the_page(tmp_path, number):
         assert loss < loss_before / 2 and accuracy > accuracy_before and accuracy > 2 * CHANCE
     shown = ndpipe_table.read(ndpipe_table.PAGE.read_text("utf-8"))[0][number]
     for name, (trained, tested, accuracy) in ndpipe_table.rows_of(document).items():
-        assert accuracy == pytest.approx(shown[name][2], abs=0.08), name
-        assert tested == pytest.approx(shown[name][1], rel=0.3), name
-        assert trained is None or trained == pytest.approx(shown[name][0], rel=0.3), name
+        assert accuracy == pytest.approx(shown[name][2], abs=0.12), name
+        assert tested == pytest.approx(shown[name][1], rel=0.35), name
+        assert trained is None or trained == pytest.approx(shown[name][0], rel=0.35), name
