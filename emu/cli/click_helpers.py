@@ -67,6 +67,14 @@ class WholeNumber(click.types.IntParamType):
 WHOLE = WholeNumber()
 
 
+def whole_option(name: str, default: int | None, text: str, metavar: str = "N") -> Any:
+    """Return the decorator of an option with a whole number. ``text``: its help."""
+    return click.option(
+        name, type=WHOLE, default=default, show_default=default is not None, metavar=metavar,
+        help=text,
+    )  # fmt: skip
+
+
 class WholeRange(click.IntRange):
     """A whole number in digits, within limits."""
 

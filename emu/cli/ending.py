@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import atexit
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -28,6 +29,17 @@ class Terminated(KeyboardInterrupt):
         super().__init__()
         self.number = signal.Signals(number)
         self.effect = effect
+
+
+@contextmanager
+def effect_of_interruption(effect: Callable[[], str]) -> Iterator[None]:
+    """Let the message about an interruption in this context say what ``effect`` returns then, which
+    is what the command has written."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        number = error.number if isinstance(error, Terminated) else signal.SIGINT
+        raise Terminated(number, effect()) from error
 
 
 class EndOfServing:

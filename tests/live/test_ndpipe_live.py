@@ -15,12 +15,13 @@ from ondie.emu.live.ndpipe.labels import TABLE, Labels
 from ondie.emu.live.ndpipe.pictures import CLASSES, TRAINED, crops, jpeg_file
 from ondie.emu.live.ndpipe.shelf import EDGE, Shelf, decoded
 from ondie.emu.live.ndpipe.system import create
-from ondie.emu.live.ndpipe.wire import HEADER, Kind, Link, LinkLost
+from ondie.emu.live.ndpipe.wire import HEADER, MOST_JPEG, Kind, Link, LinkLost
 from ondie.emu.ndpipe.versions import NOTHING, StoreModel, Versions
 from ondie.emu.units import InputError
 from tests.smoke.commands import here, refused
 
-SMALL = ("--photos", "120", "--pretrain", "64", "--epochs", "2", "--held-out", "64", "--quiet")
+NEW = ("--photos", "120", "--pretrain", "64")
+SMALL = ("--epochs", "2", "--held-out", "64", "--quiet")
 
 
 def needs_extra():
@@ -30,7 +31,9 @@ def needs_extra():
 
 def trained(capsys, tmp_path, *words: str, code: int = 0) -> dict:
     """The result of `ondie ndpipe train`."""
-    outcome = here(capsys, "ndpipe", "train", tmp_path / "system", *SMALL, "--json", "-", *words)
+    folder = tmp_path / "system"
+    new = () if (folder / "versions.npy").exists() else NEW
+    outcome = here(capsys, "ndpipe", "train", folder, *new, *SMALL, "--json", "-", *words)
     assert outcome.code == code, outcome.err
     return json.loads(outcome.out)
 
@@ -127,7 +130,7 @@ def test_a_damaged_frame_is_noticed_at_every_byte():
 def test_a_header_alone_takes_no_memory():
     """What a program announces and does not send is not allocated."""
     ours, theirs = socket.socketpair()
-    ours.sendall(HEADER.pack(b"NDPW", Kind.FEATURES, 0, 0, 1 << 31, 0) + bytes(1000))
+    ours.sendall(HEADER.pack(b"NDPW", Kind.INSERT, 0, 0, MOST_JPEG, 0) + bytes(1000))
     ours.close()
     tracemalloc.start()
     try:

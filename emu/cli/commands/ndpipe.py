@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ondie.emu.cli.click_helpers import WHOLE, Group
+from ondie.emu.cli.click_helpers import Group, whole_option
 from ondie.emu.cli.commands.ndpipe_live import infer, relabel, train
 from ondie.emu.cli.output import FigureOptions, OutputOptions, output_options
 from ondie.emu.config.config import load_preset
@@ -67,14 +67,10 @@ network_argument = click.argument("network", default="resnet50")
 @network_argument
 @click.option("--device", default="gen4-tlc", show_default=True, metavar="PRESET",
               help="Drive of each store.")  # fmt: skip
-@click.option("--stores", type=WHOLE, default=1, show_default=True, metavar="N",
-              help="Number of stores.")  # fmt: skip
-@click.option("--photos", type=WHOLE, default=5120, show_default=True, metavar="N",
-              help="Number of photos in each store.")  # fmt: skip
-@click.option("--batch", type=WHOLE, default=64, show_default=True, metavar="N",
-              help="Photos per batch.")  # fmt: skip
-@click.option("--large-batch", type=WHOLE, default=256, show_default=True, metavar="N",
-              help="Photos per batch with the optimization batch.")  # fmt: skip
+@whole_option("--stores", 1, "Number of stores.")
+@whole_option("--photos", 5120, "Number of photos in each store.")
+@whole_option("--batch", 64, "Photos per batch.")
+@whole_option("--large-batch", 256, "Photos per batch with the optimization batch.")
 @click.option("--with", "optimizations", metavar="NAME[,NAME…]",
               default="pipelining,preprocessed,compressed,quantized,batch", show_default=True,
               help="Optimizations to add one by one, in this order; or none.")  # fmt: skip
@@ -89,8 +85,7 @@ def npe(**values: Any) -> None:
 
 @ndpipe.command()
 @network_argument
-@click.option("--stores", type=WHOLE, default=20, show_default=True, metavar="N",
-              help="Largest number of stores.")  # fmt: skip
+@whole_option("--stores", 20, "Largest number of stores.")
 @click.option("--task", default="training", show_default=True, metavar="training|inference",
               help="Train the head, or run inference on all photos.")  # fmt: skip
 @click.option("--sent", default="inputs", show_default=True, metavar="inputs|jpeg",

@@ -12,20 +12,21 @@ from typing import Any
 
 import click
 
-from ondie.emu.cli.click_helpers import WHOLE
+from ondie.emu.cli.click_helpers import whole_option
+from ondie.emu.cli.ending import effect_of_interruption
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.units import InputError, digits, plural
 
 folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 photos_argument = click.argument("photos", nargs=-1, required=True)
+NEW = ("stores", "photos", "pretrain")
+"""Options of a new system."""
 
 
 @click.command()
 @folder_argument
-@click.option("--stores", type=WHOLE, default=3, show_default=True, metavar="N",
-              help="Stores of a new system.")  # fmt: skip
-@click.option("--photos", type=WHOLE, default=600, show_default=True, metavar="N",
-              help="Photos of a new system.")  # fmt: skip
+@whole_option("--stores", None, "Stores of a new system.  [default: 3]")
+@whole_option("--photos", None, "Photos of a new system.  [default: 600]")
 @click.option("--runs", default="1", show_default=True, metavar="N,N,...",
               help="Pipelined runs, 1 to 10. With several values, train once for each, all from "
                    "the same version, and print a table.")  # fmt: skip
@@ -33,16 +34,14 @@ photos_argument = click.argument("photos", nargs=-1, required=True)
               help="Last layer that the stores run: stem, layer1, layer2 or avgpool.")  # fmt: skip
 @click.option("--format", default="fp32", show_default=True, metavar="fp32|fp16",
               help="Format of the features on the network.")  # fmt: skip
-@click.option("--epochs", type=WHOLE, default=10, show_default=True, metavar="N",
-              help="Epochs of pretraining and of each run.")  # fmt: skip
-@click.option("--pretrain", type=WHOLE, default=2400, show_default=True, metavar="N",
-              help="Crops on which the network of a new system is pretrained.")  # fmt: skip
-@click.option("--held-out", type=WHOLE, default=2000, show_default=True, metavar="N",
-              help="Crops of other photographs for the test.")  # fmt: skip
-@click.option("--base", type=WHOLE, metavar="VERSION",
-              help="Version from which training starts.  [default: the latest]")  # fmt: skip
-@click.option("--seed", type=WHOLE, default=1, show_default=True, metavar="N",
-              help="Determines crops, weights and order.")  # fmt: skip
+@whole_option("--epochs", 10, "Epochs of pretraining and of each run.")
+@whole_option(
+    "--pretrain", None, "Crops on which the network of a new system is pretrained.  [default: 2400]"
+)
+@whole_option("--held-out", 2000, "Crops of other photographs for the test.")
+@whole_option("--base", None, "Version from which training starts.  [default: the latest]",
+              "VERSION")  # fmt: skip
+@whole_option("--seed", 1, "Determines crops, weights and order.")
 @click.option("--kill", metavar="STORE:PHOTOS",
               help="Kill a store when it has sent the features of so many photos.")  # fmt: skip
 @output_options("the result")
@@ -53,28 +52,33 @@ def train(folder: Path, runs: str, kill: str | None, **values: Any) -> None:
     the Tuner trains and distributes the new version. The losses are compared with those of central
     fine-tuning on the same photos in the same order.
     """
+    from ondie.emu.live.ndpipe.holdings import added, holdings
     from ondie.emu.live.ndpipe.jobs import Train
-    from ondie.emu.live.ndpipe.system import central, run_job
+    from ondie.emu.live.ndpipe.system import central, refuse_ignored, run_job
 
-    given = OutputOptions(**{key: values.pop(key) for key in ("json_path", "out", "quiet")})
+    given = OutputOptions(**{each.name: values.pop(each.name) for each in fields(OutputOptions)})
     given.check()
-    known = {each.name for each in fields(Train)}
-    options = {name: value for name, value in values.items() if name in known}
-    killed = _killed(kill, values["stores"])
+    options = {name: value for name, value in values.items() if value is not None}
+    killed = _killed(kill)
     jobs = [Train(**options, kill=killed, runs=each) for each in _runs(runs)]
+    refuse_ignored(folder, {name: options[name] for name in NEW if name in options})
     results: list[dict[str, Any]] = []
-    for job in jobs:
-        if results:  # all start from the same version
-            job = replace(job, base=results[0]["base"])
-        found = run_job(folder, job)
-        trained = found.pop("trained")
-        if not results:
-            compared = central(folder, job, trained)
-        results.append({"runs": job.runs, **found, "photos": len(trained), "central": compared})
-    files = given.write(results[0] if len(results) == 1 else {"trainings": results})
+    before = holdings(folder)
+    with effect_of_interruption(lambda: added(folder, before)):
+        for job in jobs:
+            if results:  # all start from the same version
+                job = replace(job, base=results[0]["base"])
+            found = run_job(folder, job)
+            trained = found.pop("trained")
+            if not results:
+                compared = central(folder, job, trained)
+            results.append({"runs": job.runs, **found, "photos": len(trained), "central": compared})
+        files = given.write(results[0] if len(results) == 1 else {"trainings": results})
     if (screen := given.console) is not None:
         for line in trained_lines(results[0]) if len(results) == 1 else runs_lines(results):
             screen.print(line, highlight=False, markup=False, soft_wrap=True)
+    if killed is not None and not any(killed[0] in each["deaths"] for each in results):
+        given.remark(f"--kill {kill}: store {killed[0]} sent fewer photos and was not killed")
     given.list_files(files)
 
 
@@ -143,7 +147,7 @@ def _losses(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _killed(text: str | None, stores: int) -> tuple[int, int] | None:
+def _killed(text: str | None) -> tuple[int, int] | None:
     """Return store and photos of --kill. Raises InputError."""
     if text is None:
         return None
@@ -151,8 +155,8 @@ def _killed(text: str | None, stores: int) -> tuple[int, int] | None:
         store, photos = (digits(part) for part in text.split(":"))
     except ValueError:
         raise InputError(f"--kill {text!r}: write STORE:PHOTOS, such as 1:100") from None
-    if not 0 <= store < stores:
-        raise InputError(f"--kill {text}: there are stores 0 to {stores - 1}")
+    if not photos:
+        raise InputError(f"--kill {text}: the number of photos must be 1 or more")
     return store, photos
 
 
@@ -165,13 +169,15 @@ def infer(folder: Path, photos: tuple[str, ...], **values: Any) -> None:
 
     Each photo gets a place in two stores. If one of the files is no JPEG file, none is stored.
     """
+    from ondie.emu.live.ndpipe.holdings import added, holdings
     from ondie.emu.live.ndpipe.jobs import Infer
     from ondie.emu.live.ndpipe.system import run_job
 
     given = OutputOptions(**values)
     given.check(*photos)
-    found = run_job(folder, Infer(_files(photos)))
-    _print(given, found, [])
+    before = holdings(folder)
+    with effect_of_interruption(lambda: added(folder, before)):
+        _print(given, run_job(folder, Infer(_files(photos))), [])
 
 
 @click.command()
@@ -184,24 +190,31 @@ def relabel(folder: Path, photos: tuple[str, ...], **values: Any) -> None:
 
     The stores run the latest version on their photos; only labels cross the network.
     """
+    from ondie.emu.live.ndpipe.holdings import added, holdings
     from ondie.emu.live.ndpipe.jobs import Relabel
     from ondie.emu.live.ndpipe.system import run_job
 
     given = OutputOptions(**values)
     given.check(*photos)
-    found = run_job(folder, Relabel(_files(photos)))
-    count = found["wire"].get("LABELS", {"body": 0})["body"]
-    _print(given, found, [
-        f"{plural(found['outdated'], 'label')} outdated, {found['replaced']:,} replaced, "
-        f"{found['left']:,} left; {count:,} bytes of labels on the network",
-    ])  # fmt: skip
+    before = holdings(folder)
+    with effect_of_interruption(lambda: added(folder, before)):
+        found = run_job(folder, Relabel(_files(photos)))
+        count = found["wire"].get("LABELS", {"body": 0})["body"]
+        _print(given, found, [
+            f"{plural(found['outdated'], 'label')} outdated, {found['replaced']:,} replaced, "
+            f"{found['left']:,} left; {count:,} bytes of labels on the network",
+        ])  # fmt: skip
 
 
 def _files(photos: tuple[str, ...]) -> tuple[str, ...]:
-    """Return absolute names of files. Raises InputError if one is missing."""
+    """Return absolute names of files. Raises InputError if one is missing or too large."""
+    from ondie.emu.live.ndpipe.wire import MOST_JPEG
+
     for photo in photos:
         if not Path(photo).is_file():
             raise InputError(f"{photo}: no such file")
+        if (size := Path(photo).stat().st_size) > MOST_JPEG:
+            raise InputError(f"{photo}: {size:,} bytes; a photo may have at most {MOST_JPEG:,}")
     return tuple(str(Path(photo).resolve()) for photo in photos)
 
 

@@ -6,12 +6,9 @@ Source: NDPipe (ASPLOS 2024), version-aware redistribution; the frames are this 
 
 from __future__ import annotations
 
-from ondie.emu.live.ndpipe.wire import Frame, Kind, Link, LinkLost
+from ondie.emu.live.ndpipe.wire import CHUNK_BYTES, MOST_UPDATE, Frame, Kind, Link, LinkLost
 from ondie.emu.ndpipe.versions import NOTHING, StoreModel, Update, Versions
 from ondie.emu.units import InputError
-
-CHUNK_BYTES = 1 << 16
-"""Most bytes of a message per frame."""
 
 
 def send_update(
@@ -54,6 +51,10 @@ def take_update(link: Link, model: StoreModel, begun: Frame) -> None:
     LinkLost if the Tuner is gone; what was received is kept for the next attempt.
     """
     size, version = int(begun.fields["size"]), int(begun.fields["version"])
+    if not 0 <= size <= MOST_UPDATE:
+        why = f"update of {size:,} bytes; must be at most {MOST_UPDATE:,}"
+        link.send(Kind.REFUSED, why=why)
+        return
     update = Update(begun.fields["form"], version, bytes(size), bytes.fromhex(begun.fields["name"]))
     at = model.begin(update)
     link.send(Kind.RESUME, at=at)

@@ -88,6 +88,12 @@ class Labels:
         rows = self._base.execute("SELECT photo, label, version FROM labels").fetchall()
         return {photo: (label, version) for photo, label, version in rows}
 
+    def counts(self) -> tuple[int, dict[int, int]]:
+        """Return the number of photos, and that of labels by the version that gave them."""
+        rows = self._base.execute("SELECT version, count(*) FROM labels GROUP BY version")
+        found = dict(rows.fetchall())
+        return sum(found.values()), {each: n for each, n in found.items() if each is not None}
+
     def close(self) -> None:
         """Close the database."""
         self._base.close()

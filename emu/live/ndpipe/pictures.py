@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ondie.emu.live.ndpipe.shelf import EDGE
+from ondie.emu.live.ndpipe.shelf import EDGE, pillow
 from ondie.emu.units import InputError
 
 TRAINED = (
@@ -59,17 +59,13 @@ def crops(sources: tuple[str, ...], count: int, classes: int, seed: int) -> list
 
 def jpeg_file(pixels: np.ndarray) -> bytes:
     """Return the JPEG file of uint8[height, width, 3]."""
-    from PIL import Image
-
     out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "JPEG", quality=QUALITY)
+    pillow().fromarray(pixels).save(out, "JPEG", quality=QUALITY)
     return out.getvalue()
 
 
 def _picture(name: str) -> np.ndarray:
     """Return a photograph, uint8[height, width, 3]."""
-    from PIL import Image
-
     for package, folder in (("sklearn", "datasets/images"), ("skimage", "data")):
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
@@ -79,7 +75,7 @@ def _picture(name: str) -> np.ndarray:
             )
         path = Path(spec.submodule_search_locations[0]) / folder / name
         if path.is_file():
-            with Image.open(path) as picture:
+            with pillow().open(path) as picture:
                 return np.asarray(picture.convert("RGB"))
     raise InputError(f"{name}: not in the installed versions of scikit-learn and scikit-image")
 

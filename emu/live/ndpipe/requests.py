@@ -98,6 +98,10 @@ class Requests:
         request = self._open.get(frame.fields.get("request", -1))
         if request is None or request.store != store:
             raise InputError(f"store {store}: a frame {frame.kind.name} belongs to no request")
+        if frame.kind == Kind.SKIPPED:
+            for photo, why in frame.fields["photos"]:
+                self.lost[photo] = f"store {store}: {why}"
+            return
         if frame.kind != Kind.END:
             photos = take[request.group](frame)
             if not request.waiting.issuperset(photos):
@@ -105,8 +109,6 @@ class Requests:
             request.waiting.difference_update(photos)
             return
         del self._open[frame.fields["request"]]
-        for photo, why in frame.fields["skipped"]:
-            self.lost[photo] = f"store {store}: {why}"
         self._again(request, kind, more)
 
     def _again(self, request: _Request, kind: Kind, more: dict[str, Any]) -> None:

@@ -11,12 +11,18 @@ import sqlite3
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ondie.emu.drive import Drive
+from ondie.emu.nand.store_folder import StoreFolder
 from ondie.emu.units import InputError
 
+TABLE = (
+    "CREATE TABLE photos (photo INTEGER PRIMARY KEY, offset INTEGER NOT NULL, "
+    "bytes INTEGER NOT NULL, crc INTEGER NOT NULL)"
+)
 DEVICE = "gen4-tlc"
 """Preset of the drive of each store."""
 EDGE = 32
@@ -26,18 +32,30 @@ EDGE = 32
 class Shelf:
     """Photos in ``folder``: ``drive/`` has the stored pages, ``index.sqlite`` the places.
 
-    A context manager. Raises InputError for a folder that cannot be used.
+    A context manager. Raises InputError for a folder that cannot be used: its drive is in use or
+    damaged, or the index is no index. ``create``: make both, in a folder that has neither.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, create: bool = False) -> None:
+        path = folder / "index.sqlite"
+        if not create and not path.is_file():
+            raise InputError(f"{path}: no such index of photos")
         folder.mkdir(parents=True, exist_ok=True)
         self.drive = Drive(DEVICE, True, store=folder / "drive")
-        self._index = sqlite3.connect(folder / "index.sqlite")
-        with self._index:
-            self._index.execute(
-                "CREATE TABLE IF NOT EXISTS photos (photo INTEGER PRIMARY KEY, "
-                "offset INTEGER NOT NULL, bytes INTEGER NOT NULL, crc INTEGER NOT NULL)"
-            )
+        self._index = sqlite3.connect(path)
+        try:
+            if create:
+                with self._index:
+                    self._index.execute(TABLE)
+            found = self._index.execute("SELECT sql FROM sqlite_master WHERE name = 'photos'")
+            if found.fetchone() != (TABLE,):
+                raise InputError(f"{path}: is not the index of a store")
+        except sqlite3.DatabaseError as error:
+            self.__exit__()
+            raise InputError(f"{path}: cannot be used as an index of photos: {error}") from error
+        except InputError:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Shelf:
         return self
@@ -82,17 +100,32 @@ class Shelf:
         return data
 
 
+def check_free(folder: Path) -> None:
+    """Raise InputError if the drive of the store in ``folder`` is in use or cannot be opened."""
+    StoreFolder.look(folder / "drive", lock=True).close()
+
+
+def pillow() -> Any:
+    """Return the module PIL.Image. Raises InputError if Pillow is not installed."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "Pillow is not installed; install it with: pip install 'ondie[train]'"
+        ) from error
+    return Image
+
+
 def decoded(number: int, data: bytes) -> np.ndarray:
     """Return float32[3, EDGE, EDGE] in [-1, 1] of a JPEG file of any size. Raises InputError,
     which names the photo, if it is damaged."""
-    from PIL import Image
-
+    image = pillow()
     try:
-        with Image.open(io.BytesIO(data), formats=["JPEG"]) as picture:
+        with image.open(io.BytesIO(data), formats=["JPEG"]) as picture:
             colors = picture.convert("RGB")
         if colors.size != (EDGE, EDGE):
             colors = colors.resize((EDGE, EDGE))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
         raise InputError(f"photo {number}: corrupt JPEG: {error}") from error
     pixels = np.asarray(colors, np.float32).transpose(2, 0, 1)
     return np.ascontiguousarray(pixels / np.float32(127.5) - np.float32(1))

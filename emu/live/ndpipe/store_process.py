@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,10 @@ from ondie.emu.files import write_atomically
 from ondie.emu.live.ndpipe import network
 from ondie.emu.live.ndpipe.distribute import take_update
 from ondie.emu.live.ndpipe.shelf import Shelf, decoded
-from ondie.emu.live.ndpipe.wire import Frame, Kind, Link, LinkLost
+from ondie.emu.live.ndpipe.wire import BATCH, MOST_TEXT, Frame, Kind, Link, LinkLost
 from ondie.emu.ndpipe.versions import StoreModel
 from ondie.emu.units import InputError
 
-BATCH = 32
-"""Most photos per frame."""
 LABEL = np.dtype([("photo", "<u8"), ("label", "<u4")])
 
 
@@ -41,18 +40,33 @@ class Place:
 
 
 def run_store(place: Place) -> None:
-    """Serve the Tuner on ``place.port`` until its end marker or the end of the connection."""
+    """Serve the Tuner on ``place.port`` until its end marker or the end of the connection.
+
+    A store whose drive or index cannot be opened says so to the Tuner.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends it
-    with Shelf(place.folder) as shelf:
+    try:
         sock = socket.create_connection(("127.0.0.1", place.port))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = Link(sock)
-        try:
+    except OSError:
+        raise SystemExit(1) from None  # the Tuner is gone; the command reports why
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link = Link(sock)
+    try:
+        with Shelf(place.folder) as shelf:
             _Store(place, shelf, link).serve()
-        except LinkLost:
-            pass  # the Tuner is gone, so there is nothing to do
-        finally:
-            link.close()
+    except InputError as error:
+        with suppress(LinkLost):  # the Tuner is gone, so there is nothing to do
+            link.send(Kind.REFUSED, token=place.token, why=f"store {place.number}: {cut(error)}")
+    except LinkLost:
+        pass  # the same
+    finally:
+        link.close()
+
+
+def cut(error: InputError) -> str:
+    """Return the text of an error for a frame."""
+    text = str(error)
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}..."
 
 
 class _Store:
@@ -65,7 +79,12 @@ class _Store:
         self.sent = 0
         self.path = place.folder / "model"
         if self.path.is_file():
-            data = self.path.read_bytes()
+            self.read_model(self.path.read_bytes())
+
+    def read_model(self, data: bytes) -> None:
+        """Take the model of file ``model``. One of another size is no model: the Tuner sends all of
+        it, as it does if the checksum is another one than that of the version."""
+        if len(data) == 8 + len(network.model_bytes(self.net)):
             self.model.version = int.from_bytes(data[:8], "little")
             self.model.model = np.frombuffer(data, np.uint8, offset=8)
             network.load_bytes(self.net, self.model.model)
@@ -84,7 +103,7 @@ class _Store:
             try:
                 actions[asked.kind](asked)
             except InputError as error:
-                self.link.send(Kind.REFUSED, why=f"store {self.place.number}: {error}")
+                self.link.send(Kind.REFUSED, why=f"store {self.place.number}: {cut(error)}")
 
     def update(self, asked: Frame) -> None:
         """Receive a new version and keep it."""
@@ -95,21 +114,22 @@ class _Store:
             write_atomically({self.path: head + self.model.model.tobytes()})
 
     def batches(self, asked: Frame) -> Any:
-        """Yield numbers and inputs of the photos of a request, in batches; at the end send END with
-        those that cannot be used."""
+        """Yield numbers and inputs of the photos of a request, in batches; send SKIPPED for those
+        that cannot be used, and END at the end."""
         numbers = np.frombuffer(asked.body, "<u8").tolist()
-        skipped = []
         for at in range(0, len(numbers), BATCH):
-            good, inputs = [], []
+            good, inputs, skipped = [], [], []
             for number in numbers[at : at + BATCH]:
                 try:
                     inputs.append(decoded(number, self.shelf.jpeg(number)))
                     good.append(number)
                 except InputError as error:
-                    skipped.append([number, str(error)])
+                    skipped.append([number, cut(error)])
+            if skipped:
+                self.link.send(Kind.SKIPPED, request=asked.fields["request"], photos=skipped)
             if good:
                 yield good, np.stack(inputs)
-        self.link.send(Kind.END, request=asked.fields["request"], skipped=skipped)
+        self.link.send(Kind.END, request=asked.fields["request"])
 
     def extract(self, asked: Frame) -> None:
         """Send the features of photos at a cut."""
@@ -138,4 +158,4 @@ class _Store:
         found = np.zeros(1, LABEL)
         found["photo"], found["label"] = number, network.labels_of(self.net, inputs[None])
         self.link.send(Kind.LABELS, found.tobytes())
-        self.link.send(Kind.END, skipped=[])
+        self.link.send(Kind.END)

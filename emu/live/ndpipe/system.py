@@ -11,19 +11,23 @@ import multiprocessing
 import os
 import secrets
 import shutil
+import time
+from collections.abc import Mapping
 from dataclasses import replace
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ondie.emu.live.ndpipe import network
+from ondie.emu.live.ndpipe import kept_models, network
 from ondie.emu.live.ndpipe.jobs import Job, Train
 from ondie.emu.live.ndpipe.labels import Labels
 from ondie.emu.live.ndpipe.pictures import CLASSES, HELD_OUT, TRAINED, crops
-from ondie.emu.live.ndpipe.shelf import Shelf, decoded
-from ondie.emu.live.ndpipe.store_process import BATCH, Place, run_store
+from ondie.emu.live.ndpipe.shelf import Shelf, check_free, decoded, pillow
+from ondie.emu.live.ndpipe.store_process import Place, run_store
 from ondie.emu.live.ndpipe.tuner import run_tuner
+from ondie.emu.live.ndpipe.wire import BATCH
 from ondie.emu.units import InputError, plural
 
 JOB_S = 3600.0
@@ -48,7 +52,7 @@ def create(folder: Path, job: Train) -> None:
         count = job.stores
         for store in range(count):
             own = [n for n in range(job.photos) if store in (n % count, (n + 1) % count)]
-            with Shelf(part / f"store-{store}") as shelf:
+            with Shelf(part / f"store-{store}", create=True) as shelf:
                 shelf.add((number, photos[number].jpeg) for number in own)
         labels = Labels(part / "labels.sqlite", create=True)
         labels.insert(
@@ -65,58 +69,113 @@ def create(folder: Path, job: Train) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def stores_of(folder: Path) -> dict[int, Path]:
+    """Return the folders of the stores of a system, by their numbers."""
+    found = ((each.name.removeprefix("store-"), each) for each in folder.glob("store-*"))
+    return dict(sorted((int(number), each) for number, each in found if number.isdecimal()))
+
+
+def is_system(folder: Path) -> bool:
+    """Return True if the folder holds a system."""
+    return (folder / "labels.sqlite").is_file()
+
+
+def refuse_ignored(folder: Path, given: Mapping[str, int]) -> None:
+    """Raise InputError if ``given``, values of ``stores``, ``photos`` and ``pretrain``, does not
+    apply to the system in ``folder``, which exists already. Equal numbers are no error."""
+    if not is_system(folder):
+        return
+    labels = Labels(folder / "labels.sqlite")
+    photos = sum(truth is not None for *_, truth in labels.places())
+    labels.close()
+    has = {"stores": len(stores_of(folder)), "photos": photos}
+    for name, value in given.items():
+        if name == "pretrain" and (folder / kept_models.NAME).exists():
+            raise InputError(
+                f"--pretrain {value}: the network of {folder} is pretrained already; remove this "
+                "option, or use a new folder"
+            )
+        if name in has and value != has[name]:
+            raise InputError(
+                f"--{name} {value}: {folder} exists already and has {plural(has[name], name[:-1])}"
+                "; remove this option, or use a new folder"
+            )
+
+
 def run_job(folder: Path, job: Job) -> dict[str, Any]:
     """Do a job with a process per store and one for the Tuner; return the result.
 
-    Train creates the system if there is none. Raises InputError for what the Tuner refuses, and if
-    a process ends without a result. All processes have ended on return.
+    Train creates the system if there is none. Raises InputError for a drive that is in use, for
+    damaged files, for what the Tuner refuses, and if a process ends without a result. All processes
+    have ended on return.
     """
     network.torch()
-    if isinstance(job, Train) and not (folder / "labels.sqlite").is_file():
+    pillow()
+    kill = job.kill if isinstance(job, Train) else None
+    new = isinstance(job, Train) and not is_system(folder)
+    numbers = range(job.stores) if isinstance(job, Train) and new else stores_of(folder)
+    if kill is not None and kill[0] not in numbers:
+        known = ", ".join(map(str, numbers))
+        raise InputError(f"--kill {kill[0]}:{kill[1]}: no such store; the stores are {known}")
+    if isinstance(job, Train) and new:
         create(folder, job)
     Labels(folder / "labels.sqlite").close()
-    stores = sorted(folder.glob("store-*"), key=lambda each: int(each.name.removeprefix("store-")))
+    stores = stores_of(folder)
     if not stores:
         raise InputError(f"{folder}: has no stores")
+    for store in stores.values():
+        check_free(store)
+    if (folder / kept_models.NAME).exists():
+        kept_models.read_models(folder, len(network.model_bytes(network.network(0))))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", run_store.__module__])
     token = secrets.token_hex(16)
     ours, theirs = context.Pipe()
     tuner = context.Process(target=run_tuner, args=(theirs, folder, len(stores), token, job))
-    processes = [tuner]
+    processes: dict[str, Any] = {"Tuner": tuner}
     try:
         tuner.start()
         theirs.close()
-        port = _received(ours, "the Tuner")
-        for store in stores:
-            number = int(store.name.removeprefix("store-"))
-            kill = job.kill if isinstance(job, Train) else None
+        port = _received(ours, {})
+        for number, store in stores.items():
             dies = kill[1] if kill is not None and kill[0] == number else None
             place = Place(store, number, port, token, dies)
-            processes.append(context.Process(target=run_store, args=(place,)))
-            processes[-1].start()
-        kind, found = _received(ours, "the Tuner")
+            process = context.Process(target=run_store, args=(place,))
+            processes[f"store {number}"] = process
+            process.start()
+        started = {name: each for name, each in processes.items() if each is not tuner}
+        kind, found = _received(ours, started)
+        if kind != "error":  # all stores have connected; from now on one may die
+            kind, found = _received(ours, {})
         if kind == "error":
             raise InputError(found)
-        for process in processes:
+        for process in processes.values():
             process.join(30)
         result: dict[str, Any] = found
         return result
     finally:
-        for process in processes:
+        for process in processes.values():
             if process.is_alive():
                 process.terminate()
                 process.join()
 
 
-def _received(pipe: Any, name: str) -> Any:
-    """Return what a process sends. Raises InputError if it ends without sending."""
-    try:
-        if pipe.poll(JOB_S):
-            return pipe.recv()
-    except EOFError:
-        pass
-    raise InputError(f"{name} ended without a result")
+def _received(pipe: Any, needed: Mapping[str, Any]) -> Any:
+    """Return what the Tuner sends. Raises InputError if it ends without sending, or if one of the
+    processes ``needed`` (by name) ends with an error meanwhile."""
+    waited = {process.sentinel: (name, process) for name, process in needed.items()}
+    end = time.monotonic() + JOB_S
+    while ready := connection.wait([pipe, *waited], end - time.monotonic()):
+        if pipe in ready:
+            try:
+                return pipe.recv()
+            except EOFError:
+                break
+        for each in ready:
+            name, process = waited.pop(each)  # a store that ends in order has told the Tuner why
+            if process.exitcode:
+                raise InputError(f"{name} ended with exit code {process.exitcode} at its start")
+    raise InputError("the Tuner ended without a result")
 
 
 def central(folder: Path, job: Train, trained: list[int]) -> dict[str, Any]:
@@ -126,13 +185,13 @@ def central(folder: Path, job: Train, trained: list[int]) -> dict[str, Any]:
     The features are computed here in FP32, from the JPEG files of all stores, by the same model.
     """
     net = network.network(job.seed)
-    models = np.load(folder / "versions.npy")
+    models = kept_models.read_models(folder, len(network.model_bytes(net)))
     network.load_bytes(net, models[-2 if job.base is None else job.base])
     labels = Labels(folder / "labels.sqlite")
     truth = {photo: label for photo, _, _, label in labels.places()}
     labels.close()
     inputs: dict[int, np.ndarray] = {}
-    for store in sorted(folder.glob("store-*")):
+    for store in stores_of(folder).values():
         with Shelf(store) as shelf:
             for photo in set(trained) - set(inputs):
                 try:

@@ -7,9 +7,9 @@ network or the label database. Source: NDPipe (ASPLOS 2024), FT-DMP.
 
 from __future__ import annotations
 
-import io
 import signal
 import socket
+import sqlite3
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu.files import write_atomically
-from ondie.emu.live.ndpipe import network
+from ondie.emu.live.ndpipe import kept_models, network
 from ondie.emu.live.ndpipe.distribute import answer, send_update
 from ondie.emu.live.ndpipe.jobs import Infer, Job, Relabel, Train
 from ondie.emu.live.ndpipe.labels import Labels
@@ -38,14 +37,18 @@ START_S = 120.0
 
 
 def run_tuner(pipe: Any, folder: Path, stores: int, token: str, job: Job) -> None:
-    """Do ``job`` with the stores that connect; send the port, then ("result", dict) or ("error",
-    text) through ``pipe``."""
+    """Do ``job`` with the stores that connect; send the port, ("begun", None) when all have
+    connected, then ("result", dict) through ``pipe``; ("error", text) instead of either."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends it
     with socket.create_server(("127.0.0.1", 0)) as server:
         pipe.send(server.getsockname()[1])
         try:
-            pipe.send(("result", Tuner(folder, server, stores, token).run(job)))
-        except (InputError, LinkLost) as error:
+            tuner = Tuner(folder, server, stores, token)
+            pipe.send(("begun", None))
+            pipe.send(("result", tuner.run(job)))
+        except sqlite3.Error as error:
+            pipe.send(("error", f"{folder / 'labels.sqlite'}: {error}"))
+        except (InputError, OSError) as error:
             pipe.send(("error", str(error)))
 
 
@@ -71,7 +74,8 @@ class Tuner:
         self.update_bytes = 0
 
     def connect(self, server: socket.socket, token: str) -> None:
-        """Wait for one store. Raises InputError if none comes, or if it has no photos."""
+        """Wait for one store. Raises InputError if none comes, or if it has no photos or cannot
+        open its drive."""
         server.settimeout(START_S)
         try:
             sock, _ = server.accept()
@@ -85,8 +89,10 @@ class Tuner:
         except LinkLost as error:
             raise InputError(f"another program than a store has connected: {error}") from None
         sock.settimeout(None)
-        if hello.kind != Kind.HELLO or hello.fields["token"] != token:
+        if hello.kind not in (Kind.HELLO, Kind.REFUSED) or hello.fields.get("token") != token:
             raise InputError("another program than a store has connected")
+        if hello.kind == Kind.REFUSED:
+            raise InputError(str(hello.fields["why"]))
         number = int(hello.fields["store"])
         if not hello.fields["photos"]:
             raise InputError(f"store {number}: has no photos; each store needs at least one")
@@ -105,8 +111,11 @@ class Tuner:
                 found = {"labels": self.insert(list(job.photos))}
             case Relabel():
                 found = self.relabel(job)
-        for link in self.links.values():
-            link.send(Kind.STOP)
+        for number in list(self.links):
+            try:
+                self.links[number].send(Kind.STOP)
+            except LinkLost:  # the job is done
+                self.requests.deaths.append(number)
         found |= {
             "versions": self.versions.latest + 1, "deaths": self.requests.deaths,
             "lost": self.requests.lost, "updates": dict(self.forms), "wire": self._counts(),
@@ -122,27 +131,21 @@ class Tuner:
 
     def _kept(self, job: Job) -> Versions:
         """Return the versions of the system; for a new one, the pretrained model."""
-        path = self.folder / "versions.npy"
-        if not path.is_file():
+        path = self.folder / kept_models.NAME
+        if not path.exists():
             if not isinstance(job, Train):
                 raise InputError(f"{path}: there is no model; run `ondie ndpipe train` first")
             self.net = network.network(job.seed)
             network.check_cut(self.net, job.cut)
             network.pretrain(self.net, job.pretrain, job.epochs, job.seed)
             versions = Versions(network.model_bytes(self.net), keep=KEPT)
-            self._save(versions)
+            kept_models.write_versions(self.folder, versions)
             return versions
-        models = np.load(path)
+        models = kept_models.read_models(self.folder, len(network.model_bytes(self.net)))
         versions = Versions(models[0], keep=KEPT)
         for model in models[1:]:
             versions.publish(model)
         return versions
-
-    def _save(self, versions: Versions) -> None:
-        """Write all versions to the folder, complete or not at all."""
-        out = io.BytesIO()
-        np.save(out, np.stack([versions.model(each) for each in range(versions.latest + 1)]))
-        write_atomically({self.folder / "versions.npy": out.getvalue()})
 
     def distribute(self) -> None:
         """Bring every live store to the latest version."""
@@ -205,7 +208,7 @@ class Tuner:
         counts = self._counts()["FEATURES"]
         crossing = network.table(self.net).crossing(job.cut) * self._type(job).itemsize
         self.versions.publish(network.model_bytes(self.net))
-        self._save(self.versions)
+        kept_models.write_versions(self.folder, self.versions)
         self.distribute()
         return {
             "losses": losses, "trained": trained, "most_often": max(Counter(trained).values()),
@@ -272,9 +275,11 @@ class Tuner:
         InputError for a file that is no photo; then none is stored."""
         files = []
         for path in paths:
-            data = Path(path).read_bytes()
             try:
+                data = Path(path).read_bytes()
                 decoded(0, data)
+            except OSError as error:
+                raise InputError(f"{path}: cannot be read: {error.strerror}") from error
             except InputError as error:
                 raise InputError(f"{path}: {str(error).removeprefix('photo 0: ')}") from error
             files.append(data)
@@ -285,18 +290,23 @@ class Tuner:
             chosen = tuple(sorted(self.links, key=lambda each: held[each])[:2])
             if not chosen:
                 raise InputError(f"{path}: no store is alive; it was not stored")
-            labels = []
-            for store in chosen:
-                link = self.links[store]
-                link.send(Kind.INSERT, data, photo=number)
-                body = answer(link, Kind.LABELS).body
-                answer(link, Kind.END)
-                labels.append(int(np.frombuffer(body, LABEL)["label"][0]))
+            labels = [self._stored(store, number, path, data) for store in chosen]
             self.labels.insert([(number, chosen[0], chosen[-1], None)])
             self.labels.replace(self.versions.latest, [(number, labels[0])])
             self.places[number] = chosen
             found.append((path, number, labels[0]))
         return found
+
+    def _stored(self, store: int, number: int, path: str, data: bytes) -> int:
+        """Store a photo in a store; return its label. Raises InputError if the store dies."""
+        link = self.links[store]
+        try:
+            link.send(Kind.INSERT, data, photo=number)
+            body = answer(link, Kind.LABELS).body
+            answer(link, Kind.END)
+        except LinkLost as error:
+            raise InputError(f"{path}: store {store} died; the photo was not stored") from error
+        return int(np.frombuffer(body, LABEL)["label"][0])
 
     def _counts(self) -> dict[str, dict[str, int]]:
         """Return what the Tuner has received, by kind of frame."""

@@ -1,7 +1,7 @@
 """Frames between stores and Tuner, and what is counted of them.
 
-Owns the format of a frame, its checksum, and the counts of bytes by kind. Does not own what the
-frames mean (store_process.py, tuner.py). Source: this project.
+Owns the format of a frame, its checksum, the lengths that each kind may have, and the counts of
+bytes by kind. Does not own what the frames mean (store_process.py, tuner.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -14,11 +14,25 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from ondie.emu.units import InputError
+
 MAGIC = b"NDPW"
 HEADER = struct.Struct("<4sHHIQI")
 """magic, kind, 0, bytes of the fields, bytes of the body, CRC-32 of all of these and both."""
-MOST_FIELDS, MOST_BODY = 1 << 24, 1 << 32
-"""Most bytes of the fields and of the body of a frame."""
+MOST_FIELDS = 1 << 16
+"""Most bytes of the fields of a frame."""
+BATCH = 32
+"""Most photos whose features, labels or errors are in one frame."""
+MOST_TEXT = 1000
+"""Most characters of an error in a frame; a longer one is cut."""
+CHUNK_BYTES = 1 << 16
+"""Most bytes of a part of an update."""
+MOST_UPDATE = 1 << 30
+"""Most bytes of an update."""
+MOST_JPEG = 1 << 26
+"""Most bytes of a photo."""
+MOST_PHOTOS = 1 << 21
+"""Most photos of one request."""
 
 
 class Kind(IntEnum):
@@ -31,7 +45,7 @@ class Kind(IntEnum):
     FEATURES = 3
     """S: numbers of photos, then their features."""
     END = 4
-    """S: the end marker of a request; photos that were skipped."""
+    """S: the end marker of a request."""
     UPDATE = 5
     """T: form, version, checksum and size of a message that updates the model."""
     RESUME = 6
@@ -50,6 +64,15 @@ class Kind(IntEnum):
     """S: what is wrong with the request."""
     STOP = 13
     """T: the end marker of a connection."""
+    SKIPPED = 14
+    """S: photos of a request that cannot be used, each with the reason."""
+
+
+MOST_BODY = {
+    Kind.EXTRACT: 8 * MOST_PHOTOS, Kind.RELABEL: 8 * MOST_PHOTOS, Kind.FEATURES: 1 << 24,
+    Kind.CHUNK: CHUNK_BYTES, Kind.LABELS: 12 * BATCH, Kind.INSERT: MOST_JPEG,
+}  # fmt: skip
+"""Most bytes of the body of a frame, by kind; other kinds have none."""
 
 
 class LinkLost(ConnectionError):
@@ -96,8 +119,11 @@ class Link:
         self.received: dict[Kind, Count] = {}
 
     def send(self, kind: Kind, body: bytes = b"", **fields: Any) -> None:
-        """Send a frame. Raises LinkLost if the other end is gone."""
+        """Send a frame. Raises LinkLost if the other end is gone, InputError if the frame is longer
+        than its kind may be."""
         text = json.dumps(fields, separators=(",", ":")).encode() if fields else b""
+        if wrong := too_long(kind, len(text), len(body)):
+            raise InputError(wrong)
         data = encoded(kind, text, body)
         try:
             self.sock.sendall(data)
@@ -107,18 +133,22 @@ class Link:
 
     def receive(self) -> Frame:
         """Return the next frame. Raises LinkLost at the end of the connection, and for bytes that
-        are no frame or have another checksum."""
+        are no frame, announce more than its kind may have, or have another checksum."""
         head = self._bytes(HEADER.size)
         magic, kind, zero, fields, size, checksum = HEADER.unpack(head)
-        if magic != MAGIC or zero or fields > MOST_FIELDS or size > MOST_BODY:
+        if magic != MAGIC or zero or kind not in list(Kind):
             raise LinkLost("these bytes begin no frame")
+        if wrong := too_long(Kind(kind), fields, size):
+            raise LinkLost(wrong)
         text, body = self._bytes(fields), self._bytes(size)
         if _checksum(head[: -struct.calcsize("<I")], text, body) != checksum:
             raise LinkLost("a frame has another checksum than stated")
         try:
             found = Frame(Kind(kind), json.loads(text) if text else {}, body)
         except ValueError as error:
-            raise LinkLost(f"frame of kind {kind}: {error}") from error
+            raise LinkLost(f"frame {Kind(kind).name}: {error}") from error
+        if not isinstance(found.fields, dict):
+            raise LinkLost(f"frame {found.kind.name}: its fields are no JSON object")
         self.received.setdefault(found.kind, Count()).add(fields, size)
         return found
 
@@ -137,6 +167,15 @@ class Link:
                 raise LinkLost("the connection has ended")
             data += part
         return bytes(data)
+
+
+def too_long(kind: Kind, fields: int, body: int) -> str:
+    """Return what is wrong with a frame of ``kind`` with so many bytes; "" if nothing is."""
+    most = MOST_BODY.get(kind, 0)
+    for what, size, limit in (("fields", fields, MOST_FIELDS), ("body", body, most)):
+        if size > limit:
+            return f"frame {kind.name}: {what} of {size:,} bytes; must be at most {limit:,}"
+    return ""
 
 
 def encoded(kind: Kind, text: bytes, body: bytes) -> bytes:

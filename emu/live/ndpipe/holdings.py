@@ -1,0 +1,58 @@
+"""What a system holds, and what a job has added to it when it was interrupted.
+
+Owns the counts and their text. Does not own the label database (labels.py) or the versions
+(kept_models.py). Source: this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ondie.emu.live.ndpipe.kept_models import count_versions
+from ondie.emu.live.ndpipe.labels import Labels
+from ondie.emu.units import InputError, plural
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """``versions``, ``photos``: their numbers. ``labels``: number of labels by version."""
+
+    versions: int
+    photos: int
+    labels: Mapping[int, int]
+
+
+def holdings(folder: Path) -> Holdings | None:
+    """Return what the system in ``folder`` holds; None if there is no system that can be read."""
+    try:
+        labels = Labels(folder / "labels.sqlite")
+    except InputError:
+        return None
+    try:
+        photos, by_version = labels.counts()
+    finally:
+        labels.close()
+    return Holdings(count_versions(folder), photos, by_version)
+
+
+def added(folder: Path, before: Holdings | None) -> str:
+    """Return what has been written to the system in ``folder`` since it had ``before``, for a
+    message about an interruption."""
+    now = holdings(folder)
+    if now is None:
+        return "nothing was written"
+    if before is None:
+        parts = [f"{folder} was created with {plural(now.photos, 'photo')}"]
+        before = Holdings(0, now.photos, {})
+    else:
+        parts = []
+    if now.versions > before.versions:
+        first, last = before.versions, now.versions - 1
+        parts.append(f"version{f' {last}' if first == last else f's {first} to {last}'} stored")
+    if (count := now.photos - before.photos) > 0:
+        parts.append(f"{plural(count, 'photo')} stored")
+    if count := sum(max(n - before.labels.get(v, 0), 0) for v, n in now.labels.items()):
+        parts.append(f"{plural(count, 'label')} written")
+    return ", ".join(parts) or "no version, photo or label was written"

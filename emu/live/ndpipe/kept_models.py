@@ -1,0 +1,59 @@
+"""All versions of a model in one file: `versions.npy`, uint8[versions, bytes].
+
+Owns the file and its checksum. Does not own the numbers and differences of versions
+(emu/ndpipe/versions.py). Source: this project. A checksum of 16 bytes follows the array, where
+numpy.load, which also reads the file, does not look.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+from ondie.emu.files import write_atomically
+from ondie.emu.ndpipe.delta import DIGEST_BYTES, digest
+from ondie.emu.ndpipe.versions import Versions
+from ondie.emu.units import InputError
+
+NAME = "versions.npy"
+
+
+def write_versions(folder: Path, versions: Versions) -> None:
+    """Write all versions to ``folder``, complete or not at all."""
+    out = io.BytesIO()
+    np.save(out, np.stack([versions.model(each) for each in range(versions.latest + 1)]))
+    write_atomically({folder / NAME: out.getvalue() + digest(out.getvalue())})
+
+
+def read_models(folder: Path, size: int) -> np.ndarray:
+    """Return the models of ``folder``, uint8[versions, size]. Raises InputError if the file cannot
+    be read, is damaged, or has models of another size."""
+    path = folder / NAME
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    text = data[:-DIGEST_BYTES]
+    if digest(text) != data[-DIGEST_BYTES:]:
+        raise InputError(
+            f"{path}: is damaged, its checksum does not match; restore it, or train in a new folder"
+        )
+    models: np.ndarray = np.load(io.BytesIO(text))
+    if models.dtype != np.uint8 or models.ndim != 2 or models.shape[1] != size:
+        raise InputError(
+            f"{path}: has {models.dtype}{list(models.shape)}; must be uint8[versions, {size}], "
+            "models of this network"
+        )
+    return models
+
+
+def count_versions(folder: Path) -> int:
+    """Return the number of versions by the head of the file; 0 if there is none that can be
+    read."""
+    try:
+        models = np.load(folder / NAME, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return 0
+    return len(models) if models.ndim else 0
