@@ -138,3 +138,19 @@ def test_without_wrong_bits_layers_change_no_bit(layers):
         run.step(step)
     assert (words(run.path.payload.stored("w")) == words(run.arithmetic.reference(2))).all()
     assert (words(run.path.delivered()) == words(run.arithmetic.reference(2))).all()
+
+
+def test_words_that_a_real_code_gives_up_spoil_their_blocks():
+    """BCH on the die decodes encrypted bytes: the same words fail, and their wrong bits spoil the
+    blocks that they are in."""
+    blocks = []
+    for layers in ({}, {"pe.cipher": "die"}):
+        run = started("on_die_ecc", 1e-3, **{"ecc.code": "bch"} | layers)
+        run.step(0)
+        payload = run.path.payload
+        changed = words(payload.stored("w")) != words(payload.sent)
+        changed = changed[: len(changed) // 4 * 4].reshape(-1, 4)
+        blocks.append(changed.any(axis=1))
+        whole = changed[changed.any(axis=1)].all(axis=1).mean()
+        assert whole == 1 if layers else whole < 0.1
+    assert blocks[0].sum() > 10 and (blocks[0] == blocks[1]).all()
