@@ -227,7 +227,7 @@ def run_path(
     bare = held.decoder.counts if isinstance(held, Reservoir) and held.decoder else None
     weights = None
     if run.arithmetic is not None:
-        weights = compare_weights(path, run.arithmetic, steps, damaged(totals, decoded, bare))
+        weights = compare_weights(path, run.arithmetic, steps, damaged(totals, decoded))
     events = None
     if timeline:
         lines = system.arrays.line[: int(system.arrays.reg.lines[0])]

@@ -15,16 +15,11 @@ from ondie.emu.nand.pe_protection import WITHOUT_ECC
 from ondie.emu.units import plural
 
 
-def damaged(
-    totals: Totals, decoded: DecodeCounts | None = None, bare: BareCounts | None = None
-) -> bool:
+def damaged(totals: Totals, decoded: DecodeCounts | None = None) -> bool:
     """Return True if a run used wrong data: pages that ECC could not correct, or wrong bits in
-    reservoir pages that were used without correction. ``decoded``: of a real code, whose bytes the
-    run used whatever the capability model says of them; None: without one. ``bare``: the same of
-    the optimizer's pages."""
-    if bare is not None and bare.wrong_bits_left > 0:
-        return True
-    if decoded is not None and decoded.failed_pages + decoded.miscorrected_words > 0:
+    reservoir pages that were used without correction. ``decoded``: work of the decoder of a real
+    code, which may take words for others; None: without one."""
+    if decoded is not None and decoded.miscorrected_words > 0:
         return True
     return totals.counters["uncorrectable_pages"] + totals.counters["bare_wrong_bits"] > 0
 
@@ -76,18 +71,20 @@ def error_notes(
     if counters["retried_pages"]:
         again = counters["retry_read_pages"] + counters["soft_read_pages"]
         notes += [f"{counters['retried_pages']} pages needed {again} additional reads"]
-    model = counters["uncorrectable_pages"]
-    if decoded is not None and model + decoded.failed_pages:
+    failed = model = counters["uncorrectable_pages"]
+    if decoded is not None:
+        model += decoded.corrects_beside_model - decoded.fails_beside_model
+    if failed + model:
         notes += [
-            f"{plural(decoded.failed_pages, 'page')} could not be corrected by the decoder, whose "
-            "bytes were used; the capability model, which decides retries and status, gives up "
-            f"{model}"
-        ]
-    elif model:
-        notes += [
-            f"{model} pages could not be corrected: "
+            f"{plural(failed, 'page')} could not be corrected"
+            f"{'' if decoded is None else ' by the decoder'}: "
             f"{counters['media_errors']} commands ended with an unrecovered read error "
             "(NVMe status 0x281)"
+            + (
+                ""
+                if decoded is None
+                else f"; the capability model, which decides the readings, gives up {model}"
+            )
         ]
     if bare is not None and bare.words:
         notes += [
@@ -107,7 +104,7 @@ def error_notes(
         notes += [f"{counters['landed_pages']} pages moved between dies for wear leveling"]
     if counters["turned_pages"]:
         notes += [f"{counters['turned_pages']} pages changed planes for wear leveling"]
-    if weights is not None and damaged(totals, decoded, bare):
+    if weights is not None and damaged(totals, decoded):
         wrong = weights.elements - weights.equal_bits
         notes += [f"{wrong} of {weights.elements} weights are wrong because of bit errors"]
     return notes

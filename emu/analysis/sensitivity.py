@@ -63,6 +63,11 @@ IDLE_KEYS = (
         ),
     ),
     Idle(
+        "ecc.code", "capability", ("ecc.ldpc_iteration", "ecc.bch_error", "energy.ecc_decoder")
+    ),
+    Idle("ecc.code", "ldpc", ("ecc.bch_error", "ecc.decode_limit", "ecc.soft_decode")),
+    Idle("ecc.code", "bch", ("ecc.ldpc_iteration", "ecc.decode_limit", "ecc.soft_decode")),
+    Idle(
         "flash.retention", "rated",
         ("flash.rated_retention", "flash.cycles_3_months", "flash.cycles_3_days"),
     ),

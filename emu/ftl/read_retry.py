@@ -24,6 +24,8 @@ from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     CORRECTED_BITS,
     ECC_DECODED_PAGES,
+    ECC_ITERATIONS,
+    ECC_RETRY_ITERATIONS,
     LOST_PAGES,
     MEDIA_ERRORS,
     RETRIED_PAGES,
@@ -36,6 +38,7 @@ from ondie.emu.engine.core.counters import (
 from ondie.emu.engine.core.events import (
     OWN,
     REQUEST,
+    ROW,
     enter,
     go,
 )
@@ -46,6 +49,7 @@ from ondie.emu.engine.core.transaction import sibling
 from ondie.emu.ftl import page_health, read_path
 from ondie.emu.ftl.page_map import block_at, count_pending_read, set_place
 from ondie.emu.nand import ecc, rber
+from ondie.emu.nand.codec import effort
 from ondie.emu.nand.die_scheduler import push
 from ondie.emu.nand.timing import page_kinds
 from ondie.kernels.jit import njit
@@ -55,7 +59,10 @@ UNRECOVERED = 0x281
 READING = record_type(
     key="u8",  # key of the verdict's draws
     rate="f8",  # bit error rate of the last reading with hard decision
+    stable="f8",  # part of the bit error rate that retries do not change
+    shifted="f8",  # part that they reduce, at the first reading
     time="i8",  # time of the last decoding (ps)
+    work="i8",  # iterations of a real code in the last decoding
     lost="i8",  # mask of sectors that an internal read could not recover
     total="i4",  # readings that the page takes; 0 = no verdict yet
     done="i4",  # readings that have reached the controller
@@ -114,6 +121,7 @@ def draw_verdict(st, tid):
     ppn = txn.ppn
     pages = txn.n
     st.reading[tid].time = 0
+    st.reading[tid].work = 0
     st.reading[tid].lost = 0
     kept = 0
     for i in range(pages):
@@ -141,7 +149,12 @@ def draw_verdict(st, tid):
         reading.hard = 1 + retries
         reading.errors = errors
         reading.spoilt = int(outcome == ecc.UNCORRECTABLE)
-        reading.time += last_decoding_ps(st, outcome, errors)
+        if st.code[0].coded == 0:
+            reading.time += last_decoding_ps(st, outcome, errors)
+        else:
+            reading.stable = stable
+            reading.shifted = shifted
+            add_last_decoding(st, piece, outcome, errors)
         lost = page_health.lost_sectors(st, block, dev, ppn + i)
         if reading.spoilt != 0 and not is_decoded(st, tid):
             lost = page_health.ALL_SECTORS
@@ -161,11 +174,12 @@ def draw_verdict(st, tid):
 @njit
 def is_decoded(st, tid):
     """Return True if a real decoder decides whether the bytes of read ``tid`` are right: those of a
-    command of a drive with payload (nvme/decoded_reads.py).
+    command or plan row of a drive with payload (nvme/decoded_reads.py).
     """
     txn = st.txn[tid]
     real = st.code[0].coded != 0 and st.reg[0].log_on != 0
-    return real and txn.kind == REQUEST and txn.role != Role.MERGING
+    asked = txn.kind == REQUEST or txn.kind == ROW
+    return real and asked and txn.role != Role.MERGING
 
 
 @njit
@@ -201,6 +215,34 @@ def last_decoding_ps(st, outcome, errors):
     if outcome == ecc.CORRECTED:
         return ecc.decode_ps(code, errors)
     return code.soft_decode if code.soft_reads > 0 else code.decode_limit
+
+
+@njit
+def add_last_decoding(st, tid, outcome, errors):
+    """Add the iterations and the time of the last decoding of a page by a real code to those of
+    read ``tid``."""
+    code = st.code[0]
+    reading = st.reading[tid]
+    soft = 1 if outcome != ecc.CORRECTED and code.soft_reads > 0 else 0
+    made = np.int64(0)
+    if errors > 0:
+        made = ecc.page_iterations(
+            code, st.effort, reading.key, np.int64(reading.level), reading.rate, soft
+        )
+    reading.work += made
+    reading.time += code.decode + made * code.iteration
+
+
+@njit
+def given_up(st, tid):
+    """Return the iterations of the decoding of read ``tid`` by a real code that another reading
+    follows."""
+    code = st.code[0]
+    reading = st.reading[tid]
+    level = np.int64(reading.done) - 1
+    scale = st.scale[st.txn[tid].page]
+    rate = rber.retry_rate(reading.stable, reading.shifted, scale, code.gain, level)
+    return ecc.page_iterations(code, st.effort, reading.key, level, rate, 0)
 
 
 @njit
@@ -256,6 +298,7 @@ def split_page(st, tid, lpn, ppn):
     txn.bus -= other_txn.bus
     txn.n -= 1
     st.reading[other].time = 0
+    st.reading[other].work = 0
     st.reading[other].lost = 0
     count_pending_read(st, txn.dev, ppn)
     return other
@@ -276,7 +319,14 @@ def decode(st, tid, step):
         if reading.done > reading.hard:  # for soft decision: decoded with the last reading
             time = 0
             count = 0
+        elif st.code[0].coded != 0:
+            made = given_up(st, tid)
+            time = st.code[0].decode + made * st.code[0].iteration
+            st.count[txn.dev, ECC_ITERATIONS] += made
+            st.count[txn.dev, ECC_RETRY_ITERATIONS] += made
     else:
+        if st.code[0].coded != 0:
+            st.count[txn.dev, ECC_ITERATIONS] += reading.work
         if reading.total > 1:
             log_bytes(st, tid, txn.lpn, txn.ppn)
         reading.total = 0
@@ -331,6 +381,7 @@ def tables(cfg: Config, txns: int, blocks: int) -> dict[str, np.ndarray]:
     return {
         "rate": rber.rates(cfg),
         "code": ecc.code(cfg),
+        "effort": effort(cfg),
         "scale": page_scales(cfg) if on else np.ones(1),
         "quality": records(page_health.QUALITY, blocks if on else 1),
         "reading": records(READING, txns if on else 1),

@@ -21,11 +21,11 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core.counters import BARE_CORRECTED_BITS, BARE_WRONG_BITS
+from ondie.emu.engine.core.counters import BARE_CORRECTED_BITS, BARE_WRONG_BITS, ECC_ITERATIONS
 from ondie.emu.engine.core.error_codes import E_RESERVOIR
 from ondie.emu.engine.core.events import fail
 from ondie.emu.engine.core.payload_log import LOG_RAW, note_log
-from ondie.emu.engine.core.rng import absorb, page_key
+from ondie.emu.engine.core.rng import absorb, binomial, page_key
 from ondie.emu.ftl import block_manager, page_health, page_map
 from ondie.emu.nand import ecc, pe_protection, rber
 from ondie.emu.nand.die import Q_PE
@@ -261,9 +261,28 @@ def count_wrong_bits(st, tid):
             log_wrong_page(st, tid, i, key, rate)
         if cfg.round_trip != 0:
             code = st.code[0]
-            time += code.decode_limit if left > 0 else ecc.decode_ps(code, raw // cfg.exposure)
+            if code.coded != 0:
+                made = bare_iterations(st, key, rate, raw)
+                st.count[txn.dev, ECC_ITERATIONS] += made
+                time += code.decode + made * code.iteration
+            else:
+                time += code.decode_limit if left > 0 else ecc.decode_ps(code, raw // cfg.exposure)
     st.block[block].reads += txn.n
     st.reading[tid].time = time
+
+
+@njit
+def bare_iterations(st, key, rate, raw):
+    """Return the iterations of the controller's real code on a page of the reservoir with ``raw``
+    wrong bits of data. A page without any is not decoded."""
+    cfg = st.cfg[0]
+    code = st.code[0]
+    if raw == 0:
+        return np.int64(0)
+    words = 8 * cfg.page_bytes * cfg.slots // code.data_bits
+    beside = ecc.word_key(pe_protection.check_key(key), 0, -1)
+    errors = raw + binomial(beside, words * (code.bits - code.data_bits), rate)
+    return ecc.divided_iterations(code, st.effort, key, 0, words, errors, 0)
 
 
 @njit

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ class DecodeCounts(NamedTuple):
     corrects_beside_model: int = 0
     """Pages that the decoder corrects and the capability model cannot."""
     iterations: int = 0
-    """Iterations of min-sum."""
+    """Iterations of min-sum; of BCH: wrong bits found, or its limit in a word that failed."""
     flips: int = 0
     """Rounds of bit flipping."""
 
@@ -97,15 +98,17 @@ class BareCounts(NamedTuple):
     miscorrected_words: int = 0
     """Words that were decoded to other data than were written, and not noticed."""
     wrong_bits_left: int = 0
-    """Wrong bits of data as used, after decoding."""
+    """Wrong bits of data as used, after decoding; bare_wrong_bits of the drive."""
     fails_beside_model: int = 0
     """Words that the decoder cannot correct and the capability model can."""
     corrects_beside_model: int = 0
     """Words that the decoder corrects and the capability model cannot."""
     iterations: int = 0
-    """Iterations of min-sum."""
+    """Iterations of min-sum; of BCH: wrong bits found, or its limit in a word that failed."""
     flips: int = 0
     """Rounds of bit flipping."""
+    model_bits_left: int = 0
+    """Wrong bits of data that the capability model leaves."""
 
     def plus(self, other: BareCounts) -> BareCounts:
         """Return the sums with ``other``."""
@@ -152,7 +155,9 @@ class _Coder:
         if self._bch is not None:
             check = self._bch.encode(words.data)
             data, check = words.data ^ words.mask[:, :size], check ^ words.mask[:, size:]
-            return _Result(data, self._bch.decode(data, check) >= 0)
+            corrected = self._bch.decode(data, check)
+            bits = np.where(corrected < 0, self._bch.code.t, corrected)
+            return _Result(data, corrected >= 0, int(bits.sum()))
         assert self._ldpc is not None
         sent = self._ldpc.encode(words.data)
         read = sent ^ words.mask
@@ -257,6 +262,12 @@ class BareDecoder:
         on_die = cfg.pe.protection == "on_die_ecc"
         self._coder = _Coder(word, self._limit) if on_die else _controller_code(cfg)
 
+    @property
+    def beside_model(self) -> int:
+        """Wrong bits of data that are used beyond those that the capability model leaves; negative
+        if there are fewer."""
+        return self.counts.wrong_bits_left - self.counts.model_bits_left
+
     def decode(self, page: np.ndarray, key: int, rate: float) -> np.ndarray:
         """Return the data of a page as read and decoded, uint8[page bytes].
 
@@ -273,14 +284,15 @@ class BareDecoder:
         keys = none.astype(np.uint64)
         found = coder.decode(_Words(sent, mask[chosen], none.astype(bool), keys, none))
         data[chosen] = found.data
-        model = np.bitwise_count(mask[chosen, :size]).sum(1) <= self._limit
+        data_bits = np.bitwise_count(mask[chosen, :size]).sum(1, dtype=np.int64)
+        model = data_bits <= self._limit
         left = np.bitwise_count(found.data ^ sent).sum(1)
         self.counts = self.counts.plus(
             BareCounts(
                 1, len(chosen), int(np.bitwise_count(mask).sum()), int((~found.good).sum()),
                 int((found.good & (left > 0)).sum()), int(left.sum()),
                 int((model & ~found.good).sum()), int((~model & found.good).sum()),
-                found.iterations, found.flips,
+                found.iterations, found.flips, int(data_bits[~model].sum()),
             )
         )  # fmt: skip
         return data.reshape(-1)
@@ -290,6 +302,46 @@ def _controller_code(cfg: Config) -> _Coder:
     """Return the real code of the controller (ecc.code bch or ldpc)."""
     circulant = ldpc_circulant(cfg) if cfg.ecc.code == "ldpc" else None
     return _Coder(cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits, circulant)
+
+
+@lru_cache(16)
+def _effort(data_bytes: int, circulant: int, steps: tuple[int, ...]) -> np.ndarray:
+    """Return the iterations and rounds of flipping that words took, uint8[2 * POINTS, SAMPLES].
+
+    Row i has 1 + i * step wrong bits at random places of a random word; first hard, then soft
+    decision, without which there is one step only. ``steps``: of each.
+    """
+    code = ldpc.get(data_bytes, circulant)
+    bits = 8 * code.code.word_bytes
+    found = np.zeros((2 * ecc.POINTS, ecc.SAMPLES), np.uint8)
+    for soft, step in enumerate(steps):
+        for point in range(ecc.POINTS):
+            wrong = min(1 + point * step, bits // 2)
+            rng = np.random.default_rng([soft, wrong])
+            places = [rng.choice(bits, wrong, replace=False) for _ in range(ecc.SAMPLES)]
+            mask = np.zeros((ecc.SAMPLES, bits), np.uint8)
+            mask[np.arange(ecc.SAMPLES)[:, None], places] = 1
+            hit = np.packbits(mask, axis=1, bitorder="little")
+            read = code.encode(rng.integers(0, 256, (ecc.SAMPLES, data_bytes), np.uint8)) ^ hit
+            if soft:
+                keys = rng.integers(0, 1 << 63, ecc.SAMPLES).astype(np.uint64)
+                rates = np.full(ecc.SAMPLES, wrong / bits)
+                done = code.decode_soft(soft_messages(read, hit, keys, rates))
+            else:
+                done = code.decode(read)
+            found[soft * ecc.POINTS + point] = done.iterations + done.flips
+    return found
+
+
+def effort(cfg: Config) -> np.ndarray:
+    """Return the iterations of LDPC decoding by the number of wrong bits of a word, as its decoder
+    makes them, uint8[2 * POINTS, SAMPLES]; uint8[1, 1] without LDPC. Source: :func:`_effort`."""
+    if cfg.ecc.code != "ldpc" or cfg.errors.kind == "none":
+        return np.zeros((1, 1), np.uint8)
+    code, circulant = ecc.code(cfg)[0], ldpc_circulant(cfg)
+    assert circulant is not None, "config/rules/code_words.py"
+    steps = (int(code["step"]), int(code["soft_step"]))[: 1 + (cfg.ecc.soft_reads > 0)]
+    return _effort(cfg.ecc.codeword_bytes, circulant, steps).copy()
 
 
 def decoder_of(cfg: Config) -> Decoder | None:

@@ -1,8 +1,8 @@
 """Error correction: capability and latency of ECC, with read retry.
 
 Owns the probability that a page cannot be corrected, the outcome of one read with its retries, and
-the array reads, decodings and decoding time that it takes. Does not own error rates (rber.py),
-wrong bits in bytes (bit_errors.py), real codes (codec.py) or the scheduling of retries
+the array reads, decodings, iterations and decoding time that it takes. Does not own error rates
+(rber.py), wrong bits in bytes (bit_errors.py), real codes (codec.py) or the scheduling of retries
 (ftl/read_retry.py).
 Source: Chun et al., "RiF", HPCA 2024 (QC-LDPC on 4 KiB, limit and latency); Bates, "Latency in
 LDPC-based next-generation SSD controllers", Microsemi 2014 (1 us an iteration, 1 to 20 of them);
@@ -19,6 +19,15 @@ failed:
     2. up to ``retries`` hard decisions at other voltages; each multiplies ``shifted`` by ``gain``
     3. soft decision with ``soft_reads`` additional reads
     4. media error
+
+With a real code, a decoding takes ``decode`` and the time of its iterations. A word of BCH has one
+for each wrong bit, or as many as the code corrects if there are more. Those of a word of LDPC are
+drawn from a table that its decoder has made (codec.effort), by the number of wrong bits. They are
+drawn, and not those of the words that are decoded later, because the time of a read must not depend
+on bytes: the engine decides the order of all later events, also in a drive without payload, before
+another thread decodes. Iterations depend on the number and the places of the wrong bits and hardly
+on data, so both agree but for chance; ``iterations`` and ``flips`` of codec.DecodeCounts are those
+that were made.
 """
 
 from __future__ import annotations
@@ -31,7 +40,7 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.config.rules.code_words import bch_degree, ldpc_check_bytes, ldpc_circulant
 from ondie.emu.config.rules.rule import mapping_unit
-from ondie.emu.engine.core.rng import absorb, binomial
+from ondie.emu.engine.core.rng import absorb, below, binomial
 from ondie.emu.engine.core.state import record_type, records
 from ondie.emu.nand.rber import MOST_RBER, total_rate
 from ondie.kernels import bch_code
@@ -47,6 +56,9 @@ CODE = record_type(
     retries="i8",
     soft_reads="i8",  # additional readings for soft decision; 0 = no soft decision
     decode="i8",  # ps for a page without errors
+    iteration="i8",  # ps for an iteration of a real code's decoder on a code word
+    step="i8",  # wrong bits between two points of the table of iterations; 0: BCH
+    soft_step="i8",  # the same with soft decision
     decode_limit="i8",  # ps for a page at its limit, or given up
     soft_decode="i8",  # ps
     gain="f8",
@@ -56,6 +68,12 @@ CODE = record_type(
 NEVER_LOG = -60 * math.log(2)
 USUAL = 1e-3
 """Share of code words that fail at the raw bit error rate that a code's limit stands for."""
+POINTS, SAMPLES = 33, 64
+"""Numbers of wrong bits in the table of iterations of LDPC, and samples for each."""
+BEYOND = 1.5
+"""The last number of wrong bits in the table, in limits of the code; no word is corrected there."""
+CHANCE = 1 << 50
+"""Index, in a code word's random sequence, of the first number that selects its iterations."""
 CORRECTED, SOFT, UNCORRECTABLE = range(3)
 """Outcome of a read: corrected by hard decision, with or without retries (CORRECTED), corrected by
 soft decision (SOFT), or media error (UNCORRECTABLE)."""
@@ -176,11 +194,16 @@ def code(cfg: Config) -> np.recarray:
     made.data_bits = 8 * ecc.codeword_bytes
     made.bits = 8 * (ecc.codeword_bytes + check_bytes(cfg))
     made.coded = ecc.code != "capability"
-    made.limit = made.soft_limit = limit = word_limit(cfg, ecc.correctable_bits)
+    limit = soft_limit = word_limit(cfg, ecc.correctable_bits)
     if ecc.soft_reads > 0:
-        made.soft_limit = word_limit(cfg, int(ecc.correctable_bits * ecc.soft_gain))
+        soft_limit = word_limit(cfg, int(ecc.correctable_bits * ecc.soft_gain))
+    made.limit, made.soft_limit = limit, soft_limit
     words = page // ecc.codeword_bytes
     made.words = words
+    made.iteration = iteration_ps(cfg)
+    if ecc.code == "ldpc":
+        made.step = math.ceil(BEYOND * limit / (POINTS - 1))
+        made.soft_step = math.ceil(BEYOND * soft_limit / (POINTS - 1))
     made.retries = ecc.retries
     made.soft_reads = ecc.soft_reads
     made.decode_limit = -(-ecc.decode_limit_ps // slots)
@@ -190,6 +213,12 @@ def code(cfg: Config) -> np.recarray:
     made.safe = _turn(lambda p: math.log(words) + log_above(n, t, p) < NEVER_LOG)[0]
     made.hopeless = _turn(lambda p: words * log_up_to(n, t, p) >= NEVER_LOG)[1]
     return made
+
+
+def iteration_ps(cfg: Config) -> int:
+    """Return the time of an iteration of a real code's decoder on a code word, or for a wrong bit
+    of BCH (ps); 0 for the capability model."""
+    return {"ldpc": cfg.ecc.ldpc_iteration_ps, "bch": cfg.ecc.bch_error_ps}.get(cfg.ecc.code, 0)
 
 
 def word_limit(cfg: Config, limit: int) -> int:
@@ -257,6 +286,53 @@ def page_errors(code, key, level, rate):
         errors += wrong
         worst = max(worst, wrong)
     return errors, worst
+
+
+@njit
+def word_iterations(code, effort, key, wrong, soft):
+    """Return the iterations of a real code's decoder on a word with ``wrong`` wrong bits.
+
+    ``effort``: codec.effort; ``key``: of the word; ``soft``: 1 with soft decision.
+    """
+    if wrong <= 0:
+        return np.int64(0)
+    if code.step == 0:
+        return np.int64(min(wrong, code.limit))
+    step = code.soft_step if soft else code.step
+    point = (wrong - 1) // step
+    if below(key, CHANCE, step) < (wrong - 1) % step:
+        point += 1
+    row = soft * POINTS + min(point, POINTS - 1)
+    return np.int64(effort[row, below(key, CHANCE + 1, SAMPLES)])
+
+
+@njit
+def divided_iterations(code, effort, key, level, words, errors, soft):
+    """Return the iterations for ``errors`` wrong bits that are anywhere in ``words`` code words."""
+    made = np.int64(0)
+    left = errors
+    for word in range(words):
+        if left <= 0:
+            break
+        own = word_key(key, level, word)
+        wrong = left if word == words - 1 else binomial(own, left, 1.0 / (words - word))
+        made += word_iterations(code, effort, own, wrong, soft)
+        left -= wrong
+    return made
+
+
+@njit
+def page_iterations(code, effort, key, level, rate, soft):
+    """Return the iterations of one decoding of a page at retry ``level``, whose wrong bits are
+    those of :func:`page_errors`. Other arguments are those of :func:`word_iterations`."""
+    if rate < code.safe:
+        errors = page_errors(code, key, level, rate)[0]
+        return divided_iterations(code, effort, key, level, code.words, errors, soft)
+    made = np.int64(0)
+    for word in range(code.words):
+        own = word_key(key, level, word)
+        made += word_iterations(code, effort, own, binomial(own, code.bits, rate), soft)
+    return made
 
 
 @njit

@@ -5,7 +5,9 @@ the memory of requests, or how a request fails (moved_bytes.py).
 Source: this project.
 
 The engine has drawn how many bits of a page are wrong and where; the decoder decides what becomes
-of them. A page that it cannot correct fails its command and leaves the cache.
+of them. A page that it cannot correct fails its command and leaves the cache. The engine has
+counted the pages that the capability model gives up; :meth:`DecodedReads.count` makes these the
+pages that the decoder could not correct.
 """
 
 from __future__ import annotations
@@ -15,9 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ondie.emu.engine.core.counters import MEDIA_ERRORS, UNCORRECTABLE_PAGES
+from ondie.emu.engine.core.events import ROW
 from ondie.emu.engine.core.payload_log import LOG_FILL, LogEntry
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.nand import ecc
 from ondie.emu.nand.codec import DecodedPage, Decoder, PageRead
 from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError
 
 BATCH_PAGES = 64
@@ -42,6 +49,7 @@ class DecodedReads:
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
         self._waiting: list[tuple[LogEntry, PageRead, np.ndarray]] = []
+        self._failed_rows: set[int] = set()
 
     def add(
         self, entry: LogEntry, store: PageStore, behind: np.ndarray, damaged: Container[int]
@@ -73,6 +81,23 @@ class DecodedReads:
         pages = self.decoder.decode([read for _, read, _ in waiting])
         for (entry, read, behind), page in zip(waiting, pages, strict=True):
             yield _decoded(entry, read, page, behind)
+
+    def count(self, arrays: Arrays, page: DecodedRead) -> None:
+        """Correct the counters of uncorrectable pages and of failed commands of plans by what the
+        decoder has made of ``page``. A command of a plan fails once, however many of its pages do.
+        """
+        entry = page.entry
+        gave_up = entry.old == ecc.UNCORRECTABLE
+        arrays.count[entry.dev, UNCORRECTABLE_PAGES] += int(page.failed) - int(gave_up)
+        if not page.failed or entry.kind != ROW or entry.row < 0 or entry.row in self._failed_rows:
+            return
+        self._failed_rows.add(entry.row)
+        row = arrays.row[entry.row & (len(arrays.row) - 1)]
+        if row["id"] == entry.row:  # else the ring has another one in its place
+            if row["status"] != Status.SUCCESS:
+                return  # it has read data that were lost before
+            row["status"] = Status.UNRECOVERED_READ_ERROR
+        arrays.count[entry.dev, MEDIA_ERRORS] += 1
 
 
 def _decoded(entry: LogEntry, read: PageRead, page: DecodedPage, behind: np.ndarray) -> DecodedRead:

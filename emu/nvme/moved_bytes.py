@@ -323,11 +323,11 @@ class MovedBytes:
             self._finish_decoding()
 
     def _finish_decoding(self) -> None:
-        """Decode the pages that wait, and let the requests fail whose pages cannot be corrected.
-        Their completions are not reported yet."""
+        """Decode the pages that wait, and let requests fail whose pages cannot be corrected."""
         if self._decoded is None:
             return
         for page in self._decoded.finish():
+            self._decoded.count(self._arrays, page)
             if page.entry.row >= 0 and page.wrong is not None:
                 self._flip_moved(page.entry, page.wrong)
             if page.failed:

@@ -25,6 +25,7 @@ from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.totals import sum_counters
 from ondie.emu.ftl import padding, trim_maps
 from ondie.emu.nand import channel, die_scheduler
+from ondie.emu.nand.ecc import iteration_ps
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import data_cache, power_cut
 from ondie.emu.units import InputError, plural
@@ -92,7 +93,7 @@ def has_operation(arrays: Arrays, cut_ps: int) -> bool:
     return any(True for _ in power_cut.operations(arrays, cut_ps))
 
 
-def quantities(arrays: Arrays, geometry: Geometry, ps: int) -> dict[str, int]:
+def quantities(cfg: Config, arrays: Arrays, geometry: Geometry, ps: int) -> dict[str, int]:
     """Return what device 0 has done since its start, by energy constant: bits, and ``ps`` (the time
     for which the controller is charged)."""
     counters = sum_counters(arrays.count)
@@ -106,6 +107,7 @@ def quantities(arrays: Arrays, geometry: Geometry, ps: int) -> dict[str, int]:
         "channel_fj_per_bit": 8 * int(arrays.bus.size_in.sum() + arrays.bus.size_out.sum()),
         "dram_fj_per_bit": 8 * int(arrays.fifo["size"][DRAM_STATION]),
         "ecc_fj_per_bit": coded * page,
+        "ecc_decoder_mw": counters["ecc_iterations"] * iteration_ps(cfg),
         "controller_mw": ps,
     }  # fmt: skip
 
@@ -180,7 +182,7 @@ def hold_up(
 ) -> None:
     """Take no commands any more, write what has completed to flash, and end the operations of the
     arrays, as long as the energy suffices. ``run``: handle this number of events, return theirs."""
-    before = quantities(arrays, geometry, found.cut_ps)
+    before = quantities(cfg, arrays, geometry, found.cut_ps)
     stop_commands(arrays)
     state = arrays.handle()
     start_saving(state, 0)
@@ -190,6 +192,6 @@ def hold_up(
             return
         release(state)
         found.end_ps = max(found.cut_ps, int(arrays.reg.now[0]))
-        done = quantities(arrays, geometry, found.end_ps)
+        done = quantities(cfg, arrays, geometry, found.end_ps)
         found.used_fj = energy_fj(cfg, done, before)
         found.lost = unsaved(arrays)

@@ -4,6 +4,7 @@ rows, table and figure say where a code and the capability model differ."""
 import io
 import json
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,19 +12,27 @@ from rich.console import Console
 
 from ondie.emu.analysis.row import CHECK, SHOWN
 from ondie.emu.cli.figures import saved
+from ondie.emu.nand import pe_protection
 from ondie.emu.nand.codec import BareCounts
+from ondie.emu.nand.ecc import codeword_failure
 from tests.faults.test_training_errors import in_turn, no_pool, trained
 from tests.smoke.commands import files, here, refused
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from ondie.emu.studies import codes, codes_tables  # noqa: E402
+from ondie.emu.studies.errors_tables import written  # noqa: E402
 
 pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed"),
 ]
 DIE, BCH, LDPC = codes.CODES
+RUNS = {
+    (model, code, written(rate))
+    for model in codes.MODELS for code, own in codes.CODES.items() for rate in own.rates
+}  # fmt: skip
+"""Those of the command; tests make fewer of them."""
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +128,56 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     refused(here(capsys, *words, "--exposure", "2"), "exposure: 2", "must be 1", "--codes")
     refused(here(capsys, *words, "--rates", "0"), "rates: 0")
     assert files(tmp_path) == []
+
+
+# --- the table of the page
+
+
+def page():
+    """Cells of the lines of the table in docs/errors.md, by (model, code, rate)."""
+    text = (Path(__file__).parents[2] / "docs/errors.md").read_text()
+    table = text.split("<!-- training codes -->\n")[1].split("<!-- end -->")[0].splitlines()
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    assert tuple(lines[0]) == codes_tables.COLUMNS
+    return {tuple(line[:3]): line[3:] for line in lines[2:]}
+
+
+def numbers(cells):
+    return [int(cell.replace(",", "")) for cell in cells[:5]]
+
+
+def test_the_table_of_the_page_is_one_of_these_codes():
+    """Its lines are the runs of the command. Words that differ are those of code and model, and in
+    trainings to the end as many words fail as their rate says, within five deviations."""
+    lines = page()
+    assert set(lines) == RUNS
+    for (_, code, rate), cells in lines.items():
+        words, fails, modelled, only_code, only_model = numbers(cells)
+        assert fails - only_code + only_model == modelled
+        assert (only_model == 0) or code == LDPC
+        if "NaN" in "".join(cells) or code == LDPC:
+            continue
+        cfg = codes.device(code, float(rate), real=True)
+        word, limit = pe_protection.code(cfg)
+        bits = 8 * (word + pe_protection.check_bytes(cfg))
+        read = words / -np.expm1(bits * np.log1p(-float(rate)))  # words without wrong bits, too
+        expected = read * codeword_failure(bits, limit, float(rate))
+        assert abs(fails - expected) <= 5 * max(expected, 1) ** 0.5, (code, rate, fails, expected)
+
+
+@pytest.mark.soak
+def test_the_table_of_the_page_is_what_the_command_gives():
+    """Trainings that end in NaN may end at another step on another processor."""
+    found = codes.Suite(codes.STEPS, (1,), None, None, in_turn).found()
+    for (model, code, rate), cells in page().items():
+        _, *again = codes_tables.line(found, model, code, float(rate))
+        ended = ["NaN" in cell for cell in cells[-2:]]
+        assert ["NaN" in cell for cell in again[-2:]] == ended
+        if not ended[0]:
+            assert again[:5] == cells[:5]
+        for own, theirs, nan in zip(again[-2:], cells[-2:], ended, strict=True):
+            if "=" in (own, theirs):
+                assert own == theirs
+            elif not nan:
+                share, other = (float(cell.strip("%")) for cell in (own, theirs))
+                assert abs(share - other) < 3

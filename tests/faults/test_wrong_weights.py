@@ -50,7 +50,7 @@ def test_pages_that_cannot_be_corrected_spoil_weights_and_are_told(path):
 def decoder_failures(found, model):
     """Pages that the decoder could not correct, from the note of a run, which has the model's."""
     (note,) = [note for note in found.notes if "by the decoder" in note]
-    assert note.endswith(f"gives up {model}") and "NVMe status" not in "".join(found.notes)
+    assert note.endswith(f"gives up {model}") and "(NVMe status 0x281)" in note
     return int(note.split()[0])
 
 
@@ -68,8 +68,9 @@ def test_a_code_that_fails_where_the_model_does_not_is_told(path, monkeypatch):
 
     monkeypatch.setattr(Decoder, "_decode_words", failing)
     found = result(path, CERTAIN | {"ecc.code": "bch", "errors.floor": "3e-3"})
-    assert found.ledger.totals.counters["uncorrectable_pages"] == 0
-    assert decoder_failures(found, 0) > 0
+    counters = found.ledger.totals.counters
+    assert decoder_failures(found, 0) == counters["uncorrectable_pages"] > 0
+    assert 0 < counters["media_errors"] <= counters["uncorrectable_pages"]
     assert found.weights.equal_bits < found.weights.elements
     assert any("weights are wrong" in note for note in found.notes)
 
@@ -78,19 +79,29 @@ def test_a_code_that_fails_where_the_model_does_not_is_told(path, monkeypatch):
 def test_weights_are_what_a_real_code_makes_of_the_pages(path):
     """BCH fails where the model does; LDPC corrects most pages that the model gives up. At a lower
     rate both correct all, at a higher one none."""
-    right = {}
+    right, failed = {}, {}
     for code in ("bch", "ldpc"):
         found = result(path, CERTAIN | {"ecc.code": code})
-        model = found.ledger.totals.counters["uncorrectable_pages"]
-        gave_up = decoder_failures(found, model)
-        assert model > 0 and (gave_up == model if code == "bch" else gave_up < model / 10)
+        counters = found.ledger.totals.counters
+        failed[code] = counters["uncorrectable_pages"], counters["media_errors"]
+        (note,) = [note for note in found.notes if "by the decoder" in note]
+        model = int(note.split()[-1])
+        assert decoder_failures(found, model) == failed[code][0]
+        assert model > 0 and (failed[code][0] == model or code == "ldpc")
+        assert (failed[code][1] > 0) == (failed[code][0] > 0)
         right[code] = found.weights.equal_bits / found.weights.elements
         found = result(path, CERTAIN | {"ecc.code": code, "errors.floor": "3e-3"})
         assert found.weights.equal_bits == found.weights.elements
-        assert found.ledger.totals.counters["corrected_bits"] > 0
+        counters = found.ledger.totals.counters
+        assert counters["corrected_bits"] > 0
+        ns = {"bch": 3.2, "ldpc": 250}[code]
+        joules = found.energy.by_component["ECC iterations"][1]
+        assert joules == pytest.approx(counters["ecc_iterations"] * ns * 1e-9 * 0.669, rel=1e-9)
+        assert joules > 0
         found = result(path, CERTAIN | {"ecc.code": code, "errors.floor": "2e-2"})
         assert found.weights.equal_bits < found.weights.elements
     assert right["bch"] < right["ldpc"]
+    assert failed["ldpc"][0] < failed["bch"][0] / 10 and failed["ldpc"][1] < failed["bch"][1]
 
 
 def test_retries_cost_time_and_leave_the_weights_right():

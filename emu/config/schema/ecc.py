@@ -24,13 +24,27 @@ class Ecc:
         ),
     ]
     decode_ps: Annotated[int, Spec("time to decode one page; one engine per channel")]
+    ldpc_iteration_ps: Annotated[
+        int,
+        Spec(
+            "time of one iteration of LDPC decoding on one code word; only with ecc.code ldpc, "
+            "whose decodings take ecc.decode and their iterations"
+        ),
+    ]
+    bch_error_ps: Annotated[
+        int,
+        Spec(
+            "time per wrong bit of a code word; only with ecc.code bch, whose decodings take "
+            "ecc.decode and this, with correctable_bits for a word that cannot be corrected"
+        ),
+    ]
     encode_ps: Annotated[int, Spec("time to encode one page; one engine per channel")]
     codeword_bytes: Annotated[int, Spec("user bytes of one code word", least=1)]
     correctable_bits: Annotated[
         int, Spec("bit errors per code word that hard decision decoding corrects")
     ]
     decode_limit_ps: Annotated[
-        int, Spec("time to decode a page at its correction limit, or to fail")
+        int, Spec("time to decode a page at its correction limit, or to fail; with code capability")
     ]
     retries: Annotated[int, Spec("largest number of read retries of a page, at shifted voltages")]
     retry_gain: Annotated[
@@ -42,7 +56,9 @@ class Ecc:
     soft_gain: Annotated[
         float, Spec("bit errors that soft decision corrects relative to hard decision")
     ]
-    soft_decode_ps: Annotated[int, Spec("time to decode one page with soft decision")]
+    soft_decode_ps: Annotated[
+        int, Spec("time to decode one page with soft decision; with code capability")
+    ]
 
 
 @dataclass(frozen=True, slots=True)

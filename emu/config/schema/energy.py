@@ -21,6 +21,10 @@ class Energy:
     channel_fj_per_bit: Annotated[int, Spec("channel transfer")]
     dram_fj_per_bit: Annotated[int, Spec("DRAM of the drive")]
     ecc_fj_per_bit: Annotated[int, Spec("encoding or decoding in the controller")]
+    ecc_decoder_mw: Annotated[
+        int,
+        Spec("power of a decoder during iterations or the correction of bits, with a real code"),
+    ]
     pe_ecc_fj_per_bit: Annotated[int, Spec("encoding or decoding on the die")]
     pe_add_fj: Annotated[int, Spec("one 32-bit addition on the die")]
     pe_multiply_fj: Annotated[int, Spec("one 32-bit multiplication on the die")]

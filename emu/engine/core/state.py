@@ -109,6 +109,7 @@ FIELDS = (
     "where",  # int32[jobs]: record of the die of each (nand/raw_jobs.py)
     "rate",  # 1 record: constants of raw bit errors (nand/rber.py)
     "code",  # 1 record: error correction capability (nand/ecc.py)
+    "effort",  # uint8[2 * points, samples]: iterations of LDPC by wrong bits (nand/ecc.py)
     "scale",  # float64[pages]: factor on bit error rates by page offset (ftl/read_retry.py)
     "quality",  # records[blocks of all units]: wear and age, for errors (ftl/page_health.py)
     "reading",  # records: outcome of the read of each transaction (ftl/read_retry.py)

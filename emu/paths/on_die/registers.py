@@ -16,6 +16,7 @@ import numpy as np
 from ondie.emu.compute import nan_comparator
 from ondie.emu.compute.xts import Xts
 from ondie.emu.engine.core import payload_log
+from ondie.emu.engine.core.counters import BARE_CORRECTED_BITS, BARE_WRONG_BITS
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand import parity_records, pe_protection, timing
@@ -427,7 +428,10 @@ class Reservoir:
             exposure = self.system.cfg.errors.exposure
             stored ^= pe_protection.wrong_bits(size, entry.rate, entry.key, *self.code, exposure)
         else:
+            before, count = self.decoder.beside_model, self.system.arrays.count[device]
             stored = self.decoder.decode(stored, entry.key, entry.rate)
+            count[BARE_WRONG_BITS] += self.decoder.beside_model - before
+            count[BARE_CORRECTED_BITS] -= self.decoder.beside_model - before
         if self.cipher is not None:
             stored = self.cipher.decrypt(stored, number)
         data[:] = stored[: len(data)]

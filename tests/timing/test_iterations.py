@@ -1,0 +1,137 @@
+"""With a real code, does a decoding take the time of its iterations, and do those that the engine
+draws agree with those that the decoder makes?
+
+Numbers are those of the harness; the rates those of test_retry.py.
+"""
+
+import numpy as np
+import pytest
+
+from ondie.emu.nand import codec, ecc
+from ondie.emu.nvme import command as queues
+from ondie.kernels import ldpc
+from tests.faults.test_media_errors import MODEL, counter, read, write
+from tests.state import small
+from tests.timing import harness as h
+from tests.timing.test_retry import BEFORE, BEHIND, SENSE, STAYS, bench, verdict
+
+STEP = 7 * h.NS
+BCH = {"ecc.code": "bch", "flash.spare": "400 B", "ecc.bch_error": "7 ns"}
+LDPC = {"ecc.code": "ldpc", "flash.spare": "400 B", "ecc.ldpc_iteration": "7 ns"}
+
+
+def iterations(made):
+    return counter(made, "ecc_iterations"), counter(made, "ecc_retry_iterations")
+
+
+def test_bch_takes_time_for_each_wrong_bit():
+    """Of 4 words of 1 KiB and 92 check bytes k bits are wrong: 1 us + k x 7 ns."""
+    made = bench(**BCH, **{"errors.retention": "1e-3"})
+    k = verdict(made, 0)[2]
+    assert 10 < k < 100
+    made.assert_ready_at(made.nvme(queues.READ, 0), BEFORE + SENSE + h.DECODE + k * STEP + BEHIND)
+    assert iterations(made) == (k, 0) and counter(made, "corrected_bits") == k
+
+
+@pytest.mark.parametrize(("code", "steps"), [(BCH, 4 * 50), (LDPC, 4 * ldpc.ITERATIONS)])
+def test_a_decoding_that_is_given_up(code, steps):
+    """One bit of ten is wrong: every word takes all steps. The second reading has no wrong bit."""
+    made = bench(**code)
+    t = BEFORE + SENSE + h.DECODE + steps * STEP + SENSE + h.DECODE + BEHIND
+    made.assert_ready_at(made.nvme(queues.READ, 0), t)
+    assert iterations(made) == (steps, steps) and counter(made, "ecc_decoded_pages") == 2
+
+
+def test_soft_decision():
+    """Hard decision twice, then soft decision, which takes all iterations as well."""
+    steps = 4 * ldpc.ITERATIONS
+    made = bench(**LDPC, **STAYS, **{"ecc.soft_gain": "2"})
+    t = BEFORE + 2 * (SENSE + h.DECODE + steps * STEP) + 2 * SENSE + h.DECODE + steps * STEP
+    made.assert_ready_at(made.nvme(queues.READ, 0), t + BEHIND)
+    assert iterations(made) == (3 * steps, 2 * steps)
+
+
+@pytest.mark.parametrize("retention", ["2e-4", "3e-3"])
+def test_ldpc_takes_time_for_each_iteration(retention):
+    """At the lower rate the bits of a page are drawn before they are divided among its words."""
+    ends = []
+    for step in ("7 ns", "0 ns"):
+        made = bench(**LDPC | {"ecc.ldpc_iteration": step, "errors.retention": retention})
+        row = made.nvme(queues.READ, 0)
+        made.run_to()
+        ends.append(made.end(row))
+    code, (outcome, retries, k) = made.arrays.code[0], verdict(made, 0)
+    assert (float(retention) < code["safe"]) == (retention == "2e-4")
+    assert (outcome, retries) == (ecc.CORRECTED, 0) and k > 0
+    drawn, again = iterations(made)
+    assert 0 < drawn <= 4 * ldpc.ITERATIONS + k and again == 0
+    assert ends[0] - ends[1] == drawn * STEP
+    assert ends[1] == BEFORE + SENSE + h.DECODE + BEHIND
+
+
+def test_without_a_code_there_are_none():
+    made = bench(**{"errors.retention": "1e-3"})
+    made.nvme(queues.READ, 0)
+    made.run_to()
+    assert iterations(made) == (0, 0) and made.arrays.effort.size == 1
+
+
+# --- the table
+
+
+def test_the_table_is_what_the_decoder_makes(counts):
+    """Between the points of the table as on them: means of other words with so many wrong bits."""
+    cfg = small.config(**MODEL, ecc__code="ldpc", flash__spare="69 B")
+    code, table = ecc.code(cfg)[0], codec.effort(cfg)
+    kernel = ldpc.get(512, 128)
+    bits, step, frames = 8 * kernel.code.word_bytes, int(code["step"]), counts(400, 4000)
+    rng = np.random.default_rng(7)
+    for wrong in (1, 2, 5, 9, 14, 17, 20, 23, 26, 30, 60):
+        places = [rng.choice(bits, wrong, replace=False) for _ in range(frames)]
+        mask = np.zeros((frames, bits), np.uint8)
+        mask[np.arange(frames)[:, None], places] = 1
+        sent = kernel.encode(rng.integers(0, 256, (frames, 512), np.uint8))
+        done = kernel.decode(sent ^ np.packbits(mask, axis=1, bitorder="little"))
+        made = done.iterations + done.flips
+        drawn = [ecc.word_iterations(code, table, np.uint64(key), wrong, 0)
+                 for key in range(frames)]  # fmt: skip
+        spread = max(made.std(), np.std(drawn))
+        chance = 5 * spread * (1 / frames + 1 / ecc.SAMPLES) ** 0.5
+        assert abs(np.mean(drawn) - made.mean()) < chance + 0.1 * step, wrong
+    assert table[ecc.POINTS - 1].min() == ldpc.ITERATIONS and table[0].max() < 3
+    assert len(table) == 2 * ecc.POINTS and not table[ecc.POINTS :].any()
+
+
+def test_a_word_without_a_wrong_bit_has_none():
+    cfg = small.config(**MODEL, ecc__code="ldpc", flash__spare="69 B")
+    code, table = ecc.code(cfg)[0], codec.effort(cfg)
+    assert ecc.word_iterations(code, table, np.uint64(1), 0, 0) == 0
+    assert ecc.page_iterations(code, table, np.uint64(1), 0, 0.0, 0) == 0
+
+
+# --- beside the decoder
+
+
+@pytest.mark.parametrize("floor", [1e-4, 2e-3, 5e-3])
+@pytest.mark.parametrize("code", ["bch", "ldpc"])
+def test_iterations_are_those_of_the_decoder(code, floor, rng):
+    """BCH: the same number; LDPC: but for chance. The decoder has the last readings only."""
+    changes = MODEL | {"ecc__code": code, "flash__spare": "69 B", "errors__floor": floor}
+    made = small.device(payload=True, ftl__initial="fresh", **changes)
+    made.buffer = np.zeros((8 * made.lpns, small.PAGE), np.uint8)
+    lpns = np.arange(200)
+    write(made, rng, lpns)
+    for _ in range(5):
+        read(made, lpns)
+    found = made.decode_counts
+    every, again = iterations(made)
+    really = found.iterations + found.flips
+    assert really > 0 and (again > 0) == (counter(made, "retry_read_pages") > 0)
+    if code == "bch":
+        assert every - again == really
+    else:
+        cfg = small.config(ftl__initial="fresh", **changes)
+        spread = max(1.0, codec.effort(cfg).std(1).max())
+        assert abs(every - again - really) < 5 * spread * (2 * found.words) ** 0.5
+        assert abs(every - again - really) < 0.25 * really
+    made.check()
