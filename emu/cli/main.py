@@ -29,7 +29,7 @@ class Entry:
 
 TABLE = {
     "ablation": Entry("ablation:run_ablation", "List the protections that on-die update bypasses."),
-    "bench": Entry("bench:bench", "Measure the speed of kernels, the engine, and a served drive."),
+    "bench": Entry("bench:bench", "Measure the speed of kernels, engine, served drive and tunnel."),
     "calibrate": Entry("calibrate:run_calibrate", "Fit a preset to measurements of fio."),
     "compare": Entry("compare:compare", "Replay a trace through the update paths."),
     "ctl": Entry("ctl:run_ctl", "Control a served drive: power, faults, counters."),

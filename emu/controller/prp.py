@@ -12,6 +12,7 @@ refused.
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple, Protocol
 
 from ondie.emu.controller.status_code import Code, Refused
@@ -48,20 +49,22 @@ def walk(prp1: int, prp2: int, size: int, page: int, memory: Memory) -> list[Pie
         return []
     if prp1 % 4:
         raise Refused(Code.PRP_OFFSET_INVALID, PRP1_BYTE)
-    found: list[Piece] = []
     first = min(size, page - prp1 % page)
-    _append(found, prp1, first, memory, PRP1_BYTE)
+    _check(prp1, first, memory, PRP1_BYTE)
+    found = [Piece(prp1, first)]
     left = size - first
     if left == 0:
         return found
     if left <= page:
         if prp2 % page:
             raise Refused(Code.PRP_OFFSET_INVALID, PRP2_BYTE)
-        _append(found, prp2, left, memory, PRP2_BYTE)
-        return found
-    if prp2 % ENTRY_BYTES:
-        raise Refused(Code.PRP_OFFSET_INVALID, PRP2_BYTE)
-    _walk_lists(found, prp2, left, page, memory)
+        _append(found, prp2, left)
+    else:
+        if prp2 % ENTRY_BYTES:
+            raise Refused(Code.PRP_OFFSET_INVALID, PRP2_BYTE)
+        _walk_lists(found, prp2, left, page, memory)
+    for piece in found:
+        _check(*piece, memory, PRP2_BYTE)
     return found
 
 
@@ -74,30 +77,48 @@ def _walk_lists(found: list[Piece], address: int, left: int, page: int, memory: 
         seen.add(address // page)
         needed = -(-left // page)
         room = (page - address % page) // ENTRY_BYTES
-        data = memory.read(address, min(needed, room) * ENTRY_BYTES)
+        count = min(needed, room)
+        data = memory.read(address, count * ENTRY_BYTES)
         if data is None:
             raise Refused(Code.DATA_TRANSFER_ERROR, PRP2_BYTE)
-        entries = [
-            int.from_bytes(data[at : at + ENTRY_BYTES], "little")
-            for at in range(0, len(data), ENTRY_BYTES)
-        ]
+        entries = list(struct.unpack(f"<{count}Q", data))
         if needed > room:  # the last entry of the page is the address of the next list
             address = entries.pop()
             if address % page:
                 raise Refused(Code.PRP_OFFSET_INVALID, PRP2_BYTE)
-        for entry in entries:
+        left = _append_pages(found, entries, left, page)
+
+
+def _append_pages(found: list[Piece], entries: list[int], left: int, page: int) -> int:
+    """Append the pages of ``entries``, of which the last one ends with the ``left`` bytes of the
+    transfer; return how many of these are left. Raises Refused."""
+    begin = end = -1
+    for entry in entries:
+        if entry != end:
             if entry % page:
                 raise Refused(Code.PRP_OFFSET_INVALID, PRP2_BYTE)
-            size = min(left, page)
-            _append(found, entry, size, memory, PRP2_BYTE)
-            left -= size
+            if end > begin:
+                _append(found, begin, end - begin)
+            begin = entry
+        end = entry + page
+    over = page * len(entries) - left
+    end -= max(over, 0)
+    if end > begin:
+        _append(found, begin, end - begin)
+    return max(-over, 0)
 
 
-def _append(found: list[Piece], address: int, size: int, memory: Memory, byte: int) -> None:
-    """Append a piece, joined to the last one if it follows it. Raises Refused outside of memory."""
-    if not memory.holds(address, size):
-        raise Refused(Code.DATA_TRANSFER_ERROR, byte)
-    if found and found[-1].address + found[-1].size == address:
-        found[-1] = Piece(found[-1].address, found[-1].size + size)
+def _append(found: list[Piece], address: int, size: int) -> None:
+    """Append a piece, joined to the last one if it follows it."""
+    last = found[-1]
+    if last.address + last.size == address:
+        found[-1] = Piece(last.address, last.size + size)
     else:
         found.append(Piece(address, size))
+
+
+def _check(address: int, size: int, memory: Memory, byte: int) -> None:
+    """Raise Refused for bytes outside of memory. A piece of several pages is asked for once, since
+    a block of the tunnel has 32."""
+    if not memory.holds(address, size):
+        raise Refused(Code.DATA_TRANSFER_ERROR, byte)

@@ -226,12 +226,12 @@ class HostEnd:
     def take(self) -> None:
         """Send packets of the device to the drives."""
         device = self.device
-        if device is None:
+        if device is None or self.holds:
             return
         touched: set[bytes] = set()
         lead = device.lead
         for _ in range(MOST_PACKETS):
-            if self.holds or (packet := device.read()) is None:
+            if (packet := device.read()) is None:
                 break
             self.counts["packets_in"] += 1
             self.counts["bytes_in"] += len(packet) - lead
@@ -244,6 +244,8 @@ class HostEnd:
             for each in carried(packet, lead, port.lead):
                 if port.send(each):
                     touched.add(port.address)
+            if port.blocks_others:
+                break
         for address in touched:
             self.ports[address].pump()
 

@@ -31,8 +31,8 @@ LONGEST_SHOWN = 60
 """Characters of a wrong name that an error shows."""
 DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 64 << 10, 8, 16
 """Of the host's end, whatever the preset has: the pace is the model's, or there is none."""
-GSO_PAYLOAD = 128 << 10
-"""A segment of 64 KiB with its headers is in one block."""
+GSO_PAYLOAD = 256 << 10
+"""A block holds the segments of 64 KiB that TCP has on their way to a device at a time: some."""
 DEVICES = ("auto", "tun", "veth")
 
 

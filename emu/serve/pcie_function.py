@@ -27,7 +27,7 @@ from ondie.emu.controller.registers import DOORBELLS, State
 from ondie.emu.controller.status_code import Code, Refused
 from ondie.emu.controller.tunnel import Ended
 from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Cqe, Sqe
-from ondie.emu.serve.host_data import PSDT, gather, pieces_of, scatter
+from ondie.emu.serve.host_data import PSDT, Pieces, gather, pieces_of, scatter
 from ondie.emu.serve.interrupt_coalescing import InterruptCoalescing
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.pci_space import (
@@ -81,8 +81,8 @@ class PcieFunction:
         """Completions of the admin queue from other threads."""
         self._ended: deque[Ended] = deque()
         """Commands of the tunnel that have ended."""
-        self._pointers: dict[int, Sqe] = {}
-        """Commands of the tunnel that have not, by identifier."""
+        self._pointers: dict[int, tuple[Sqe, Pieces]] = {}
+        """Commands of the tunnel that have not, and where their data are, by identifier."""
 
     def close(self) -> None:
         """Leave the drive: the host has gone."""
@@ -285,7 +285,7 @@ class PcieFunction:
                 return controller.failed(entry, refused.code, refused.where).entries
         later = sqe.opcode in TUNNEL and sqe.cid not in self._pointers
         if later:
-            self._pointers[sqe.cid] = sqe
+            self._pointers[sqe.cid] = sqe, pieces
         reply = self.drive.execute(controller, entry, data)
         if later and reply.entries:
             del self._pointers[sqe.cid]
@@ -300,21 +300,14 @@ class PcieFunction:
 
     def _end(self, ended: Ended) -> tuple[Cqe, ...]:
         """Move the data of a command of the tunnel; return the completions that follow."""
-        cqe, sqe = ended.cqe, self._pointers.get(ended.cqe.cid)
-        if sqe is None or not ended.live:
+        cqe, found = ended.cqe, self._pointers.get(ended.cqe.cid)
+        if found is None or not ended.live:
             return ()
-        del self._pointers[cqe.cid]
-        offered = self.controller.capabilities
-        data = b"" if cqe.status else bytes(ended.data)
+        sqe, pieces = self._pointers.pop(cqe.cid)
         # the host's pointers are for all that it asks for, also if the block is shorter
-        size = admin_transfer_of(sqe, offered.transfer_bytes, True)[1] if data else 0
-        try:
-            pieces = pieces_of(sqe, size, False, self.registers.page_bytes, self.memory)
-            if scatter(pieces, data, self.memory):
-                return (cqe,)
-        except Refused:
-            pass  # the memory that was checked when the command came has gone
-        with self.drive.lock:
+        if cqe.status or scatter(pieces, bytes(ended.data), self.memory):
+            return (cqe,)
+        with self.drive.lock:  # the memory that was checked when the command came has gone
             return self.controller.failed(sqe.pack(), Code.DATA_TRANSFER_ERROR, 24).entries
 
     def _deliver(self, ended: Ended) -> None:

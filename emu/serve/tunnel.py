@@ -33,6 +33,8 @@ from ondie.emu.units import InputError
 Deliver = Callable[[Ended], None]
 """Posts the completion of an admin command, and its data to the host, from any thread."""
 PS_PER_NS = 1000
+NEVER = 1 << 80
+"""A time that does not come, ps."""
 MOST_HOLD_PS = 10 * PS_PER_S
 """Longest hold time that a host may ask for: Linux takes an admin command for lost after 60 s."""
 
@@ -81,6 +83,9 @@ class DriveTunnel:
         self._pace = None if cost is None else Pace(cost, host=False)
         self._queued = False
         """Packets for the host have waited since the last block to it."""
+        self._until_ps = NEVER
+        """Until when the thread waits, if nothing wakes it: only what is earlier does, since each
+        turn of the thread costs the others some."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="ondie tunnel", daemon=True)
         self._thread.start()
@@ -112,7 +117,8 @@ class DriveTunnel:
         once. Raises InputError for a packet that is empty or longer than the mtu."""
         with self._changed:
             sent = self.commands.send(packet, more)
-        self.flush()
+        if not more:
+            self.flush()
         return sent
 
     @property
@@ -144,7 +150,9 @@ class DriveTunnel:
                 ready = []
                 while self._due and self._due[0].time <= now:
                     ready.append(heapq.heappop(self._due))
-                self._changed.notify_all()
+                left_ps = self._left_ps()
+                if left_ps is not None and now + left_ps < self._until_ps:
+                    self._changed.notify_all()
                 deliver = dict(self._deliver)
             for each in ready:
                 for packet in each.packets:
@@ -186,8 +194,10 @@ class DriveTunnel:
                 with self._changed:
                     left_ps = self._left_ps()
                     while not self._closing and (left_ps is None or left_ps > 0):
+                        self._until_ps = NEVER if left_ps is None else clock_ps() + left_ps
                         self._changed.wait(None if left_ps is None else left_ps / PS_PER_S)
                         left_ps = self._left_ps()
+                    self._until_ps = NEVER
                     if self._closing:
                         return
                     self.commands.tick()

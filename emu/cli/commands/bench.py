@@ -1,7 +1,7 @@
-"""`ondie bench kernels|engine|service|serve|recovery`: the options of measurements on this machine.
+"""`ondie bench kernels|engine|service|serve|tunnel|recovery`: the options of measurements here.
 
-Owns the options. Does not own the measurements (kernels/bench, emu/validate/speed). Source: this
-project.
+Owns the options. Does not own the measurements (kernels/bench, emu/validate/speed,
+live/tunnel_bench.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ondie.emu.cli.output import output_options
 
 @click.group(cls=Group)
 def bench() -> None:
-    """Measure the speed of kernels, the engine and a served drive on this machine."""
+    """Measure the speed of kernels, the engine, a served drive and a tunnel here."""
 
 
 @bench.command()
@@ -101,6 +101,23 @@ def serve(**values: Any) -> None:
     from ondie.emu.cli.commands.bench_run import ServeBenchOptions, serve_command
 
     serve_command(ServeBenchOptions(**values))
+
+
+@bench.command()
+@click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
+@output_options("the rows", quiet="table")
+def tunnel(**values: Any) -> None:
+    """Measure an unpaced tunnel of `ondie tunnel`, and a bare shuttle beside it.
+
+    The shuttle is a process that copies packets between two TUN devices in two namespaces, and
+    does nothing else. A connection of TCP runs through it and through the tunnel in turns, at an
+    MTU of 1500 and 9000, and with segments that cross uncut (GSO). The table has Gb/s, the share
+    of the shuttle's, and CPU time per GB beside the cost model's. It needs /dev/net/tun, and root
+    or a user namespace.
+    """
+    from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, tunnel_command
+
+    tunnel_command(ServiceBenchOptions(**values))
 
 
 @bench.command()

@@ -1,7 +1,7 @@
-"""`ondie bench kernels|engine|service|serve|recovery`: progress, table, remarks and files.
+"""`ondie bench kernels|engine|service|serve|tunnel|recovery`: progress, table, remarks and files.
 
 Owns the commands. Does not own the measurements (ondie.kernels.bench,
-ondie.emu.validate.speed).
+ondie.emu.validate.speed, ondie.emu.live.tunnel_bench).
 Source: none.
 """
 
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ondie.emu.cli.output import FigureOptions, OutputOptions
+from ondie.emu.live import tunnel_bench
 from ondie.emu.units import InputError
 from ondie.emu.validate.speed import recovery, sections, servers, service
 from ondie.emu.validate.speed.plan import SECTIONS, Plan
@@ -114,7 +115,7 @@ class EngineBenchOptions(OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceBenchOptions(OutputOptions):
-    """The options of `ondie bench service` and `ondie bench recovery`."""
+    """The options of `ondie bench service`, `ondie bench tunnel` and `ondie bench recovery`."""
 
     quick: bool = False
 
@@ -198,6 +199,17 @@ def serve_command(given: ServeBenchOptions) -> None:
         given, "Servers",
         lambda progress: servers.run(given.quick, program, progress or (lambda what: None)),
         servers.conditions(),
+    )  # fmt: skip
+
+
+def tunnel_command(given: ServiceBenchOptions) -> None:
+    """Run `ondie bench tunnel`: measure a tunnel and a bare shuttle, print the table, write the
+    JSON. On a terminal, progress is shown. Raises InputError without TUN devices.
+    """
+    show_rows(
+        given, "Tunnel",
+        lambda progress: tunnel_bench.run(given.quick, progress or (lambda what: None)),
+        tunnel_bench.CONDITIONS,
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def tunnel() -> None:
               "next ones.")  # fmt: skip
 @click.option("--mtu", type=WHOLE, metavar="BYTES", help="Largest packet.  [default: tunnel.mtu]")
 @click.option("--payload", type=WHOLE, metavar="BYTES",
-              help="Bytes of a block, which one command carries.  [default: 65536; 131072 with "
+              help="Bytes of a block, which one command carries.  [default: 65536; 262144 with "
               "--gso]")  # fmt: skip
 @click.option("--in-flight", type=WHOLE, metavar="N",
               help="Commands in flight in each direction of a drive.  [default: 8]")  # fmt: skip

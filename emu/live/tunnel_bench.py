@@ -1,0 +1,229 @@
+"""Speed of a tunnel without a pace, beside a bare shuttle of the same run.
+
+Owns the measurements of `ondie bench tunnel`. Does not own the tunnel (cluster.py), the shuttle
+(shuttle.py) or the output (cli/commands/bench_run.py).
+Source: none. One connection of TCP sends for some seconds, in turns through the shuttle and the
+tunnel, so that both have the same neighbours on the machine. A share is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ondie.emu.config.config import load_preset
+from ondie.emu.live import namespaces, processes
+from ondie.emu.live.request import Request, Way, namespace_name, way_of
+from ondie.emu.live.shuttle import DRIVE, HOST, Shuttle
+from ondie.emu.nvme.tunnel.cost import TunnelCost
+from ondie.emu.units import InputError
+from ondie.kernels.bench import run as bench
+from ondie.kernels.bench.run import Row
+
+PRESET = "newport"
+CASES = (("MTU 1500", 1500, False), ("MTU 9000", 9000, False), ("MTU 9000, GSO", 9000, True))
+"""Name, MTU, and whether segments of TCP cross uncut."""
+WAYS = (("to the drive", HOST, DRIVE), ("to the host", DRIVE, HOST))
+TARGET_GBITS = 1.0
+"""With GSO."""
+NETWORKS = {"shuttle": "198.18.0.0/24", "tunnel": "198.18.1.0/24"}
+"""In the range for benchmarks of RFC 2544."""
+SECONDS, QUICK_S, ROUNDS = 3.0, 0.5, 3
+RUN_S = 120.0
+"""Time in which a transfer must have ended."""
+MODEL_BYTES = 10**8
+PORT = 5001
+CONDITIONS = (
+    f"One connection of TCP, the drive of {PRESET} without a pace. Host: CPU time of the relay of "
+    "the host, user and system, and that of the cost model with the same MTU. Both: the relay and "
+    "the drive, compared with the shuttle. The programs that send and receive are not counted."
+)
+"""What a reader of the rows has to know."""
+SINK = f"""
+import socket, sys, time
+listener = socket.create_server((sys.argv[1], {PORT}))
+print("ready", flush=True)
+client, buffer = listener.accept()[0], bytearray(1 << 20)
+size, began = client.recv_into(buffer), time.monotonic()
+while count := client.recv_into(buffer):
+    size += count
+print(size, time.monotonic() - began, flush=True)
+"""
+SOURCE = f"""
+import socket, sys, time
+client = socket.create_connection((sys.argv[1], {PORT}), 20)
+data, end = bytes(1 << 20), time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    client.sendall(data)
+"""
+
+
+@dataclass
+class Series:
+    """Rates (bit/s) and CPU times (s/GB) of one system in one direction, by round."""
+
+    rates: list[float] = field(default_factory=list)
+    host: list[float] = field(default_factory=list)
+    """Of the host's relay, or of the shuttle."""
+    both: list[float] = field(default_factory=list)
+    """With the drive."""
+
+
+@dataclass(frozen=True)
+class System:
+    """Two ends with addresses of ``network``, and the processes between them: the first is the
+    host's, whose namespace the host's end is in. ``own_user``: in a user namespace."""
+
+    network: ipaddress.IPv4Network
+    pids: tuple[int, ...]
+    own_user: bool
+
+    def start(self, where: int, program: str, *words: str) -> subprocess.Popen[str]:
+        """Run a Python program at an end."""
+        lead = processes.inside({"own_user": self.own_user, "pid": self.pids[0]})
+        if where == DRIVE:
+            space = namespace_name(DRIVE, self.pids[0])
+            lead += [namespaces.tool("ip"), "netns", "exec", space]
+        return subprocess.Popen(
+            [*lead, sys.executable, "-S", "-c", program, *words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def transfer(self, source: int, sink: int, seconds: float, into: Series) -> None:
+        """Send for ``seconds``, and add what was measured. Raises InputError if it fails."""
+        address = str(self.network[sink + 2])
+        taker = self.start(sink, SINK, address)
+        giver = None
+        try:
+            assert taker.stdout is not None
+            if taker.stdout.readline() != "ready\n":
+                raise InputError(f"bench tunnel: {_last(taker)}")
+            before = [cpu_s(pid) for pid in self.pids]
+            giver = self.start(source, SOURCE, address, str(seconds))
+            if giver.wait(RUN_S):
+                raise InputError(f"bench tunnel: {_last(giver)}")
+            size, took = map(float, taker.communicate(timeout=RUN_S)[0].split())
+        except subprocess.TimeoutExpired:
+            raise InputError(f"bench tunnel: no transfer has ended in {RUN_S:g} s") from None
+        finally:
+            for each in (taker, giver):
+                if each is not None:
+                    each.kill()
+                    each.wait()
+        used = [(cpu_s(pid) - cpu) / size * 1e9 for pid, cpu in zip(self.pids, before, strict=True)]
+        into.rates.append(8 * size / took)
+        into.host.append(used[0])
+        into.both.append(sum(used))
+
+
+def _last(process: subprocess.Popen[str]) -> str:
+    """Return the last line that a program which has ended has printed."""
+    lines = process.communicate(timeout=RUN_S)[1].strip().splitlines()
+    return lines[-1] if lines else f"a program has ended with {process.returncode}"
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process, user and system, s; 0 if it has gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def usable_way() -> Way:
+    """Return how TUN devices can be had here. Raises InputError if they cannot."""
+    way = way_of("auto")
+    namespaces.tool("ip")
+    if way.device != "tun":
+        raise InputError(f"bench tunnel: needs TUN devices, and here is only {way}")
+    return way
+
+
+def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
+    """Measure all cases; return rates and CPU times. Raises InputError without TUN devices."""
+    way = usable_way()
+    rows: list[Row] = []
+    for name, mtu, gso in CASES:
+        progress(f"{name}: start")
+        found = measure(way, name, mtu, gso, quick, progress)
+        rows += rows_of(name, gso, found, model_cpu(mtu))
+    return bench.Bench(rows, bench.machine(1))
+
+
+def measure(
+    way: Way, name: str, mtu: int, gso: bool, quick: bool, progress: Callable[[str], object]
+) -> dict[tuple[str, str], Series]:
+    """Return what each system has reached in each direction of WAYS, in turns. Raises
+    InputError."""
+    networks = {key: ipaddress.IPv4Network(text) for key, text in NETWORKS.items()}
+    request = Request.of(
+        load_preset(PRESET), name=f"bench{os.getpid()}", drives=1, mtu=mtu, pace="none", gso=gso,
+        subnet=NETWORKS["tunnel"],
+    )  # fmt: skip
+    found = {(system, ends): Series() for system in networks for ends, *_ in WAYS}
+    with contextlib.ExitStack() as undo:
+        shuttle = undo.enter_context(Shuttle(way, networks["shuttle"], mtu, gso))
+        undo.callback(processes.stop, request.name)
+        relay = processes.start(request, way)
+        pids = {"shuttle": (shuttle.pid,), "tunnel": (relay, *children(relay))}
+        for number in range(1 if quick else ROUNDS):
+            for ends, source, sink in WAYS:
+                progress(f"{name}: {ends}, round {number + 1}")
+                for key, network in networks.items():
+                    system = System(network, pids[key], way.own_user)
+                    seconds = QUICK_S if quick else SECONDS
+                    system.transfer(source, sink, seconds, found[key, ends])
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that the main thread of a process has started."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(each) for each in file.read().split()]
+
+
+def model_cpu(mtu: int) -> dict[str, float]:
+    """Return the CPU time of the host's relay by the cost model for each direction of WAYS, s/GB.
+    ``mtu``: bytes."""
+    cost = TunnelCost.of(load_preset(PRESET, (f"tunnel.mtu={mtu}B",)))
+    down, up = (cost.downward(MODEL_BYTES), cost.upward(MODEL_BYTES))
+    per_gb = 1e9 / MODEL_BYTES / 1e12
+    return {WAYS[0][0]: down.cpu_ps * per_gb, WAYS[1][0]: up.cpu_ps * per_gb}
+
+
+def rows_of(
+    name: str, gso: bool, found: dict[Any, Series], model: dict[str, float]
+) -> list[Row]:  # fmt: skip
+    """Return the rows of one case. ``model``: s/GB by direction."""
+    rows = []
+    for ends, *_ in WAYS:
+        bare, tunnel = found["shuttle", ends], found["tunnel", ends]
+        where, best = f"{name}, {ends}", max(tunnel.rates) / 1e9
+        share = statistics.median(
+            ours / others for ours, others in zip(tunnel.rates, bare.rates, strict=True)
+        )
+        rows += [
+            Row(f"{where}: shuttle", max(bare.rates) / 1e9, "Gb/s", "itself", 1),
+            Row(f"{where}: tunnel", best, "Gb/s", "the shuttle", share),
+        ]
+        if gso:
+            rows.append(Row(f"{where}: tunnel", best, "Gb/s", f"target {TARGET_GBITS:g} Gb/s",
+                            best / TARGET_GBITS))  # fmt: skip
+        host, both = min(tunnel.host), min(tunnel.both)
+        rows += [
+            Row(f"{where}: CPU, shuttle", min(bare.host), "s/GB", "itself", 1),
+            Row(f"{where}: CPU, host", host, "s/GB", f"the model, {model[ends]:.3g}",
+                host / model[ends]),
+            Row(f"{where}: CPU, both", both, "s/GB", "the shuttle",
+                both / max(min(bare.host), 1e-9)),
+        ]  # fmt: skip
+    return rows
