@@ -1,15 +1,18 @@
 """A cluster of emulated drives on this machine: namespaces, devices, drives, and the host's relay.
 
-Owns the process of the host's relay: what it makes, its loop, and the end of all of it. Does not
-own what is asked for (request.py), packets (host_end.py) or the drives (drive_end.py).
-Source: none.
+Owns what a cluster makes, the processes of drives and relay, and the end of all of it. Does not own
+what is asked for (request.py), packets (host_end.py), the loop of the relay (relay.py) or the
+drives (drive_end.py). Source: none.
+
+A relay that ends is started again, and takes over the tunnels. Devices, addresses and drives stay,
+so that TCP repeats what the relay had, and goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import ipaddress
-import json
 import os
 import select
 import signal
@@ -17,29 +20,27 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import NoReturn
 
 from ondie.emu.live import namespaces
-from ondie.emu.live.admin_queue import VfioAdminQueue
 from ondie.emu.live.capture import Capture
-from ondie.emu.live.drive_end import run_drive
-from ondie.emu.live.host_end import HostEnd, Port
-from ondie.emu.live.inject import TURN_MS, FaultyPort, FaultyQueue, lost_ps
+from ondie.emu.live.drive_end import PR_SET_PDEATHSIG, run_drive
 from ondie.emu.live.network_device import Device
-from ondie.emu.live.placed_device import INSIDE, make_device
-from ondie.emu.live.request import Request, Way, device_name, file_of, namespace_name
+from ondie.emu.live.placed_device import make_device
+from ondie.emu.live.relay import Place, Relay
+from ondie.emu.live.request import Request, Way, file_of, namespace_name
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.units import InputError
 
-OPEN_S, ANSWER_S, END_S = 30.0, 0.5, 10.0
-"""Time in which all tunnels must be open, a drive must say its counters, and end."""
-HOLD_MS, ASK_MS = 2, 20
-"""Time after which the loop looks again while packets wait for a drive, or a status is awaited."""
+END_S = 10.0
+"""Five times the time in which a process must end."""
+MOST_FAILURES = 3
+"""Relays in a row that could not start; after them, the cluster ends."""
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Cluster:
-    """A running cluster; :meth:`run` is its loop, and :meth:`close` removes all of it.
+    """A running cluster; :meth:`run` keeps it up, and :meth:`close` removes all of it.
 
     The process must have one thread, because it forks. ``way``: how. Raises InputError, and then
     leaves nothing.
@@ -50,32 +51,26 @@ class Cluster:
         self._undo = contextlib.ExitStack()
         self._ending = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._undo.callback(os.close, self._ending)
-        self._clients: list[tuple[socket.socket, float]] = []
-        self._poll = select.poll()
         self._drives: list[int] = []
-        self._queues: list[VfioAdminQueue] = []
-        self._near: list[socket.socket] = []
-        """The host's ends of the sockets of the drives' controllers."""
+        self._feeds: list[socket.socket] = []
+        """Each takes the sockets of a drive's controller to its process: one for each relay."""
         self._devices: list[Device] = []
         """Devices of the drives that are not yet started."""
-        self._last: tuple[float, float] | None = None
-        self._faulty: list[FaultyPort] = []
+        self._relay = self._starts = 0
+        """Process of the relay; 0: there is none. Relays so far."""
+        self._life = -1
+        """The relay writes to this pipe when packets may pass; it ends with the relay."""
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             self._start()
             undo.pop_all()
 
     def close(self) -> None:
-        """End the drives, and remove namespaces and devices."""
-        for queue in self._queues:
-            queue.close()
-        self._queues.clear()
-        for client, _ in self._clients:
-            client.close()
-        self._clients.clear()
-        for each in (*self._near, *self._devices):
+        """End the relay and the drives, and remove namespaces and devices."""
+        self._end_relay()
+        for each in (*self._feeds, *self._devices):
             each.close()
-        self._near.clear()
+        self._feeds.clear()
         self._devices.clear()
         for pid in self._drives:
             end_child(pid)
@@ -105,45 +100,13 @@ class Cluster:
         namespaces.check_free(self.request.network)
         self._undo.callback(namespaces.sweep, self.pid)
         self._devices = [self._drive_device(number) for number in range(self.request.drives)]
-        host = self._make_device("", -1)
-        self._undo.callback(host.close)
-        self.host = HostEnd(host, self.request.address(-1).packed, self._capture("host"))
+        self._host = self._make_device("", -1)
+        self._undo.callback(self._host.close)
+        self._host_capture = self._capture("host")
         for number in range(self.request.drives):
             self._fork(number)
-        sockets = self._near
-        for number, near in enumerate(sockets):
-            queue = VfioAdminQueue(near, self.request.form.payload)
-            self._queues.append(queue)
-            self.host.add(self._port(queue, number))
-        for port, near in zip(self.host.ports.values(), sockets, strict=True):
-            self._poll.register(port.queue, select.POLLIN)
-            self._poll.register(near, select.POLLIN)
-        self._by_queue = {port.queue.fileno(): port for port in self.host.ports.values()}
-        self._by_socket = {
-            near.fileno(): port
-            for near, port in zip(sockets, self.host.ports.values(), strict=True)
-        }
-        self._poll.register(self._ending, select.POLLIN)
-        self._poll.register(self._control.socket, select.POLLIN)
-        self._poll.register(host, select.POLLIN)
-        self._reads = True
-        deadline = time.monotonic() + OPEN_S
-        while not all(port.open for port in self.host.ports.values()):
-            gone = [port.gone for port in self.host.ports.values() if port.gone]
-            if gone or time.monotonic() > deadline:
-                why = gone[0] if gone else f"a tunnel is not open after {OPEN_S:g} s"
-                raise InputError(f"tunnel up: {why}")
-            self._turn(ASK_MS)
-
-    def _port(self, queue: VfioAdminQueue, number: int) -> Port:
-        """Return the tunnel of drive ``number``, whose controller is behind ``queue``."""
-        request, address = self.request, self.request.address(number).packed
-        if request.faults is None:
-            return Port(queue, request.form, address)
-        faulty = FaultyQueue(queue, request.faults, number)
-        port = FaultyPort(faulty, request.form, address, lost_ps(request.form, request.cost))
-        self._faulty.append(port)
-        return port
+        if why := self._start_relay():
+            raise InputError(why)
 
     def _drive_device(self, number: int) -> Device:
         """Make the namespace of a drive, and its device there."""
@@ -167,8 +130,8 @@ class Cluster:
         return found
 
     def _fork(self, number: int) -> None:
-        """Start the process of the next drive, and keep the socket of its controller. The process
-        has no descriptor of other drives: each sees the end of its own driver."""
+        """Start the process of the next drive. The process has no descriptor of other drives: each
+        sees the end of its own driver."""
         device = self._devices.pop(0)
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         capture = self._capture(f"drive{number}")
@@ -179,17 +142,15 @@ class Cluster:
             far.close()
             device.close()
             self._drives.append(pid)
-            self._near.append(near)
+            self._feeds.append(near)
             return
         code = 1
         try:
             for each in ENDING:
                 signal.signal(each, signal.SIG_DFL)
-            for other in (near, *self._near, *self._devices):
+            for other in (near, *self._feeds, *self._devices, self._host):
                 other.close()
             self._control.socket.close()
-            if self.host.device is not None:
-                self.host.device.close()
             request = self.request
             run_drive(far, request.cfg, device, request.form, request.cost, capture)
             code = 0
@@ -200,108 +161,122 @@ class Cluster:
         finally:
             os._exit(code)
 
-    # --- loop
+    # --- the relay
+
+    def _start_relay(self) -> str:
+        """Start a relay, and wait until packets may pass; return why they may not, "" if they may
+        or :meth:`end` was called."""
+        sockets = [_connect(feed) for feed in self._feeds]
+        self._starts += 1
+        self._life, telling = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._relay = os.fork()
+        if self._relay == 0:
+            self._be_relay(sockets, telling)
+        os.close(telling)
+        for each in sockets:
+            each.close()
+        poll, text = select.poll(), b""
+        poll.register(self._life, select.POLLIN)
+        poll.register(self._ending, select.POLLIN)
+        while not text.endswith(b"\n"):
+            if any(fd == self._ending for fd, _ in poll.poll()):
+                return ""
+            if not (part := os.read(self._life, 4096)):
+                break
+            text += part
+        answer = text.decode().rstrip("\n")
+        return "" if answer == "open" else answer or "tunnel up: the relay has ended"
+
+    def _be_relay(self, sockets: list[socket.socket], telling: int) -> NoReturn:
+        """Be the relay. Does not return."""
+        code = 1
+        try:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            for each in ENDING:  # the cluster decides about the end
+                signal.signal(each, signal.SIG_IGN)
+            for feed in self._feeds:
+                feed.close()
+            if os.getppid() == self.pid:
+                place = Place(self.pid, self.way, self._drives, self._starts)
+                relay = Relay(self.request, place, self._host, sockets, self._control.socket,
+                              self._host_capture)  # fmt: skip
+                signal.signal(signal.SIGTERM, relay.end)
+                if self._starts == 1:
+                    relay.await_open()
+                os.write(telling, b"open\n")
+                relay.run()
+                relay.close()
+            code = 0
+        except InputError as error:
+            os.write(telling, f"{error}\n".encode())
+        except BaseException:  # noqa: BLE001 - the fork must not go on in the caller's frames
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+
+    def _end_relay(self) -> int:
+        """End the relay, if there is one; return how it ended, as waitpid(2)."""
+        if self._life >= 0:
+            os.close(self._life)
+            self._life = -1
+        if not self._relay:
+            return 0
+        os.kill(self._relay, signal.SIGTERM)
+        status = end_child(self._relay)
+        self._relay = 0
+        return status
 
     def run(self) -> None:
-        """Let packets pass until :meth:`end` is called."""
-        while self._turn(None):
-            pass
+        """Let packets pass until :meth:`end` is called; start a relay that has ended again."""
+        failures = 0
+        while self._wait():
+            relay = self._relay
+            code = os.waitstatus_to_exitcode(self._end_relay())
+            why = f"signal {-code}" if code < 0 else f"exit code {code}"
+            say(f"relay {relay} has ended with {why}; another one is started")
+            refused = self._start_relay()
+            failures = failures + 1 if refused else 0
+            if failures == MOST_FAILURES:
+                say(f"{refused}; the cluster ends")
+                return
 
-    def _turn(self, wait_ms: int | None) -> bool:
-        """Wait for what happens, and handle it; return False after :meth:`end`."""
-        host = self.host
-        if host.device is not None and self._reads == host.holds:
-            self._reads = not self._reads
-            self._poll.modify(host.device, select.POLLIN if self._reads else 0)
-        if not self._reads:
-            wait_ms = HOLD_MS
-        elif self._clients:
-            wait_ms = ASK_MS
-        if self._faulty:
-            wait_ms = TURN_MS
-        for fd, _ in self._poll.poll(wait_ms):
-            if fd == self._ending:
-                return False
-            if (port := self._by_queue.get(fd)) is not None:
-                host.work(port)
-            elif host.device is not None and fd == host.device.fileno():
-                host.take()
-            elif fd == self._control.socket.fileno():
-                self._accept()
-            elif (port := self._by_socket.get(fd)) is not None:
-                port.gone = port.gone or "the drive has gone"
-                self._poll.unregister(fd)
-        for faulty in self._faulty:
-            faulty.tick()
-            host.work(faulty)
-        self._answer()
-        return True
-
-    # --- status
-
-    def _accept(self) -> None:
-        """A client wants the status; ask the drives for theirs."""
-        client, _ = self._control.socket.accept()
-        client.settimeout(ANSWER_S)
-        self._clients.append((client, time.monotonic() + ANSWER_S))
-        for port in self.host.ports.values():
-            port.ask()
-
-    def _answer(self) -> None:
-        """Answer the clients, if all drives have answered or the time is over."""
-        if not self._clients:
-            return
-        silent = [port for port in self.host.ports.values() if not port.answered]
-        if silent and time.monotonic() < min(deadline for _, deadline in self._clients):
-            return
-        text = json.dumps(self.report(silent)).encode()
-        for client, _ in self._clients:
-            with contextlib.suppress(OSError), client:
-                client.sendall(text)
-        self._clients.clear()
-
-    def report(self, silent: list[Port]) -> dict[str, Any]:
-        """Return addresses, names and counters; drives of ``silent`` have not answered."""
-        host, request = self.host, self.request
-        drives = []
-        for number, port in enumerate(host.ports.values()):
-            space = namespace_name(number, self.pid)
-            found: dict[str, int | str] = {
-                "address": str(request.address(number)), "namespace": space, "device": INSIDE,
-            }  # fmt: skip
-            report = port.report()
-            if port in silent:
-                report["state"] = f"{report['state']}, does not answer"
-            drives.append(found | report)
-        name = device_name(-1, self.pid)
-        counts = {key: host.counts[key] for key in
-                  ("packets_in", "bytes_in", "packets_out", "bytes_out", "dropped")}  # fmt: skip
-        return {
-            "name": request.name,
-            "pid": self.pid,
-            "way": str(self.way),
-            "own_user": self.way.own_user,
-            "subnet": str(request.network),
-            "mtu": request.form.mtu,
-            "payload": request.form.payload,
-            "in_flight": request.form.outstanding,
-            "inject": "" if request.faults is None else str(request.faults),
-            "queues": request.queues,
-            "host": {"address": str(request.address(-1)), "device": name, **counts},
-            "drives": drives,
-        }  # fmt: skip
+    def _wait(self) -> bool:
+        """Wait until the relay has ended; return False after :meth:`end`."""
+        poll = select.poll()
+        poll.register(self._life, 0)  # its end is reported anyway
+        poll.register(self._ending, select.POLLIN)
+        return all(fd != self._ending for fd, _ in poll.poll())
 
 
-def end_child(pid: int) -> None:
-    """Await the end of a process whose driver has gone; kill it if it does not end."""
+def _connect(feed: socket.socket) -> socket.socket:
+    """Give a drive the socket of a driver; return the driver's end."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with far, contextlib.suppress(OSError):  # the drive has gone, as the driver will see
+        socket.send_fds(feed, [b"\n"], [far.fileno()], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    return near
+
+
+def say(text: str) -> None:
+    """Print a line where this process prints errors."""
+    os.write(2, f"{text}\n".encode())
+
+
+def end_child(pid: int) -> int:
+    """Await the end of a process that was told to end; kill it if it does not. Return how it has
+    ended, as waitpid(2); 0 if that is not known."""
     deadline = time.monotonic() + END_S / 5
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return status
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                return
+                return os.waitpid(pid, 0)[1]
             time.sleep(0.005)
+    return 0
 
 
 def serve(request: Request, way: Way, ready: Callable[[Cluster], None]) -> None:

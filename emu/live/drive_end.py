@@ -97,22 +97,30 @@ class DriveEnd:
 
 
 def run_drive(
-    sock: socket.socket,
+    feed: socket.socket,
     cfg: Config,
     device: Device,
     limits: Format,
     cost: TunnelCost | None,
     capture: Capture | None,
 ) -> None:
-    """Be the drive of the driver at the other end of ``sock``, until that has gone. ``limits``:
-    what it may ask for. ``cost``: the time that commands take; None: none. The process ends with
-    its parent. Raises InputError for a drive that cannot have the tunnel."""
+    """Be the drive of one driver after the other, until ``feed`` ends, from which their sockets
+    come. ``limits``: what they may ask for. ``cost``: the time that commands take; None: none. The
+    process ends with its parent. Raises InputError for a drive that cannot have the tunnel."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == 1:
         return
     end = DriveEnd(device, limits, cost, capture)
     try:
-        session = Session(sock, NvmeDrive(MemoryDrive(cfg), tunnel=end.tunnel))
-        session.run()
+        drive = NvmeDrive(MemoryDrive(cfg), tunnel=end.tunnel)
+        while (sock := _next_socket(feed)) is not None:
+            with sock:
+                Session(sock, drive).run()
     finally:
         end.close()
+
+
+def _next_socket(feed: socket.socket) -> socket.socket | None:
+    """Return the socket of the next driver; None: there will be none."""
+    data, fds, _, _ = socket.recv_fds(feed, 1, 1)
+    return socket.socket(fileno=fds[0]) if data and fds else None

@@ -236,15 +236,15 @@ def lost_ps(form: Format, cost: TunnelCost | None) -> int:
 
 class FaultyPort(Port):
     """A drive's tunnel at the host behind a queue with faults. ``timeout_ps``: time after which a
-    command is taken for lost (:func:`lost_ps`). :meth:`tick` must be called every TURN_MS."""
+    command is taken for lost (:func:`lost_ps`). ``take_over``: close a tunnel that another relay
+    has left open. :meth:`tick` must be called every TURN_MS."""
 
     def __init__(
-        self, queue: FaultyQueue, form: Format, address: bytes, timeout_ps: int
+        self, queue: FaultyQueue, form: Format, address: bytes, timeout_ps: int,
+        take_over: bool = False,
     ) -> None:  # fmt: skip
         self.faulty = queue
-        super().__init__(
-            queue, form, address, cids=range(COPIES.start), timeout_ps=timeout_ps
-        )  # fmt: skip
+        super().__init__(queue, form, address, take_over, range(COPIES.start), timeout_ps)
 
     def tick(self) -> None:
         """Take commands for lost, and reset the controller if that is due: by chance, or because

@@ -130,25 +130,38 @@ def _be_cluster(request: Request, way: Way, log: Path | None, telling: int) -> N
 
 
 def status(name: str) -> dict[str, Any]:
-    """Return what a cluster reports (Cluster.report). Raises InputError if none runs."""
-    place = file_of(name, "sock")
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(ANSWER_S)
-            client.connect(str(place))
-            text = b""
-            while part := client.recv(1 << 16):
-                text += part
-        found: dict[str, Any] = json.loads(text)
-    except TimeoutError:
-        raise InputError(f"--name {name}: has not answered for {ANSWER_S:g} s") from None
-    except (OSError, ValueError):
-        raise InputError(
-            f"--name {name}: no cluster of this name is up; `ondie tunnel up` starts one"
-        ) from None
+    """Return what a cluster reports (Relay.report). Raises InputError if none runs."""
+    deadline = time.monotonic() + ANSWER_S
+    while (found := _asked(name)) is None:  # the relay has ended, and the next one will answer
+        if time.monotonic() > deadline:
+            raise InputError(f"--name {name}: has not answered for {ANSWER_S:g} s")
+        time.sleep(0.01)
     counted = [("", found["host"]), *((each["namespace"], each) for each in found["drives"])]
     for space, each in counted:
         each["kernel"] = _kernel_counters(found, space, each["device"])
+    return found
+
+
+def _asked(name: str) -> dict[str, Any] | None:
+    """Return what the relay of a cluster reports; None if it has ended instead. Raises InputError
+    if there is no cluster, or it does not answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(ANSWER_S)
+        try:
+            client.connect(str(file_of(name, "sock")))
+        except OSError:
+            raise InputError(
+                f"--name {name}: no cluster of this name is up; `ondie tunnel up` starts one"
+            ) from None
+        text = b""
+        try:
+            while part := client.recv(1 << 16):
+                text += part
+            found: dict[str, Any] = json.loads(text)
+        except TimeoutError:
+            raise InputError(f"--name {name}: has not answered for {ANSWER_S:g} s") from None
+        except (OSError, ValueError):
+            return None
     return found
 
 

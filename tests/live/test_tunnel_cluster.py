@@ -169,7 +169,9 @@ def test_packets_cross_as_commands_and_all_counters_agree(gso, queues, tmp_path)
     front = 2 + 10 * gso
     with Running(mtu=9000, pace="none", gso=gso, queues=queues, pcap=tmp_path) as cluster:
         assert ends_of(cluster.pid) == (3, queues)
-        assert [ends_of(each) for each in children(cluster.pid)] == [(1, queues)] * 2  # its own
+        *drives, relay = children(cluster.pid)
+        assert [ends_of(each) for each in drives] == [(2, queues)] * 2  # none of others
+        assert ends_of(relay) == (3, queues)
         assert all(cluster.ping(*ends) for ends in ((-1, 0), (-1, 1), (0, 1), (1, -1)))
         for ends in ((-1, 0), (1, -1), (0, 1)):
             cluster.copy(*ends)
@@ -225,7 +227,7 @@ def test_packets_cross_as_commands_and_all_counters_agree(gso, queues, tmp_path)
 def test_with_the_emulator_stopped_nothing_passes_and_a_kill_is_swept():
     with Running(drives=1, pace="none") as cluster:
         assert cluster.ping(-1, 0)
-        (drive,) = children(cluster.pid)
+        drive, _ = children(cluster.pid)
         os.kill(drive, signal.SIGSTOP)
         assert not cluster.ping(-1, 0, 1.0)
         for _ in range(3):  # the first question still waits for its answer

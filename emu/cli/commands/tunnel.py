@@ -134,6 +134,7 @@ def status(name: str, **values: Any) -> None:
         host = found["host"]
         lines = [
             f"{found['name']}: process {found['pid']}, {found['way']}, MTU {found['mtu']}",
+            f"relay {found['relay_process']}, start {found['relay_starts']}",
             f"host {host['address']} {host['device']}: {host['packets_in']} packets out, "
             f"{host['packets_out']} in, {host['dropped']} dropped",
         ]

@@ -1,0 +1,236 @@
+"""The host's relay of a cluster in a process of its own: its loop, and what it reports.
+
+Owns the queues to the drives' controllers, and the answers to clients that ask for the status. Does
+not own packets (host_end.py), or the devices, drives and namespaces, which outlive this process
+(cluster.py). Source: none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ondie.emu.live.admin_queue import VfioAdminQueue
+from ondie.emu.live.capture import Capture
+from ondie.emu.live.host_end import HostEnd, Port
+from ondie.emu.live.inject import TURN_MS, FaultyPort, FaultyQueue, lost_ps
+from ondie.emu.live.network_device import Device
+from ondie.emu.live.placed_device import INSIDE
+from ondie.emu.live.request import Request, Way, device_name, namespace_name
+from ondie.emu.nvme.wire import Command, Completion
+from ondie.emu.units import InputError
+
+OPEN_S, ANSWER_S = 30.0, 0.5
+"""Time in which all tunnels must be open, and a drive must say its counters."""
+HOLD_MS, ASK_MS = 2, 20
+"""Time after which the loop looks again while packets wait for a drive, or a status is awaited."""
+
+
+class Place(NamedTuple):
+    """Where a relay runs."""
+
+    pid: int
+    """Process of the cluster, which names devices and namespaces."""
+    way: Way
+    drives: Sequence[int]
+    """Processes of the drives."""
+    starts: int
+    """Relays of this cluster so far, with this one. All but the first one take over the tunnels
+    that an earlier one has left open."""
+
+
+class NoQueue:
+    """The queue (admin_queue.AdminQueue) of a drive that has no controller. ``why``: so."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def fileno(self) -> int:
+        """Return -1, which is no descriptor."""
+        return -1
+
+    def submit(self, commands: list[Command]) -> None:
+        """Raise OSError."""
+        raise OSError(self._why)
+
+    def completions(self) -> list[Completion]:
+        """Return none."""
+        return []
+
+
+class Relay:
+    """The relay between ``device`` and the drives. :meth:`run` is its loop.
+
+    ``sockets``: of the drives' controllers. ``control``: listens for clients that want the status.
+    ``capture``: of the packets of the device. A drive that does not answer is given up, but by the
+    first relay, which raises InputError.
+    """
+
+    def __init__(
+        self, request: Request, place: Place, device: Device, sockets: list[socket.socket],
+        control: socket.socket, capture: Capture | None,
+    ) -> None:  # fmt: skip
+        self.request, self.place = request, place
+        self._again = place.starts > 1
+        self._control = control
+        self._ending = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._clients: list[tuple[socket.socket, float]] = []
+        self._queues: list[VfioAdminQueue] = []
+        self._faulty: list[FaultyPort] = []
+        self._poll = select.poll()
+        self._by_queue: dict[int, Port] = {}
+        self._by_socket: dict[int, Port] = {}
+        self._reads = True
+        self.host = HostEnd(device, request.address(-1).packed, capture)
+        for each in (self._ending, control, device):
+            self._poll.register(each, select.POLLIN)
+        for number, near in enumerate(sockets):
+            self._add(number, near)
+
+    def _add(self, number: int, near: socket.socket) -> None:
+        """Add drive ``number``, whose controller is behind ``near``. Raises InputError."""
+        try:
+            queue = VfioAdminQueue(near, self.request.form.payload)
+        except InputError as error:
+            if not self._again:
+                raise
+            address = self.request.address(number).packed
+            self.host.add(Port(NoQueue(str(error)), self.request.form, address))
+            return
+        self._queues.append(queue)
+        port = self._port(queue, number)
+        self.host.add(port)
+        self._by_queue[queue.fileno()] = self._by_socket[near.fileno()] = port
+        self._poll.register(queue, select.POLLIN)
+        self._poll.register(near, select.POLLIN)
+
+    def _port(self, queue: VfioAdminQueue, number: int) -> Port:
+        """Return the tunnel of drive ``number``, whose controller is behind ``queue``."""
+        request, address = self.request, self.request.address(number).packed
+        if request.faults is None:
+            return Port(queue, request.form, address, self._again)
+        timeout_ps = lost_ps(request.form, request.cost)
+        faulty = FaultyQueue(queue, request.faults, number)
+        port = FaultyPort(faulty, request.form, address, timeout_ps, self._again)
+        self._faulty.append(port)
+        return port
+
+    def await_open(self) -> None:
+        """Wait until all tunnels are open. Raises InputError if one does not open."""
+        deadline = time.monotonic() + OPEN_S
+        while not all(port.open for port in self.host.ports.values()):
+            gone = [port.gone for port in self.host.ports.values() if port.gone]
+            if gone or time.monotonic() > deadline:
+                why = gone[0] if gone else f"a tunnel is not open after {OPEN_S:g} s"
+                raise InputError(f"tunnel up: {why}")
+            self._turn(ASK_MS)
+
+    def close(self) -> None:
+        """Disconnect from the drives and clients."""
+        for queue in self._queues:
+            queue.close()
+        for client, _ in self._clients:
+            client.close()
+
+    def end(self, *_: object) -> None:
+        """Let :meth:`run` return; a handler of signals."""
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._ending, 1)
+
+    def run(self) -> None:
+        """Let packets pass until :meth:`end` is called."""
+        while self._turn(None):
+            pass
+
+    def _turn(self, wait_ms: int | None) -> bool:
+        """Wait for what happens, and handle it; return False after :meth:`end`."""
+        host = self.host
+        if host.device is not None and self._reads == host.holds:
+            self._reads = not self._reads
+            self._poll.modify(host.device, select.POLLIN if self._reads else 0)
+        if not self._reads:
+            wait_ms = HOLD_MS
+        elif self._clients:
+            wait_ms = ASK_MS
+        if self._faulty:
+            wait_ms = TURN_MS
+        for fd, _ in self._poll.poll(wait_ms):
+            if fd == self._ending:
+                return False
+            if (port := self._by_queue.get(fd)) is not None:
+                host.work(port)
+            elif host.device is not None and fd == host.device.fileno():
+                host.take()
+            elif fd == self._control.fileno():
+                self._accept()
+            elif (port := self._by_socket.get(fd)) is not None:
+                port.gone = port.gone or "the drive has gone"
+                self._poll.unregister(fd)
+        for faulty in self._faulty:
+            faulty.tick()
+            host.work(faulty)
+        self._answer()
+        return True
+
+    # --- status
+
+    def _accept(self) -> None:
+        """A client wants the status; ask the drives for theirs."""
+        client, _ = self._control.accept()
+        client.settimeout(ANSWER_S)
+        self._clients.append((client, time.monotonic() + ANSWER_S))
+        for port in self.host.ports.values():
+            port.ask()
+
+    def _answer(self) -> None:
+        """Answer the clients, if all drives have answered or the time is over."""
+        if not self._clients:
+            return
+        silent = [port for port in self.host.ports.values() if not port.answered]
+        if silent and time.monotonic() < min(deadline for _, deadline in self._clients):
+            return
+        text = json.dumps(self.report(silent)).encode()
+        for client, _ in self._clients:
+            with contextlib.suppress(OSError), client:
+                client.sendall(text)
+        self._clients.clear()
+
+    def report(self, silent: list[Port]) -> dict[str, Any]:
+        """Return addresses, names and counters; drives of ``silent`` have not answered."""
+        host, request = self.host, self.request
+        drives = []
+        for number, port in enumerate(host.ports.values()):
+            space = namespace_name(number, self.place.pid)
+            found: dict[str, int | str] = {
+                "address": str(request.address(number)), "namespace": space, "device": INSIDE,
+                "process": self.place.drives[number],
+            }  # fmt: skip
+            report = port.report()
+            if port in silent:
+                report["state"] = f"{report['state']}, does not answer"
+            drives.append(found | report)
+        name = device_name(-1, self.place.pid)
+        counts = {key: host.counts[key] for key in
+                  ("packets_in", "bytes_in", "packets_out", "bytes_out", "dropped")}  # fmt: skip
+        return {
+            "name": request.name,
+            "pid": self.place.pid,
+            "relay_process": os.getpid(),
+            "relay_starts": self.place.starts,
+            "way": str(self.place.way),
+            "own_user": self.place.way.own_user,
+            "subnet": str(request.network),
+            "mtu": request.form.mtu,
+            "payload": request.form.payload,
+            "in_flight": request.form.outstanding,
+            "inject": "" if request.faults is None else str(request.faults),
+            "queues": request.queues,
+            "host": {"address": str(request.address(-1)), "device": name, **counts},
+            "drives": drives,
+        }  # fmt: skip
