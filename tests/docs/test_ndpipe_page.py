@@ -25,7 +25,7 @@ def test_the_commands():
             (live.folder / name).write_text(text)
         for name in ("new.jpg", "other.jpg"):
             image.new("RGB", (40, 50), (200, 30, 10)).save(live.folder / name)
-        assert "models.py:small" in live.run(own, seconds=300)
+        assert "10 rows, 0 outside their tolerance" in live.run(own, seconds=300)
         assert "+ quantized" in live.run(npe, seconds=300)
         assert "stores.png" in live.run(scale, seconds=300)
         assert (live.folder / "stores.png").read_bytes().startswith(b"\x89PNG")

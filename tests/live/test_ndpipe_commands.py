@@ -89,8 +89,8 @@ def test_a_store_in_use_is_named_at_once(capsys, folder, photo):
     before = (folder / "versions.npy").read_bytes()
     with Shelf(folder / "store-1"):
         began = time.monotonic()
-        outcome = here(capsys, "ndpipe", "infer", folder, photo)
-        refused(outcome, "store-1/drive: is in use by")
+        line = refused(here(capsys, "ndpipe", "infer", folder, photo))
+        assert line.startswith(f"ondie: {folder}/store-1/drive: is in use by")  # nothing started
         assert time.monotonic() - began < 30
     labels = Labels(folder / "labels.sqlite")
     assert len(labels.places()) == 60 and (folder / "versions.npy").read_bytes() == before
