@@ -31,7 +31,7 @@ def test_the_pages_have_the_generated_blocks():
     assert [what for what, _ in generate.blocks(TEXTS["README.md"])] == [
         "output: compare gpt2-124m --device csd-pe --steps 1 --no-swing", "results",
     ]  # fmt: skip
-    assert len(BLOCKS) == 102
+    assert len(BLOCKS) == 103
 
 
 def test_the_readme_is_short():
