@@ -78,18 +78,20 @@ class Series:
 
 @dataclass(frozen=True)
 class System:
-    """Two ends with addresses of ``network``, and the processes between them: the first is the
-    host's, whose namespace the host's end is in. ``own_user``: in a user namespace."""
+    """Two ends with addresses of ``network``, and the processes ``pids`` between them, first the
+    host's. ``owner``: the process that has made the namespaces, in whose own one the host's end is.
+    ``own_user``: in a user namespace."""
 
     network: ipaddress.IPv4Network
+    owner: int
     pids: tuple[int, ...]
     own_user: bool
 
     def start(self, where: int, program: str, *words: str) -> subprocess.Popen[str]:
         """Run a Python program at an end."""
-        lead = processes.inside({"own_user": self.own_user, "pid": self.pids[0]})
+        lead = processes.inside({"own_user": self.own_user, "pid": self.owner})
         if where == DRIVE:
-            space = namespace_name(DRIVE, self.pids[0])
+            space = namespace_name(DRIVE, self.owner)
             lead += [namespaces.tool("ip"), "netns", "exec", space]
         return subprocess.Popen(
             [*lead, sys.executable, "-S", "-c", program, *words],
@@ -173,13 +175,16 @@ def measure(
     with contextlib.ExitStack() as undo:
         shuttle = undo.enter_context(Shuttle(way, networks["shuttle"], mtu, gso))
         undo.callback(processes.stop, request.name)
-        relay = processes.start(request, way)
-        pids = {"shuttle": (shuttle.pid,), "tunnel": (relay, *children(relay))}
+        cluster = processes.start(request, way)
+        relay = processes.status(request.name)["relay_process"]
+        others = [pid for pid in children(cluster) if pid != relay]
+        owners = {"shuttle": shuttle.pid, "tunnel": cluster}
+        pids = {"shuttle": (shuttle.pid,), "tunnel": (relay, *others)}
         for number in range(1 if quick else ROUNDS):
             for ends, source, sink in WAYS:
                 progress(f"{name}: {ends}, round {number + 1}")
                 for key, network in networks.items():
-                    system = System(network, pids[key], way.own_user)
+                    system = System(network, owners[key], pids[key], way.own_user)
                     seconds = QUICK_S if quick else SECONDS
                     system.transfer(source, sink, seconds, found[key, ends])
     return found
