@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -18,8 +17,10 @@ from tests.live.test_tunnel_cluster import NAME, NET, Running, children, present
 
 EVERY_S = 0.3
 """Time from one kill of the relay to the next."""
-LEAK_BYTES = 4 << 20
-"""What a process may grow by, of Python's own memory: at full counts, 4 KiB a reconnection."""
+LEAK_BYTES, LOADED_BYTES = 2 << 20, 16 << 20
+"""What a process may grow by: in 500 reconnections, after as many, and in 1,000 resets, with the
+packets that wait under load. It is 4 KiB a reconnection and 16 KiB a reset, less than a block. The
+first reconnections cost some MB, because memory that was given back is in pieces."""
 
 
 @pytest.fixture(autouse=True)
@@ -65,11 +66,17 @@ def resident(pid: int) -> int:
 
 
 def restarted(found: dict) -> dict:
-    """Kill the relay; return the status of the next one."""
+    """Kill the relay; return the status of the next one, when its tunnels are open."""
     os.kill(found["relay_process"], signal.SIGKILL)
     start = found["relay_starts"]
-    while (found := processes.status(NAME))["relay_starts"] == start:
-        time.sleep(0.002)
+
+    def opened() -> bool:
+        nonlocal found
+        found = processes.status(NAME)
+        states = [each["state"] for each in found["drives"]]
+        return found["relay_starts"] > start and not any("opening" in each for each in states)
+
+    wait_for("the next relay", opened)
     return found
 
 
@@ -163,8 +170,10 @@ def test_reconnections_leave_nothing(counts):
         for _ in range(5):
             found = restarted(found)
         before = present(cluster.pid), [held(pid) for pid in stay], held(found["relay_process"])
-        memory = [resident(pid) for pid in stay]
-        for _ in range(counts(10, 1000)):
+        half = counts(5, 500)
+        for count in range(2 * half):
+            if count == half:
+                memory = [resident(pid) for pid in stay]
             found = restarted(found)
             assert [each["state"] for each in found["drives"]] == ["open"] * 2
         assert cluster.ping(-1, 0) and cluster.ping(0, 1)
@@ -179,7 +188,7 @@ def test_reconnections_leave_nothing(counts):
 def test_resets_leave_nothing(counts):
     """A relay that stays, and a controller that is reset under load."""
     with Running(drives=1, pace="none", mtu=9000, inject="reset=0.05") as cluster:
-        cluster.copy(-1, 0)
+        cluster.copy(0, -1, 1.0)
         found = processes.status(NAME)
         stay = [cluster.pid, found["relay_process"], found["drives"][0]["process"]]
         before, memory = [held(pid) for pid in stay], [resident(pid) for pid in stay]
@@ -188,7 +197,7 @@ def test_resets_leave_nothing(counts):
             cluster.copy(0, -1, 1.0)
         assert [held(pid) for pid in stay] == before
         grown = [resident(pid) - size for pid, size in zip(stay, memory, strict=True)]
-        assert max(grown) < LEAK_BYTES, grown
+        assert max(grown) < LOADED_BYTES, grown
 
 
 def test_a_relay_that_cannot_start_is_given_up():
