@@ -25,6 +25,7 @@ from typing import NoReturn
 from ondie.emu.live import namespaces
 from ondie.emu.live.capture import Capture
 from ondie.emu.live.drive_end import PR_SET_PDEATHSIG, run_drive
+from ondie.emu.live.loopback import make_relay
 from ondie.emu.live.network_device import Device
 from ondie.emu.live.placed_device import make_device
 from ondie.emu.live.relay import Place, Relay
@@ -94,11 +95,8 @@ class Cluster:
                 f"--name {self.request.name}` ends it ({error})"
             ) from error
         self._undo.callback(self._control.close)
-        if self.way.own_user:
-            namespaces.become_root()
-        namespaces.sweep()
-        namespaces.check_free(self.request.network)
-        self._undo.callback(namespaces.sweep, self.pid)
+        if self.way.device != "relay":
+            self._enter_networks()
         self._devices = [self._drive_device(number) for number in range(self.request.drives)]
         self._host = self._make_device("", -1)
         self._undo.callback(self._host.close)
@@ -108,18 +106,29 @@ class Cluster:
         if why := self._start_relay():
             raise InputError(why)
 
+    def _enter_networks(self) -> None:
+        """Have a network in which namespaces and devices can be made. Raises InputError."""
+        if self.way.own_user:
+            namespaces.become_root()
+        namespaces.sweep()
+        namespaces.check_free(self.request.network)
+        self._undo.callback(namespaces.sweep, self.pid)
+
     def _drive_device(self, number: int) -> Device:
         """Make the namespace of a drive, and its device there."""
+        if self.way.device == "relay":
+            return self._make_device("", number)
         space = namespace_name(number, self.pid)
         namespaces.run("netns", "add", space)
         return self._make_device(space, number)
 
     def _make_device(self, space: str, number: int) -> Device:
         """Make the device of drive ``number``, or of the host for -1."""
-        address = ipaddress.IPv4Interface(
-            f"{self.request.address(number)}/{self.request.network.prefixlen}"
-        )
-        form, queues = self.request.form, self.request.queues
+        request = self.request
+        form, queues = request.form, request.queues
+        if self.way.device == "relay":
+            return make_relay(request.network, request.drives, number, request.ports, form.mtu)
+        address = ipaddress.IPv4Interface(f"{request.address(number)}/{request.network.prefixlen}")
         return make_device(self.way.device, space, number, address, form.mtu, form.offloads, queues)
 
     def _capture(self, name: str) -> Capture | None:

@@ -13,7 +13,10 @@ from ondie.emu.live import namespaces, processes
 from ondie.emu.units import InputError
 
 ADDRESS, DEVICE = "ONDIE_TUNNEL_ADDRESS", "ONDIE_TUNNEL_DEVICE"
-"""Variables of a program at an end: address of the end, and name of the network device there."""
+OTHERS = "ONDIE_TUNNEL_OTHERS"
+"""Variables of a program at an end: address of the end, name of the network device there, and
+network of the addresses at which it reaches other ends."""
+LOOPBACK = "lo"
 
 
 def end_of(found: dict[str, Any], where: str) -> int:
@@ -39,8 +42,7 @@ def words_at(found: dict[str, Any], where: str, command: tuple[str, ...], shell:
     InputError."""
     number = end_of(found, where)
     words = processes.inside(found)
-    if number >= 0:
-        space = found["drives"][number]["namespace"]
+    if number >= 0 and (space := found["drives"][number]["namespace"]):
         words += [namespaces.tool("ip"), "netns", "exec", space]
     return [*words, "sh", "-c", " ".join(command)] if shell else [*words, *command]
 
@@ -49,4 +51,5 @@ def variables_at(found: dict[str, Any], where: str) -> dict[str, str]:
     """Return the variables of a program at the end ``where``. Raises InputError."""
     number = end_of(found, where)
     end = found["host"] if number < 0 else found["drives"][number]
-    return {ADDRESS: end["address"], DEVICE: end["device"]}
+    device = end["device"] or LOOPBACK
+    return {ADDRESS: end["address"], DEVICE: device, OTHERS: end["others"]}

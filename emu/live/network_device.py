@@ -23,6 +23,7 @@ import socket
 import struct
 from pathlib import Path
 
+from ondie.emu.live.tcp_relay import TcpRelay
 from ondie.emu.nvme.tunnel.framing import LONGEST, OFFLOAD_HEADER, Data
 from ondie.emu.units import InputError
 
@@ -200,7 +201,7 @@ class VethDevice:
         self._socket.close()
 
 
-Device = TunDevice | VethDevice
+Device = TunDevice | VethDevice | TcpRelay
 
 
 def without_offloads(name: str) -> bytes:

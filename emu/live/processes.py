@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -166,8 +167,10 @@ def _asked(name: str) -> dict[str, Any] | None:
 
 
 def _kernel_counters(found: dict[str, Any], space: str, device: str) -> dict[str, int]:
-    """Return the kernel's counters of a device; none if it has gone. Asked for here, because
+    """Return the kernel's counters of a device; none if there is none. Asked for here, because
     packets would wait in the cluster's process."""
+    if not device:
+        return {}
     words = [*inside(found), namespaces.tool("ip"), *(("-n", space) if space else ())]
     try:
         text = namespaces.run_tool(*words, "-j", "-s", "link", "show", "dev", device)
@@ -200,7 +203,7 @@ def stop(name: str) -> bool:
             os.kill(pid, signal.SIGKILL)
             if not _ended(pid, END_S):
                 raise InputError(f"--name {name}: process {pid} does not end")
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and shutil.which("ip", path=namespaces.PATH):
         namespaces.sweep()
     for each in (state_file(name), file_of(name, "sock")):
         each.unlink(missing_ok=True)

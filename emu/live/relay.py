@@ -203,19 +203,22 @@ class Relay:
 
     def report(self, silent: list[Port]) -> dict[str, Any]:
         """Return addresses, names and counters; drives of ``silent`` have not answered."""
-        host, request = self.host, self.request
+        host, request, way = self.host, self.request, self.place.way
+        networks = way.device != "relay"
         drives = []
         for number, port in enumerate(host.ports.values()):
-            space = namespace_name(number, self.place.pid)
             found: dict[str, int | str] = {
-                "address": str(request.address(number)), "namespace": space, "device": INSIDE,
+                "address": str(request.address(number)),
+                "others": str(request.others(way, number)),
+                "namespace": namespace_name(number, self.place.pid) if networks else "",
+                "device": INSIDE if networks else "",
                 "process": self.place.drives[number],
-            }  # fmt: skip
+            }
             report = port.report()
             if port in silent:
                 report["state"] = f"{report['state']}, does not answer"
             drives.append(found | report)
-        name = device_name(-1, self.place.pid)
+        name = device_name(-1, self.place.pid) if networks else ""
         counts = {key: host.counts[key] for key in
                   ("packets_in", "bytes_in", "packets_out", "bytes_out", "dropped")}  # fmt: skip
         return {
@@ -223,14 +226,15 @@ class Relay:
             "pid": self.place.pid,
             "relay_process": os.getpid(),
             "relay_starts": self.place.starts,
-            "way": str(self.place.way),
-            "own_user": self.place.way.own_user,
+            "way": str(way),
+            "own_user": way.own_user,
             "subnet": str(request.network),
             "mtu": request.form.mtu,
             "payload": request.form.payload,
             "in_flight": request.form.outstanding,
             "inject": "" if request.faults is None else str(request.faults),
             "queues": request.queues,
-            "host": {"address": str(request.address(-1)), "device": name, **counts},
+            "host": {"address": str(request.address(-1)), "others": str(request.others(way, -1)),
+                     "device": name, **counts},
             "drives": drives,
         }  # fmt: skip

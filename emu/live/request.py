@@ -16,6 +16,7 @@ from pathlib import Path
 from ondie.emu.config.config import Config
 from ondie.emu.live import namespaces
 from ondie.emu.live.inject import HOLD_MS, Faults
+from ondie.emu.live.loopback import loopback_network, seen_from, why_no_networks
 from ondie.emu.live.network_device import MOST_QUEUES, TUN_FILE
 from ondie.emu.nvme.tunnel.cost import DOWN, UP, TunnelCost
 from ondie.emu.nvme.tunnel.framing import HEADER, LONGEST, OFFLOAD_HEADER, PS_PER_MS, Format
@@ -33,7 +34,8 @@ DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 64 << 10, 8, 16
 """Of the host's end, whatever the preset has: the pace is the model's, or there is none."""
 GSO_PAYLOAD = 256 << 10
 """A block holds the segments of 64 KiB that TCP has on their way to a device at a time: some."""
-DEVICES = ("auto", "tun", "veth")
+DEVICES = ("auto", "tun", "veth", "relay")
+MOST_PORT = (1 << 16) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +57,22 @@ class Request:
     """Of each network device."""
     asked: bool = False
     """``form.offloads`` was asked for, and is no default."""
+    ports: tuple[int, ...] = ()
+    """Of the connections that TCP relays carry."""
 
     @classmethod
     def of(
         cls, cfg: Config, *, name: str = "cluster", drives: int = 2, subnet: str = "10.77.0.0/24",
         mtu: int | None = None, payload: int | None = None, in_flight: int | None = None,
         pace: str = "model", pcap: str | None = None, gso: bool | None = None, queues: int = 1,
-        inject: str | None = None,
+        inject: str | None = None, ports: tuple[int, ...] = (),
     ) -> Request:  # fmt: skip
         """Return the request. ``subnet``: network whose first address the host gets, and the
         next ones the drives. ``mtu``, ``payload``: bytes. ``pace``: "model", "none", or a rate.
         ``gso``: packets cross as segments of TCP that are not cut; None: if nothing paces them and
         the MTU leaves room. ``queues``: of each network device. ``inject``: faults
-        (inject.Faults.of). Raises InputError that names the option."""
+        (inject.Faults.of). ``ports``: those that programs use, for TCP relays. Raises InputError
+        that names the option."""
         check_name(name)
         if not 1 <= drives <= MOST_DRIVES:
             raise InputError(f"--drives {drives}: must be from 1 to {MOST_DRIVES}")
@@ -100,6 +105,9 @@ class Request:
                 f"--payload {payload}: must be at most {most}, the largest transfer of the "
                 "controller (frontend.max_transfer)"
             )
+        for port in ports:
+            if not 1 <= port <= MOST_PORT:
+                raise InputError(f"--port {port}: must be from 1 to {MOST_PORT}")
         network = network_of(subnet, drives)
         folder = None if pcap is None else Path(pcap).absolute()
         if folder is not None and not folder.is_dir():
@@ -107,18 +115,32 @@ class Request:
         return cls(
             name=name, cfg=cfg, drives=drives, network=network, form=form,
             cost=cost_of(model, pace, form.longest), pcap=folder, faults=faults, queues=queues,
-            asked=gso is True,
+            asked=gso is True, ports=tuple(sorted(set(ports))),
         )  # fmt: skip
 
     def on(self, way: Way) -> Request:
         """Return the request as it can be on a way: without offloads and with one queue if the
-        network devices have no others. Raises InputError if they were asked for."""
+        network devices have no others, and in a loopback network for TCP relays. Raises
+        InputError for what was asked for and is not possible."""
         if way.device == "tun":
             return self
         if self.asked or self.queues > 1:
             option = "--gso" if self.asked else f"--queues {self.queues}"
             raise InputError(f"{option}: needs TUN devices, and here is only {way}")
-        return dataclasses.replace(self, form=dataclasses.replace(self.form, offloads=False))
+        network = self.network
+        if way.device == "relay":
+            if not self.ports:
+                raise InputError(
+                    f"--port: missing, but here are only {way}; give each port at which programs "
+                    "listen, such as --port 8000"
+                )
+            network = loopback_network(network, self.drives)
+        form = dataclasses.replace(self.form, offloads=False)
+        return dataclasses.replace(self, form=form, network=network)
+
+    def others(self, way: Way, number: int) -> ipaddress.IPv4Network:
+        """Return the network in which drive ``number``, or the host for -1, reaches other ends."""
+        return seen_from(self.network, number) if way.device == "relay" else self.network
 
     def address(self, number: int) -> ipaddress.IPv4Address:
         """Return the address of drive ``number``, or of the host for -1."""
@@ -176,22 +198,34 @@ class Way:
     own_user: bool
     """In a user namespace."""
     device: str
-    """Kind of the network devices: "tun" or "veth"."""
+    """Kind of the network devices: "tun" or "veth"; "relay": none, but TCP relays."""
     why: str = ""
 
     def __str__(self) -> str:
+        why = f" ({self.why})" if self.why else ""
+        if self.device == "relay":
+            return f"TCP relays on the loopback device{why}"
         place = "user namespace" if self.own_user else "root"
         kind = "TUN" if self.device == "tun" else "veth and packet sockets"
-        return f"{place}, {kind}" + (f" ({self.why})" if self.why else "")
+        return f"{place}, {kind}{why}"
 
 
 def way_of(device: str) -> Way:
     """Return how a cluster runs on this machine. ``device``: of DEVICES. Raises InputError for
     ``device`` "tun" where there is none."""
-    reasons = []
     own_user = os.geteuid() != 0
-    if own_user:
-        reasons.append("not root")
+    if device == "relay":
+        return Way(False, "relay")
+    if device == "auto" and (missing := why_no_networks(own_user)):
+        return Way(False, "relay", ", ".join([*["not root"] * own_user, missing]))
+    return way_with_networks(device)
+
+
+def way_with_networks(device: str) -> Way:
+    """Return how a cluster with network devices runs. ``device``: "auto", "tun" or "veth". Raises
+    InputError for ``device`` "tun" where there is none."""
+    own_user = os.geteuid() != 0
+    reasons = ["not root"] * own_user
     if device == "veth":
         return Way(own_user, "veth", ", ".join(reasons))
     try:

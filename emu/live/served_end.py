@@ -22,7 +22,7 @@ from ondie.emu.live.request import (
     MOST_IN_FLIGHT,
     cost_of,
     namespace_name,
-    way_of,
+    way_with_networks,
 )
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.nvme.tunnel.framing import LONGEST, Format
@@ -59,7 +59,9 @@ class ServedEnd:
             namespaces.sweep()
             undo.callback(namespaces.sweep, pid)
             namespaces.run("netns", "add", self.namespace)
-            device = make_device(way_of("auto").device, self.namespace, 0, self.address, mtu)
+            device = make_device(
+                way_with_networks("auto").device, self.namespace, 0, self.address, mtu
+            )
             undo.callback(device.close)
             end = DriveEnd(device, form, cost)
             undo.callback(end.close)

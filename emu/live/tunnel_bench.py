@@ -20,7 +20,7 @@ from typing import Any
 
 from ondie.emu.config.config import load_preset
 from ondie.emu.live import namespaces, processes
-from ondie.emu.live.request import Request, Way, namespace_name, way_of
+from ondie.emu.live.request import Request, Way, namespace_name, way_with_networks
 from ondie.emu.live.shuttle import DRIVE, HOST, Shuttle
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.units import InputError
@@ -143,7 +143,7 @@ def cpu_s(pid: int) -> float:
 
 def usable_way() -> Way:
     """Return how TUN devices can be had here. Raises InputError if they cannot."""
-    way = way_of("auto")
+    way = way_with_networks("auto")
     namespaces.tool("ip")
     if way.device != "tun":
         raise InputError(f"bench tunnel: needs TUN devices, and here is only {way}")

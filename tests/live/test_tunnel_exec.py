@@ -9,9 +9,14 @@ from tests.live.tunnel_cluster import NAME, cluster
 FOUND = {
     "own_user": False,
     "pid": 7,
-    "host": {"address": "10.1.2.1", "device": "ondie7"},
+    "host": {"address": "10.1.2.1", "others": "10.1.2.0/24", "device": "ondie7"},
     "drives": [
-        {"address": f"10.1.2.{number + 2}", "device": "tun0", "namespace": f"ondie-7-{number}"}
+        {
+            "address": f"10.1.2.{number + 2}",
+            "others": "10.1.2.0/24",
+            "device": "tun0",
+            "namespace": f"ondie-7-{number}",
+        }
         for number in range(3)
     ],
 }
@@ -27,6 +32,7 @@ def test_an_end_has_a_number_and_an_address(where, number):
     assert entry.variables_at(FOUND, where) == {
         "ONDIE_TUNNEL_ADDRESS": f"10.1.2.{number + 2}",
         "ONDIE_TUNNEL_DEVICE": device,
+        "ONDIE_TUNNEL_OTHERS": "10.1.2.0/24",
     }
 
 

@@ -7,6 +7,7 @@ The cluster has a name and a network of this process. Programs run at its ends t
 """
 
 import contextlib
+import ipaddress
 import os
 import subprocess
 import sys
@@ -26,11 +27,11 @@ class Cluster:
 
     def __init__(self, live: Live, printed: str) -> None:
         self.live, self.printed = live, printed
+        self.network = ipaddress.ip_network(processes.status(NAME)["subnet"])
 
-    @staticmethod
-    def address(end: int) -> str:
+    def address(self, end: int) -> str:
         """The address of a drive, or of the host for -1."""
-        return f"{NET}.{end + 2}"
+        return self.network[end + 2].compressed
 
     @staticmethod
     def words(end: int, *command: str) -> list[str]:
@@ -46,6 +47,12 @@ class Cluster:
     def start(self, end: int, *command: str, ready: str) -> "subprocess.Popen[bytes]":
         """Start a command at an end; return it when it has printed ``ready``."""
         return self.live.start(self.words(end, *command), lambda log: ready in log.read_text())
+
+    def seen(self, end: int, other: int) -> str:
+        """The address at which programs of an end reach another end."""
+        found = processes.status(NAME)
+        network = (found["host"] if end < 0 else found["drives"][end])["others"]
+        return str(ipaddress.ip_network(network)[other + 2])
 
     def settled(self) -> dict[str, Any]:
         """The status when all packets have crossed and all counters agree; fails after a minute."""
@@ -74,23 +81,23 @@ def packets(found: dict[str, Any]) -> list[int]:
 def disagreements(found: dict[str, Any]) -> list[str]:
     """Where the three counters of a status differ: those of the kernel's devices, of the blocks
     that NVMe commands have carried (the controller's count), and of the link. A veth counts
-    the 14 B of an Ethernet header, too."""
+    the 14 B of an Ethernet header, too; TCP relays have no device."""
     host, wrong = found["host"], []
     frame = 14 if "veth" in found["way"] else 0
 
-    def equal(what: str, one: int, other: int) -> None:
-        if one != other:
+    def equal(what: str, one: int | None, other: int) -> None:
+        if one is not None and one != other:
             wrong.append(f"{what}: {one} and {other}")
 
     for way, kernel in (("in", "tx"), ("out", "rx")):
         size = host[f"bytes_{way}"] + frame * host[f"packets_{way}"]
-        equal(f"host {way}, bytes", host["kernel"][f"{kernel}_bytes"], size)
+        equal(f"host {way}, bytes", host["kernel"].get(f"{kernel}_bytes"), size)
     for number, drive in enumerate(found["drives"]):
         for way, kernel in (("down", "rx"), ("up", "tx")):
             name = f"drive {number} {way}"
             count, size = drive[f"packets_{way}"], drive[f"bytes_{way}"]
-            equal(f"{name}, packets", drive["kernel"][f"{kernel}_packets"], count)
-            equal(f"{name}, bytes", drive["kernel"][f"{kernel}_bytes"], size + frame * count)
+            equal(f"{name}, packets", drive["kernel"].get(f"{kernel}_packets"), count)
+            equal(f"{name}, bytes", drive["kernel"].get(f"{kernel}_bytes"), size + frame * count)
             equal(f"{name}, bytes in blocks", drive[f"drive_bytes{way}"], size + 2 * count)
             if drive[f"link_bytes_{way}"] <= drive[f"drive_bytes{way}"]:
                 wrong.append(f"{name}: the link has less than the blocks")

@@ -18,7 +18,7 @@ def copy(made: Cluster, source: int, sink: int) -> int:
     place = made.address(sink)
     words = ["iperf3", "--server", "--one-off", "--forceflush", "--bind", place]
     server = made.start(sink, *words, ready="Server listening")
-    client = ["iperf3", "--client", place, "--json", "--bytes", str(SIZE)]
+    client = ["iperf3", "--client", made.seen(source, sink), "--json", "--bytes", str(SIZE)]
     found = json.loads(made.live.run(made.words(source, *client)))
     server.wait(20)
     return found["end"]["sum_received"]["bytes"]
@@ -27,7 +27,7 @@ def copy(made: Cluster, source: int, sink: int) -> int:
 def main(*options: str) -> None:
     with Live() as live, up(live, "--mtu", "9000", "--pace", "none", *options) as made:
         words = ["ping", "-n", "-c", "3", "-i", "0.2", "-s", "4000", made.address(1)]
-        printed = live.run(made.words(0, *words))
+        printed = "" if "TCP relays" in made.printed else live.run(made.words(0, *words))
         answers = re.findall(r" (\d+) received", printed)
         received = [copy(made, -1, 0), copy(made, 0, 1)]
         found = {"printed": made.printed, "answers": answers, "received": received}

@@ -19,7 +19,7 @@ from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import configuration
 from ondie.emu.live import entry, host_program, processes
 from ondie.emu.live.inject import EXAMPLE
-from ondie.emu.live.request import DEVICES, Request, way_of
+from ondie.emu.live.request import DEVICES, Request, Way, way_of
 from ondie.emu.units import InputError
 
 name_option = click.option("--name", default="cluster", show_default=True, metavar="NAME",
@@ -55,6 +55,9 @@ def tunnel() -> None:
               help="Queues of each TUN device.")  # fmt: skip
 @click.option("--network-device", type=click.Choice(DEVICES), default="auto", show_default=True,
               help="Kind of the network devices; auto: tun if it can be used.")  # fmt: skip
+@click.option("--port", "ports", type=WHOLE, multiple=True, metavar="PORT",
+              help="Port at which programs listen; only TCP relays need it. May be "
+              "repeated.")  # fmt: skip
 @click.option("--pcap", metavar="DIR", help="Write the packets of each end to a file of DIR.")
 @click.option("--inject", metavar="FAULTS",
               help="Lose, repeat and delay shares of the commands and completions, such as "
@@ -63,7 +66,8 @@ def tunnel() -> None:
 def up(
     name: str, drives: int, device: str, settings: tuple[str, ...], subnet: str, mtu: int | None,
     payload: int | None, in_flight: int | None, pace: str, gso: bool | None, queues: int,
-    network_device: str, pcap: str | None, inject: str | None, foreground: bool,
+    network_device: str, ports: tuple[int, ...], pcap: str | None, inject: str | None,
+    foreground: bool,
 ) -> None:  # fmt: skip
     """Start drives with a network device each, and the host's device and relay.
 
@@ -74,22 +78,29 @@ def up(
     request = Request.of(
         configuration(device, settings), name=name, drives=drives, subnet=subnet, mtu=mtu,
         payload=payload, in_flight=in_flight, pace=pace, pcap=pcap, gso=gso, queues=queues,
-        inject=inject,
+        inject=inject, ports=ports,
     )  # fmt: skip
     way = way_of(network_device)
+    request = request.on(way)
     click.echo(f"{name}: {drives} x {device}, {way}")
+    if way.device == "relay":
+        shown = ", ".join(map(str, request.ports))
+        click.echo(f"carries TCP to these ports: {shown}; no other ports, no UDP, no ping")
+    show = functools.partial(_show, request, way)
     if foreground:
-        processes.run(request, way, functools.partial(_show, request))
+        processes.run(request, way, show)
         processes.stop(name)
     else:
-        _show(request, processes.start(request, way))
+        show(processes.start(request, way))
 
 
-def _show(request: Request, pid: int) -> None:
+def _show(request: Request, way: Way, pid: int) -> None:
     """Print where the ends are."""
-    click.echo(f"host {request.address(-1)}")
-    for number in range(request.drives):
-        click.echo(f"drive {number} {request.address(number)}")
+    for number in range(-1, request.drives):
+        end = "host" if number < 0 else f"drive {number}"
+        others = request.others(way, number)
+        shown = "" if others == request.network else f", reaches others in {others}"
+        click.echo(f"{end} {request.address(number)}{shown}")
     click.echo(f"process {pid}")
 
 
@@ -177,8 +188,9 @@ def _lines(number: int, drive: dict[str, Any]) -> list[str]:
 def run_exec(name: str, shell: bool, where: str, command: tuple[str, ...]) -> None:
     """Run COMMAND at the host's end, or in the namespace of a drive.
 
-    It finds the address of its end in ONDIE_TUNNEL_ADDRESS, and the name of the network device in
-    ONDIE_TUNNEL_DEVICE. Write -- before a COMMAND with options.
+    It finds the address of its end in ONDIE_TUNNEL_ADDRESS, the name of the network device in
+    ONDIE_TUNNEL_DEVICE, and the network of the other ends in ONDIE_TUNNEL_OTHERS. Write -- before
+    a COMMAND with options.
     """
     found = processes.status(name)
     words = entry.words_at(found, where, command, shell)

@@ -1,0 +1,384 @@
+"""A relay of TCP connections on the loopback device: the device of an end without a network of its
+own, for users who may make neither network devices nor namespaces.
+
+Owns listening sockets, connections, and the packets that carry their bytes. Does not own the way of
+packets through the tunnel, or addresses (loopback.py).
+Source: Linux, ip(7), tcp(7), epoll(7); RFC 3692 for the number of the protocol. The messages are
+defined here.
+
+It has the interface of network_device.py. A program connects to an address that stands for another
+end; this relay accepts, and the relay of that end connects to the program there. Between them each
+connection is a stream of messages, one in each IP packet: a header of IPv4 with protocol 253, then
+HEAD. A sender has a credit in bytes, which the receiver gives back when a program has taken them. A
+message that is missing, or of no stream, resets the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import random
+import select
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Mapping
+from enum import IntEnum
+
+from ondie.emu.nvme.tunnel.framing import Data
+from ondie.emu.units import InputError
+
+IP = struct.Struct(">BBHHHBBH4s4s")
+PROTOCOL = 253
+"""For experiments (RFC 3692)."""
+HEAD = struct.Struct(">IIBBH")
+"""Number of the stream, of the message, kind, whether its sender has opened the stream, port."""
+WINDOW = 256 << 10
+"""Bytes of a connection that are on their way at most."""
+BACKLOG = 128
+MOST_READ = 64 << 10
+IP_BIND_ADDRESS_NO_PORT = 24
+RESETS = struct.pack("ii", 1, 0)
+"""SO_LINGER: a close resets the connection."""
+
+
+class Kind(IntEnum):
+    """What a message says. CREDIT has the bytes in its data, 4 bytes big-endian."""
+
+    OPEN, OPENED, DATA, END, CREDIT, RESET = range(6)
+
+
+class Stream:
+    """One connection. ``peer``: address of the other end, bytes[4]. ``number``: of the stream.
+    ``opener``: this end has opened it."""
+
+    def __init__(self, sock: socket.socket, peer: bytes, number: int, opener: bool) -> None:
+        self.sock, self.peer, self.number, self.opener = sock, peer, number, opener
+        self.connecting = not opener
+        self.sends = False
+        """The other end takes bytes."""
+        self.sent = self.received = 0
+        """Messages."""
+        self.credit, self.owed = WINDOW, 0
+        """Bytes that may be sent, and that the program has taken since the last CREDIT."""
+        self.waiting = bytearray()
+        """Bytes for the program."""
+        self.ended = False
+        """The program sends no more."""
+        self.ends = self.shut = False
+        """The other end sends no more; the program knows."""
+        self.mask = 0
+
+    @property
+    def key(self) -> tuple[bytes, int, bool]:
+        """What identifies it at this end."""
+        return self.peer, self.number, self.opener
+
+    def wants(self) -> int:
+        """Return the events of epoll(7) that matter now."""
+        reads = self.sends and not self.ended and self.credit > 0
+        writes = self.connecting or bool(self.waiting)
+        return select.EPOLLIN * reads | select.EPOLLOUT * writes
+
+
+class TcpRelay:
+    """The relay of the end with address ``own``.
+
+    ``others``: loopback address of this end that stands for another end -> address of that end.
+    ``ports``: to which programs can connect. ``mtu``: longest packet, bytes. Raises InputError for
+    an address or port that cannot be used.
+    """
+
+    kind = "TCP relay"
+    lead = 0
+
+    def __init__(
+        self,
+        own: ipaddress.IPv4Address,
+        others: Mapping[ipaddress.IPv4Address, ipaddress.IPv4Address],
+        ports: tuple[int, ...],
+        mtu: int,
+    ) -> None:
+        self.name = str(own)
+        self._own, self._most = own.packed, mtu - IP.size - HEAD.size
+        self._lock = threading.Lock()
+        self._streams: dict[tuple[bytes, int, bool], Stream] = {}
+        self._by_file: dict[int, Stream] = {}
+        self._packets: deque[bytes] = deque()
+        self._next = random.SystemRandom().randrange(1 << 32)
+        self._identity = 0
+        with contextlib.ExitStack() as undo:
+            self._epoll = select.epoll()
+            undo.callback(self._epoll.close)
+            self._wake, self._awake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), False
+            undo.callback(os.close, self._wake)
+            self._epoll.register(self._wake, select.EPOLLIN)
+            self._listeners = {}
+            for place, other in others.items():
+                for port in ports:
+                    listener = undo.enter_context(listen(place, port))
+                    self._listeners[listener.fileno()] = listener, other.packed, port
+                    self._epoll.register(listener, select.EPOLLIN)
+            self._undo = undo.pop_all()
+
+    def fileno(self) -> int:
+        """Return the descriptor, for poll(2)."""
+        return self._epoll.fileno()
+
+    def offload(self, on: bool) -> None:
+        """Do nothing: packets have no offload header."""
+
+    def read(self) -> bytes | None:
+        """Return the next packet for another end, or None if there is none."""
+        with self._lock:
+            if not self._packets:
+                self._work()
+            found = self._packets.popleft() if self._packets else None
+            self._signal()
+            return found
+
+    def write(self, packet: Data) -> bool:
+        """Handle a packet of another end; return False for one that is none of a relay."""
+        data = bytes(packet)
+        if len(data) < IP.size + HEAD.size or data[0] != 0x45 or data[9] != PROTOCOL:
+            return False
+        if int.from_bytes(data[2:4], "big") != len(data) or data[16:20] != self._own:
+            return False
+        with self._lock:
+            self._handle(data[12:16], data)
+            self._signal()
+        return True
+
+    def close(self) -> None:
+        """Reset all connections, and listen no more."""
+        for stream in list(self._streams.values()):
+            self._drop(stream)
+        self._undo.close()
+
+    # --- this end's programs
+
+    def _work(self) -> None:
+        """Handle what has happened at the sockets."""
+        for fd, _ in self._epoll.poll(0):
+            if fd in self._listeners:
+                self._accept(*self._listeners[fd])
+            elif (stream := self._by_file.get(fd)) is not None:
+                self._serve(stream)
+            elif fd == self._wake and not self._awake:  # set by a process that has ended
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._wake)
+
+    def _accept(self, listener: socket.socket, other: bytes, port: int) -> None:
+        try:
+            sock, _ = listener.accept()
+        except OSError:  # it has gone, or there are no descriptors
+            return
+        sock.setblocking(False)
+        self._next = (self._next + 1) & 0xFFFFFFFF
+        stream = self._add(Stream(sock, other, self._next, True))
+        self._send(stream, Kind.OPEN, port=port)
+
+    def _add(self, stream: Stream) -> Stream:
+        stream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._streams[stream.key] = stream
+        self._by_file[stream.sock.fileno()] = stream
+        self._watch(stream)
+        return stream
+
+    def _serve(self, stream: Stream) -> None:
+        """Take what the program sends, and give it what waits."""
+        try:
+            if stream.connecting:
+                self._connected(stream)
+            self._flush(stream)
+            if stream.sends and not stream.ended and stream.credit:
+                self._take(stream)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._reset(stream)
+            return
+        self._settle(stream)
+
+    def _connected(self, stream: Stream) -> None:
+        """A connection to a program is made, or not. Raises OSError."""
+        if code := stream.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(code, os.strerror(code))
+        stream.sock.getpeername()
+        stream.connecting, stream.sends = False, True
+        self._send(stream, Kind.OPENED)
+
+    def _take(self, stream: Stream) -> None:
+        """Send bytes of the program. Raises OSError."""
+        data = stream.sock.recv(min(stream.credit, MOST_READ))
+        if not data:
+            stream.ended = True
+            self._send(stream, Kind.END)
+        stream.credit -= len(data)
+        for at in range(0, len(data), self._most):
+            self._send(stream, Kind.DATA, data[at : at + self._most])
+
+    def _flush(self, stream: Stream) -> None:
+        """Give the program what waits for it. Raises OSError."""
+        if stream.waiting and not stream.connecting:
+            count = stream.sock.send(stream.waiting)
+            del stream.waiting[:count]
+            stream.owed += count
+            if stream.owed >= WINDOW // 2:
+                self._send(stream, Kind.CREDIT, stream.owed.to_bytes(4, "big"))
+                stream.owed = 0
+        if stream.ends and not stream.shut and not stream.waiting:
+            stream.shut = True
+            stream.sock.shutdown(socket.SHUT_WR)
+
+    def _settle(self, stream: Stream) -> None:
+        """Close a stream whose both directions have ended; else watch its socket."""
+        if stream.ended and stream.shut:
+            self._forget(stream)
+            stream.sock.close()
+        else:
+            self._watch(stream)
+
+    def _watch(self, stream: Stream) -> None:
+        """Have the socket in the epoll for what matters, and not at all if nothing does."""
+        mask, old = stream.wants(), stream.mask
+        stream.mask = mask
+        if mask and old:
+            if mask != old:
+                self._epoll.modify(stream.sock, mask)
+        elif mask:
+            self._epoll.register(stream.sock, mask)
+        elif old:
+            self._epoll.unregister(stream.sock)
+
+    def _reset(self, stream: Stream) -> None:
+        """Reset a connection at both ends."""
+        self._send(stream, Kind.RESET)
+        self._drop(stream)
+
+    def _drop(self, stream: Stream) -> None:
+        """Reset a connection at this end."""
+        self._forget(stream)
+        with contextlib.suppress(OSError):
+            stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
+        stream.sock.close()
+
+    def _forget(self, stream: Stream) -> None:
+        if stream.mask:
+            self._epoll.unregister(stream.sock)
+            stream.mask = 0
+        self._streams.pop(stream.key, None)
+        self._by_file.pop(stream.sock.fileno(), None)
+
+    # --- other ends
+
+    def _handle(self, peer: bytes, packet: bytes) -> None:
+        """Handle a message of the end ``peer``."""
+        number, count, kind, opener, port = HEAD.unpack_from(packet, IP.size)
+        data = packet[IP.size + HEAD.size :]
+        key = (peer, number, not opener)
+        if kind == Kind.OPEN and opener:
+            self._open(peer, number, port)
+            return
+        stream = self._streams.get(key)
+        if stream is None:
+            if kind != Kind.RESET:
+                self._queue(peer, number, 0, Kind.RESET, not opener)
+            return
+        stream.received += 1
+        if kind == Kind.RESET:
+            self._drop(stream)
+        elif count != stream.received or not self._obey(stream, kind, data):
+            self._reset(stream)
+        else:
+            self._serve_given(stream)
+
+    def _open(self, peer: bytes, number: int, port: int) -> None:
+        """Connect to a program of this end, for one of the end ``peer``."""
+        old = self._streams.get((peer, number, False))
+        if old is not None:  # of a relay that has been started anew
+            self._drop(old)
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        code = 0
+        try:
+            sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+            sock.bind((socket.inet_ntoa(peer), 0))
+            code = sock.connect_ex((socket.inet_ntoa(self._own), port))
+        except OSError as error:
+            code = error.errno or errno.EIO
+        if code not in (0, errno.EINPROGRESS):
+            sock.close()
+            self._queue(peer, number, 1, Kind.RESET, False)
+            return
+        stream = self._add(Stream(sock, peer, number, False))
+        stream.received = 1
+
+    def _obey(self, stream: Stream, kind: int, data: bytes) -> bool:
+        """Do what a message says; return False for one that may not come now."""
+        if kind == Kind.OPENED and stream.opener and not stream.sends:
+            stream.sends = True
+        elif kind == Kind.DATA and not stream.ends and len(data) + len(stream.waiting) <= WINDOW:
+            stream.waiting += data
+        elif kind == Kind.END and not stream.ends:
+            stream.ends = True
+        elif kind == Kind.CREDIT and len(data) == 4:
+            stream.credit += int.from_bytes(data, "big")
+            return stream.credit <= WINDOW
+        else:
+            return False
+        return True
+
+    def _serve_given(self, stream: Stream) -> None:
+        """Give the program what a message has brought."""
+        try:
+            self._flush(stream)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._reset(stream)
+            return
+        self._settle(stream)
+
+    def _send(self, stream: Stream, kind: Kind, data: bytes = b"", port: int = 0) -> None:
+        stream.sent += 1
+        self._queue(stream.peer, stream.number, stream.sent, kind, stream.opener, data, port)
+
+    def _queue(
+        self, peer: bytes, number: int, count: int, kind: Kind, opener: bool, data: bytes = b"",
+        port: int = 0,
+    ) -> None:  # fmt: skip
+        """Have a packet with a message read."""
+        self._identity = (self._identity + 1) & 0xFFFF
+        size = IP.size + HEAD.size + len(data)
+        fields = (0x45, 0, size, self._identity, 0, 64, PROTOCOL)
+        head = IP.pack(*fields, checksum(IP.pack(*fields, 0, self._own, peer)), self._own, peer)
+        self._packets.append(head + HEAD.pack(number, count, kind, opener, port) + data)
+
+    def _signal(self) -> None:
+        """Let the descriptor be readable while packets wait."""
+        if bool(self._packets) != self._awake:
+            self._awake = not self._awake
+            (os.eventfd_write(self._wake, 1) if self._awake else os.eventfd_read(self._wake))
+
+
+def listen(place: ipaddress.IPv4Address, port: int) -> socket.socket:
+    """Return a socket that listens there. Raises InputError."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((str(place), port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise InputError(f"TCP relay at {place}, port {port}: {error.strerror}") from error
+    return sock
+
+
+def checksum(header: bytes) -> int:
+    """Return the checksum of a header of IPv4."""
+    total = sum(struct.unpack(f">{len(header) // 2}H", header))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF
