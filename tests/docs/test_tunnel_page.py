@@ -15,6 +15,7 @@ COMMANDS = [
 ]
 FILES = dict(re.findall(r"```(?:c|python)\n(?=(?:/\*|#) (sum\.\w+)\b)(.*?)```", PAGE, re.DOTALL))
 """The programs of the page."""
+RELAY = re.findall(r"```sh\n(ondie tunnel up --network-device relay .*?)```", PAGE, re.DOTALL)
 SUM = 0 + 1 + 2
 
 
@@ -75,3 +76,19 @@ def test_the_commands(live):
                 assert f"rank {rank}: sum {SUM}\n" in live.log_of(process)
         finally:
             assert live.run(down) == "cluster: down\n"
+
+
+@pytest.mark.soak
+def test_the_commands_without_networks(live):
+    (block,) = RELAY
+    up, server, client = block.splitlines()
+    with alone("tunnel"):
+        try:
+            printed = live.run(up)
+            for line in ("host 127.77.0.1, reaches others in 127.77.1.0/24",
+                         "drive 0 127.77.0.2, reaches others in 127.77.2.0/24"):  # fmt: skip
+                assert line in printed
+            live.start(live.split(server), lambda log: "Serving HTTP" in log.read_text())
+            assert live.run(client) == "200\n"
+        finally:
+            assert live.run("ondie tunnel down") == "cluster: down\n"

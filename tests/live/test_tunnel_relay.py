@@ -35,6 +35,8 @@ def test_http_crosses_as_commands():
         assert lines[1] == f"carries TCP to these ports: {PORT}; no other ports, no UDP, no ping"
         others = made.seen(0, 1).rpartition(".")[0]
         assert lines[3] == f"drive 0 {made.address(0)}, reaches others in {others}.0/24"
+        again = live.run(["ondie", "tunnel", "up", "--name", NAME, *options], code=2)
+        assert f"--name {NAME}: a cluster of this name is up; `ondie tunnel down" in again
         (live.folder / "data").write_bytes(data)
         words = [sys.executable, "-m", "http.server", str(PORT), "--bind", made.address(0)]
         live.start(made.inside(0, *words), lambda log: "Serving HTTP" in log.read_text())

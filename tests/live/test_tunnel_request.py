@@ -1,12 +1,15 @@
 """Are wrong names of clusters refused before any file is touched, and do names of devices fit?"""
 
+import os
+
 import pytest
 from click.testing import CliRunner
 
 from ondie.emu.cli.main import commands
 from ondie.emu.live import request
-from ondie.emu.live.network_device import NAME_BYTES
+from ondie.emu.live.network_device import NAME_BYTES, TunDevice
 from ondie.emu.units import InputError
+from tests.live.processes import needs_tunnels
 
 
 @pytest.mark.parametrize("words", [["down"], ["status"], ["exec", "host", "true"], ["up"]])
@@ -39,3 +42,14 @@ def test_names_of_devices_fit_for_any_process_and_drive():
     ]
     assert max(map(len, names)) <= NAME_BYTES
     assert len(set(names)) == len(names)
+
+
+def test_a_taken_name_of_a_device_is_one_line():
+    needs_tunnels()
+    name = f"taken{os.getpid()}"
+    device = TunDevice(name)
+    try:
+        with pytest.raises(InputError, match=f"^device {name}: the name is taken$"):
+            TunDevice(name)
+    finally:
+        device.close()
