@@ -138,6 +138,27 @@ def first_number(st, stream):
     return st.zone[stream].first_lpn + int(st.zone[stream].skew > 0)
 
 
+@cold
+def renumbered(st, sectors, owner, stream):
+    """Return the bit mask in a page of flow ``stream`` for MQSim's bits of ``sectors``, a mask of
+    a page of flow ``owner``.
+
+    MQSim's bit 0 is the first sector of a flow whatever its place in the drive's pages; see
+    request_pieces.MASK_SECTORS.
+    """
+    page = st.cfg[0].page_bytes // SECTOR_BYTES
+    before = st.zone[owner].skew // SECTOR_BYTES
+    after = st.zone[stream].skew // SECTOR_BYTES
+    if before > 0:
+        kept = request_pieces.MASK_SECTORS - (page - before)
+        sectors = (sectors & ((1 << kept) - 1)) << (page - before) | sectors >> kept
+    if after > 0:
+        first = page - after
+        low = sectors & ((1 << first) - 1)
+        sectors = sectors >> first | low << (request_pieces.MASK_SECTORS - first)
+    return sectors
+
+
 @njit
 def make_place(st, dev, stream, lpn, before):
     """Assign a cache slot to logical page ``lpn`` of flow ``stream``, as the most recently used
@@ -145,8 +166,8 @@ def make_place(st, dev, stream, lpn, before):
 
     If the cache is full, evict the least recently used page. Returns (slot, from 1; the transaction
     that writes the evicted page if it was DIRTY, linked after ``before``, else -1). With
-    ``buffer_strays``, that page is written as a page of flow ``stream``, at its number in its own
-    flow, if the flow has so many pages.
+    ``buffer_strays``, that page is written as a page of flow ``stream``, at its number and with the
+    sectors of its own flow, if the flow has so many pages.
     """
     group = int(st.zone[stream].group)
     cfg = st.cfg[0]
@@ -161,12 +182,14 @@ def make_place(st, dev, stream, lpn, before):
             stamp = old.leaving
             owner = old.stream
             number = old.lpn
+            sectors = old.have
             if cfg.buffer_strays != 0:
                 moved = number - first_number(st, owner) + first_number(st, stream)
                 if moved < st.zone[stream].last_lpn:
+                    sectors = renumbered(st, sectors, owner, stream)
                     owner = stream
                     number = moved
-            out = make_flash_write(st, dev, owner, number, old.have, stamp, before)
+            out = make_flash_write(st, dev, owner, number, sectors, stamp, before)
     place = cache_places.take_place(st, group, lpn)
     st.cpage[place - 1].epoch = CLEAN
     st.cpage[place - 1].leaving = 0

@@ -18,6 +18,12 @@ from ondie.emu.engine.core.events import REQUEST
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.kernels.jit import cold, inline
 
+MASK_SECTORS = 63
+"""Sectors of a page's bit mask. MQSim's masks of such a flow have a bit for each sector, counted
+from the flow's first one, of two pages of at most 32 sectors. Here, they are turned by the sectors
+up to the end of the drive's page, so that bit 0 is the first sector of the drive's next page.
+"""
+
 
 @inline
 def has_pieces(st, tid):
@@ -40,7 +46,7 @@ def take_piece(st, tid):
     size = txn.size
     if zone.skew > 0 and command.offset >= zone.skew and size > 0:
         txn.size = min(size, cfg.page_bytes - command.offset)
-        command.offset += cfg.page_bytes - zone.skew
+        command.offset += MASK_SECTORS * SECTOR_BYTES - cfg.page_bytes
         txn.lpn += 1
         txn.n = 1
     elif zone.end_byte > 0:

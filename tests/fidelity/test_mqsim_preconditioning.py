@@ -13,6 +13,7 @@ from ondie.emu.ftl import page_map as mapping
 from ondie.emu.ftl.invariants import check_between_events
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import REQUEST
+from ondie.emu.replay.mqsim import mrg32k3a, synthetic_flow
 from ondie.emu.replay.mqsim import (
     precondition_blocks as layout,
 )
@@ -222,7 +223,7 @@ def test_marks_of_a_flow_that_begins_inside_a_page(skew):
         for sector in range(int(at), int(at + size)):
             if sector == at or sector % page == 0:
                 inside = sector % page
-                bit = inside - (page - skew) if inside >= page - skew else inside + page
+                bit = (inside - (page - skew)) % 63
                 number = sector // page
                 expected[number] = expected.get(number, 0) | 1 << bit
     found = np.zeros(100, np.uint64)
@@ -262,3 +263,43 @@ def test_what_does_not_fit():
     assert layout.blocks_of(np.array([0.5, 0.0, 0.5]), 10, 15) is not None
     assert layout.blocks_of(np.array([1.0, 0.0, 0.0]), 10, 15) is None
     assert layout.uniform("RANDOM_PP", 32, 1024, 0.85, 10, 0.5) is None
+
+
+class Recorder:
+    """Pages that are counted by request, and the requests."""
+
+    def __init__(self):
+        self.requests = []
+
+    def mark(self, requests, count, wanted):
+        self.requests += zip(requests["offset"] // 512, requests["size"] // 512, strict=True)
+        return count + len(requests)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
+@pytest.mark.parametrize("sizes", ["NORMAL", "FIXED"])
+def test_hot_addresses_come_in_order(tmp_path, monkeypatch, chunk, sizes):
+    """Of a drawn size each, from the end of the one before, up to the first behind them; no more
+    sizes are drawn."""
+    paths = tmp_path / "ssd.xml", tmp_path / "load.xml"
+    paths[0].write_text(drive_xml())
+    change = {"Request_Size_Distribution": sizes, "Address_Alignment_Unit": "8", "Seed": "79"}
+    paths[1].write_text(workload_xml([flow_xml(Working_Set_Percentage="1", **change)]))
+    d, scenarios = read_pair(*paths)
+    flow = make_flows(d, scenarios[0], frozenset(), [])[0]
+    shape = synthetic_flow.shape_of(0, flow.parameters, flow.range, frozenset(), "")
+    header = shape[0]
+    rng, spare = synthetic_flow.generators(flow.parameters), np.zeros(1)
+    own, rest = rng[synthetic_flow.SIZE].copy(), np.zeros(1)
+    expected, at, begin = [], int(header["first"]), -1
+    while begin <= header["hot_last"]:
+        size = int(header["mean_size"])
+        if sizes == "NORMAL":
+            size = math.ceil(mrg32k3a.normal(own, rest, size, header["deviation"]))
+        expected.append((at - at % 8, size))
+        begin, at = at, at + size
+    monkeypatch.setattr(drawn, "MAX_CHUNK", chunk)
+    found = Recorder()
+    assert drawn._mark_hot(shape, rng, spare, 1 << 40, found) == len(expected) > 100
+    assert found.requests == expected
+    assert (rng[synthetic_flow.SIZE] == own).all() and spare[0] == rest[0]

@@ -155,6 +155,9 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     "lost_drawings": _drawings,
     "nine_tenths": _fixed("it fills at most 90% of a flow's pages"),
     "one_sector": _fixed("it fills only one sector of a page: fewer reads before overwrites"),
+    "preconditioning": _fixed(
+        f"it may begin with few free blocks, so that writes wait for collection: {OPEN}"
+    ),
     "warm_map": _fixed("its mapping cache is full at the start: fewer reads of the mapping"),
     "evicted_pages": _fixed(
         "it writes pages that another flow evicts at addresses of that flow: more or fewer reads "

@@ -4,7 +4,8 @@ Owns the decision whether the flows can be placed in this way, and their order. 
 draws (precondition_draws.py), the distributions (precondition_blocks.py) or the steady state of
 initial_occupancy.py, which is used if MQSim cannot fill the drive as configured, or the entries of
 the mapping cache (map_warm_up.py).
-Source: MQSim's preconditioning. Quirks reproduced: nine_tenths, one_sector, warm_map.
+Source: MQSim's preconditioning. Quirks reproduced: nine_tenths, one_sector, preconditioning,
+warm_map.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def laid(
 
     ``pages``: number of logical pages of each flow. ``quirks``: names of the quirks to reproduce.
     Returns False, without any change, if a flow is a trace, if a flow occupies nearly all of its
-    pages or more than fit, or if too few blocks would stay free for host writes.
+    pages or more than fit, or if too few blocks would stay free for host writes (with the quirk
+    preconditioning: none).
     """
     found: list[tuple[Synthetic, np.ndarray]] = []
     orders: list[np.ndarray] = []
@@ -76,7 +78,8 @@ def laid(
     taken = np.zeros(len(arrays.pool), np.int64)
     for plane in planes:
         taken[plane.unit] += len(plane.valid)
-    if (arrays.pool.free_n - taken < max(cfg.ftl.gc_stop_blocks, 1)).any():
+    least = 1 if "preconditioning" in quirks else max(cfg.ftl.gc_stop_blocks, 1)
+    if (arrays.pool.free_n - taken < least).any():
         return _nothing(arrays)
     for plane in planes:
         precondition_blocks.lay(arrays, cfg, plane)

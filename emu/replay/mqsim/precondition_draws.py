@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.nvme.request import MAX_CHUNK, REQUEST
+from ondie.emu.nvme.request_pieces import MASK_SECTORS
 from ondie.emu.replay.mqsim import mrg32k3a, synthetic_flow
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.workload_xml import Synthetic
@@ -186,18 +187,41 @@ def _draw(shape: np.ndarray, parameters: Synthetic, wanted: int, hot: bool, page
     count = 0
     out = np.zeros(min(MAX_CHUNK, max(wanted, 1)), REQUEST)
     if hot:
-        size = int(header["mean_size"])
-        starts = np.arange(first, int(header["hot_last"]) + 1 + size, size)
-        starts -= starts % int(header["unit"])
-        for at in range(0, len(starts), len(out)):
-            part = out[: len(starts) - at]
-            part["offset"] = starts[at : at + len(out)] * SECTOR_BYTES
-            part["size"] = size * SECTOR_BYTES
-            count = pages.mark(part, count, wanted)
+        count = _mark_hot(shape, rng, spare, wanted, pages)
         header["hot_share"] = 2.0  # draw only cold addresses from now on
     while count < wanted:
         synthetic_flow.fill(out, shape, rng, spare)
         count = pages.mark(out, count, wanted)
+
+
+def _mark_hot(
+    shape: np.ndarray, rng: I64, spare: npt.NDArray[np.float64], wanted: int, pages: _Pages
+) -> int:
+    """Mark the hot pages in order until ``wanted`` pages are marked; return the number of pages.
+
+    The sizes of the requests are drawn; a request begins at the end of the one before, aligned
+    down. The last one begins behind the hot addresses.
+    """
+    header = shape[0]
+    unit, hot_last = int(header["unit"]), int(header["hot_last"])
+    run = shape.copy()
+    run["distribution"], run["unit"] = synthetic_flow.STREAMING, 1
+    run["next"], run["last"] = header["first"], 1 << 61
+    out = np.zeros(min(MAX_CHUNK, max(wanted, 1)), REQUEST)
+    begin = count = 0
+    while count < wanted and begin <= hot_last:
+        saved = run.copy(), rng.copy(), spare.copy()
+        synthetic_flow.fill(out, run, rng, spare)
+        begins = out["offset"] // SECTOR_BYTES
+        used = 1 + int(np.count_nonzero(begins[:-1] <= hot_last))
+        if used < len(out):  # the sizes of the others are those of cold addresses
+            run, rng[:], spare[:] = saved
+            out = out[:used]
+            synthetic_flow.fill(out, run, rng, spare)
+        begin = int(begins[used - 1])
+        out["offset"] -= begins[:used] % unit * SECTOR_BYTES
+        count = pages.mark(out, count, wanted)
+    return count
 
 
 @njit
@@ -206,8 +230,8 @@ def mark(sectors, requests, first, page, skew, count, wanted, order, hot_end, ma
 
     ``requests``: REQUEST[n]. ``first``: sector at which page 0 begins. ``page``: sectors per page.
     ``skew``: if above 0, the last ``skew`` sectors of a page have the bits from 0 on, and its other
-    sectors the bits from ``page`` on. ``count``: number of pages marked before. All pages of the
-    last request are marked. Pages beyond the end of ``sectors`` are counted, but not marked.
+    sectors the last ones of MASK_SECTORS. ``count``: number of pages marked before. All pages of
+    the last request are marked. Pages beyond the end of ``sectors`` are counted, but not marked.
     ``order``: see `touched`; empty if not wanted. ``hot_end``: last sector of the hot addresses.
     ``marked``: number of pages in ``order`` before.
     """
@@ -226,7 +250,8 @@ def mark(sectors, requests, first, page, skew, count, wanted, order, hot_end, ma
             else:
                 bit = inside
                 if skew > 0:
-                    bit = inside + skew - page if inside >= page - skew else inside + page
+                    bit = inside + skew - page
+                    bit += MASK_SECTORS if bit < 0 else 0
                 if sectors[lpn] == 0:
                     count += 1
                     if order.shape[0] > 0:

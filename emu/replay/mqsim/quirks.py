@@ -441,8 +441,8 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "preconditioning", ("Enabled_Preconditioning", "Initial_Occupancy_Percentage"),
-        "can leave so few free blocks that no write can be placed", "the steady state of the "
-        "stated occupancy", NAMED, lambda d, s: d.enabled_preconditioning,
+        "can leave so few free blocks that no write is placed before a collection has ended", "the "
+        "steady state of the stated occupancy", ASKED, lambda d, s: d.enabled_preconditioning,
     ),
     Quirk(
         "polling", ("Transaction_Scheduling_Policy", "Priority_Class"),
