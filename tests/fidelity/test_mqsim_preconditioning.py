@@ -13,7 +13,7 @@ from ondie.emu.ftl import page_map as mapping
 from ondie.emu.ftl.invariants import check_between_events
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import REQUEST
-from ondie.emu.replay.mqsim import mrg32k3a, synthetic_flow
+from ondie.emu.replay.mqsim import mrg32k3a, quirks, synthetic_flow
 from ondie.emu.replay.mqsim import (
     precondition_blocks as layout,
 )
@@ -26,6 +26,7 @@ from ondie.emu.replay.mqsim import (
 from ondie.emu.replay.mqsim.flows import flows as make_flows
 from ondie.emu.replay.mqsim.run import read_pair
 from tests.config.mqsim_files import drive_xml, flow_xml, workload_xml
+from tests.config.mqsim_pairs import draw, write
 
 NO_ORDER = np.zeros(0, np.int64), -1, 0
 """Arguments of `mark` if the order of the marks is not wanted."""
@@ -303,3 +304,27 @@ def test_hot_addresses_come_in_order(tmp_path, monkeypatch, chunk, sizes):
     assert drawn._mark_hot(shape, rng, spare, 1 << 40, found) == len(expected) > 100
     assert found.requests == expected
     assert (rng[synthetic_flow.SIZE] == own).all() and spare[0] == rest[0]
+
+
+def test_cold_requests_stay_inside():
+    """Those that would pass the last sector begin at the first cold one; then all are aligned."""
+    requests = np.zeros(5, REQUEST)
+    requests["offset"] = np.array([90, 193, 192, 1003, 21]) * 512
+    requests["size"] = np.array([120, 8, 8, 1, 3]) * 512
+    drawn._inside(requests, 100, 200, 4)
+    assert (requests["offset"] // 512).tolist() == [88, 100, 192, 100, 20]
+
+
+@pytest.mark.parametrize("reproduced", [True, False])
+def test_planes_that_are_nearly_full(tmp_path, reproduced):
+    """MQSim's addresses of eight pages of seed 132, whose planes keep two free blocks; without the
+    quirk, the drive's limit for host writes stays free."""
+    paths = write(tmp_path, *draw(132, collection=True))
+    d, scenarios = read_pair(*paths)
+    names = quirks.obeyed(True) - (set() if reproduced else {"preconditioning"})
+    cfg, arrays = simulate.prepared(d, make_flows(d, scenarios[0], names, []), names)
+    found = [divmod(int(ppn) - 1, d.page_no_per_block) for ppn in arrays.l2p[0, 3056:3064]]
+    places = [(block % d.block_no_per_plane, page) for block, page in found]
+    mqsims = [(19, 3), (19, 3), (19, 2), (19, 2), (19, 2), (19, 2), (19, 1), (19, 1)]
+    assert (places == mqsims) == reproduced
+    assert (arrays.pool.free_n.min() < cfg.ftl.gc_stop_blocks) == reproduced

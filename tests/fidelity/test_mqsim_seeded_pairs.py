@@ -13,7 +13,7 @@ import pytest
 from tests.config.mqsim_pairs import draw, run_ondie, write
 
 PAIRS = json.loads((Path(__file__).parent / "mqsim" / "seeded_pairs.json").read_text())
-APART = {"gc-132": 0.0034, "gc-154": 0.0027, "nogc-64": 0.0017, "nogc-91": 0.0009}
+APART = {"gc-132": 0.0034, "gc-154": 0.0027, "nogc-91": 0.0009}
 """How far the means of these pairs are apart, for causes that are open.
 
 All others are equal to 1 in 10,000.

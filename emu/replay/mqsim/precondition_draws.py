@@ -189,9 +189,26 @@ def _draw(shape: np.ndarray, parameters: Synthetic, wanted: int, hot: bool, page
     if hot:
         count = _mark_hot(shape, rng, spare, wanted, pages)
         header["hot_share"] = 2.0  # draw only cold addresses from now on
+    unit = int(header["unit"])
+    if header["distribution"] == synthetic_flow.HOTCOLD:
+        header["unit"] = 1
     while count < wanted:
         synthetic_flow.fill(out, shape, rng, spare)
+        if header["distribution"] == synthetic_flow.HOTCOLD:
+            _inside(out, int(header["hot_last"]), int(header["last"]), unit)
         count = pages.mark(out, count, wanted)
+
+
+def _inside(requests: np.ndarray, hot_last: int, last: int, unit: int) -> None:
+    """Move cold requests that pass sector ``last`` to the first cold sector, then align all.
+
+    ``requests``: REQUEST[n]. ``hot_last``: last hot sector. ``unit``: sectors of the alignment.
+    MQSim's flow does not move them, its preconditioning does.
+    """
+    begins = requests["offset"] // SECTOR_BYTES
+    ends = begins + requests["size"] // SECTOR_BYTES
+    begins[(begins > hot_last) & (ends > last)] = hot_last + 1
+    requests["offset"] = (begins - begins % unit) * SECTOR_BYTES
 
 
 def _mark_hot(
