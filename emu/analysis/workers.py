@@ -35,7 +35,7 @@ def pool(suite: str, jobs: int) -> Iterator[Runner]:
     """
     others, threads = set(multiprocessing.active_children()), set(threading.enumerate())
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, spawn, _follow) as processes:
+    with ProcessPoolExecutor(jobs, spawn, end_with_parent) as processes:
 
         def run(
             work: Callable[..., Any], wanted: Sequence[tuple[Any, ...]]
@@ -76,10 +76,10 @@ def _deaf() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _follow() -> None:
-    """Exit this worker process when its parent ends, even if the parent was killed.
+def end_with_parent() -> None:
+    """Exit this process of multiprocessing when its parent ends, even if the parent was killed.
 
-    ProcessPoolExecutor does not stop the workers of a killed parent.
+    ProcessPoolExecutor, for one, does not stop the workers of a killed parent.
     """
 
     def wait() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -202,22 +203,47 @@ def test_photos_that_cannot_be_taken(capsys, folder, tmp_path):
     refused(outcome, "large.jpg: 67,108,865 bytes; a photo may have at most 67,108,864")
 
 
-def test_sigterm_says_what_was_written(made, tmp_path):
-    """The system exists from the start of pretraining on, which takes long here."""
+def children(pid):
+    """Processes that process ``pid`` has started, and theirs."""
+    try:
+        mine = [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    except FileNotFoundError:
+        return []
+    return mine + [each for child in mine for each in children(child)]
+
+
+@pytest.mark.parametrize(
+    ("number", "processes"),
+    [
+        (signal.SIGTERM, 0),
+        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.soak),
+        pytest.param(signal.SIGTERM, 6, marks=pytest.mark.soak),
+        pytest.param(signal.SIGKILL, 6, marks=pytest.mark.soak),
+    ],
+)
+def test_a_signal_ends_all_processes(tmp_path, number, processes):
+    """It comes when the system is there, in the start of the first process, or in pretraining, in
+    which there are two processes of Python's, the Tuner and three stores, and which takes long.
+    SIGTERM says what was written, and nobody reports an error."""
+    for name in ("torch", "sklearn", "skimage", "PIL"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
     folder = tmp_path / "system"
     command = (sys.executable, "-m", "ondie.emu.cli", "ndpipe", "train", str(folder))
     words = ("--photos", "60", "--pretrain", "100000", "--epochs", "100")
     process = subprocess.Popen((*command, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        end = time.monotonic() + 200
-        while not (folder / "labels.sqlite").exists() and time.monotonic() < end:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=100)
+        end, ready = time.monotonic() + 200, False
+        while not ready and time.monotonic() < end:
+            time.sleep(0.02)
+            ready = len(children(process.pid)) >= processes and (folder / "labels.sqlite").exists()
+        assert ready
+        process.send_signal(number)
+        out, err = process.communicate(timeout=100)  # until the last of them has closed its output
     finally:
         process.kill()
+    assert process.returncode == (143 if number == signal.SIGTERM else -number) and out == b""
     text = f"ondie: ended by SIGTERM; {folder} was created with 60 photos"
-    assert (process.returncode, out, err.decode().strip()) == (143, b"", text)
+    assert err.decode().strip() == (text if number == signal.SIGTERM else "")
     assert [path.name for path in tmp_path.iterdir()] == ["system"]
 
 

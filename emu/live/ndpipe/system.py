@@ -11,8 +11,11 @@ import multiprocessing
 import os
 import secrets
 import shutil
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import connection
 from pathlib import Path
@@ -134,7 +137,8 @@ def run_job(folder: Path, job: Job) -> dict[str, Any]:
     tuner = context.Process(target=run_tuner, args=(theirs, folder, len(stores), token, job))
     processes: dict[str, Any] = {"Tuner": tuner}
     try:
-        tuner.start()
+        with _signals_held():
+            tuner.start()
         theirs.close()
         port = _received(ours, {})
         for number, store in stores.items():
@@ -142,7 +146,8 @@ def run_job(folder: Path, job: Job) -> dict[str, Any]:
             place = Place(store, number, port, token, dies)
             process = context.Process(target=run_store, args=(place,))
             processes[f"store {number}"] = process
-            process.start()
+            with _signals_held():
+                process.start()
         started = {name: each for name, each in processes.items() if each is not tuner}
         kind, found = _received(ours, started)
         if kind != "error":  # all stores have connected; from now on one may die
@@ -158,6 +163,31 @@ def run_job(folder: Path, job: Job) -> dict[str, Any]:
             if process.is_alive():
                 process.terminate()
                 process.join()
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold back SIGINT, SIGTERM and SIGHUP until the end of the context; the first one comes then.
+
+    A process whose start is interrupted is one that nobody ends, and it reports what it misses.
+    Handlers are replaced, since other threads receive a signal that this one blocks, and a process
+    inherits what is blocked. Only the main thread runs handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if callable(signal.getsignal(number)):
+                before[number] = signal.signal(number, lambda number, frame: came.append(number))
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _received(pipe: Any, needed: Mapping[str, Any]) -> Any:

@@ -12,11 +12,13 @@ import socket
 import sqlite3
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ondie.emu.analysis.workers import end_with_parent
 from ondie.emu.live.ndpipe import kept_models, network
 from ondie.emu.live.ndpipe.distribute import answer, send_update
 from ondie.emu.live.ndpipe.jobs import Infer, Job, Relabel, Train
@@ -38,18 +40,23 @@ START_S = 120.0
 
 def run_tuner(pipe: Any, folder: Path, stores: int, token: str, job: Job) -> None:
     """Do ``job`` with the stores that connect; send the port, ("begun", None) when all have
-    connected, then ("result", dict) through ``pipe``; ("error", text) instead of either."""
+    connected, then ("result", dict) through ``pipe``; ("error", text) instead of either. The
+    process ends with the command that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends it
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        pipe.send(server.getsockname()[1])
+    end_with_parent()
+    with socket.create_server(("127.0.0.1", 0)) as server:  # open until the command knows all
         try:
+            pipe.send(server.getsockname()[1])
             tuner = Tuner(folder, server, stores, token)
             pipe.send(("begun", None))
             pipe.send(("result", tuner.run(job)))
+            return
         except sqlite3.Error as error:
-            pipe.send(("error", f"{folder / 'labels.sqlite'}: {error}"))
+            text = f"{folder / 'labels.sqlite'}: {error}"
         except (InputError, OSError) as error:
-            pipe.send(("error", str(error)))
+            text = str(error)
+        with suppress(OSError):  # the command has gone
+            pipe.send(("error", text))
 
 
 class Tuner:
