@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+from collections import Counter
 
 import click
 import pytest
@@ -78,6 +79,12 @@ def test_the_page_on_tests_lists_those_of_full_counts():
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 marks = " ".join(ast.unparse(each) for each in node.decorator_list)
                 assert "mark.soak" not in marks or node.name in page, (path.name, node.name)
+    table = page.partition("These tests are:\n\n")[2].partition("\n\n")[0]
+    named, file = Counter(), ""
+    for mine, name in re.findall(r"`([\w/]*(?:\.py)?)::([^`]+)`", table):
+        file = mine or file
+        named[file, name] += 1
+    assert len(named) > 100 and [each for each, count in named.items() if count > 1] == []
 
 
 def ondie_lines():
