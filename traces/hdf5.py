@@ -10,7 +10,8 @@ Source: the trace contract of this project. The filters (shuffle, gzip) exist in
                           macs_forward, macs_backward, dataset_samples, private_samples
     /attributes           attributes: framework, model, optimizer, device, seed, code_version, ...
     /tensors/             name, shape (rows padded with -1), dtype, offset, size, trainable,
-                          group, ready_order: one row per tensor
+                          group, ready_order: one row per tensor, in the order of the model if
+                          some are not trainable
     /steps/               index, loss, samples, forward_s, backward_s, optimizer_s, count, scale,
                           clip_coefficient, found_inf, skipped, gradient_norm, gradient_sha256:
                           one row per step; ready_s [steps, tensors]; fused [steps, groups];

@@ -76,6 +76,7 @@ class Subject:
         self.model = type(model if owner is None else owner).__name__
         self.parameters = self._flat(names, [p for _, p in twin[1]] if twin else None)
         self._add_frozen(owner, {id(p) for _, p in twin[1]} if twin else set())
+        self.listed = self._listed(owner)
         self.trainable = [p for p in self.parameters if p.offset >= 0]
         self.starts = [p.offset for p in self.trainable]
         self.buffers = {name: _host(buffer) for name, buffer in buffers.items()}
@@ -118,6 +119,18 @@ class Subject:
             if id(tensor) not in held:
                 unique = name if name not in known else f"{name}~frozen"
                 self.parameters.append(Parameter(unique, tensor, -1, -1))
+
+    def _listed(self, owner: Any) -> list[Parameter]:
+        """Return the parameters in the order of the trace's tensors: the optimizer's; if some are
+        not trainable, that in which the model registers them, after those of no module.
+        """
+        if owner is None or all(p.offset >= 0 for p in self.parameters):
+            return self.parameters
+        places = {id(tensor): at for at, (_, tensor) in enumerate(owner.named_parameters())}
+        return sorted(
+            self.parameters,
+            key=lambda p: places.get(id(p.tensor), places.get(id(p.twin), -1)),
+        )
 
     def check_same(self) -> None:
         """Raise TraceError if the optimizer's parameters have changed since the first recorded
@@ -220,8 +233,8 @@ class Subject:
 
         A master weight has the time of its 16-bit parameter. An unknown time is NaN.
         """
-        own = any(id(p.tensor) in times for p in self.parameters)
-        keys = [id(p.tensor if own or p.twin is None else p.twin) for p in self.parameters]
+        own = any(id(p.tensor) in times for p in self.listed)
+        keys = [id(p.tensor if own or p.twin is None else p.twin) for p in self.listed]
         row = np.array([times.get(key, math.nan) for key in keys])
         return None if np.isnan(row).all() else row
 
@@ -229,7 +242,7 @@ class Subject:
         """Return the trace's records of the tensors, with their rank among the ready times of one
         step.
         """
-        ranks = [-1] * len(self.parameters)
+        ranks = [-1] * len(self.listed)
         if times is not None:
             known = np.flatnonzero(~np.isnan(times))
             for rank, at in enumerate(known[np.argsort(times[known], kind="stable")]):
@@ -245,7 +258,7 @@ class Subject:
                 p.group,
                 rank,
             )
-            for p, rank in zip(self.parameters, ranks, strict=True)
+            for p, rank in zip(self.listed, ranks, strict=True)
         )
 
     def gradient_dtype(self) -> str:

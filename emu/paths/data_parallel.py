@@ -28,7 +28,7 @@ from ondie.emu.cluster.cluster import Fleet
 from ondie.emu.cluster.data_split import largest_remainder
 from ondie.emu.cluster.networks import network, servers
 from ondie.emu.cluster.workload import Workload, of_network, of_trace, trains_network
-from ondie.emu.compute import host_cpu, isp_cores, training
+from ondie.emu.compute import host_cpu, isp_cores, requirements, training
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl.tables import logical_pages
@@ -250,64 +250,66 @@ class Stannis(Path):
         return -(-own * size // page), -(-host * size // page), steps
 
     def missing(self) -> str | None:
-        cfg, trace = self.cfg, self.trace
-        if cfg.isp.kind != "cores":
-            return (
-                f"the drive has no processor that can train (isp.kind = {cfg.isp.kind}); set "
-                "isp.kind=cores and its keys, or use --device csd-pe"
-            )
-        if not cfg.tunnel.payload_bytes:
+        trace = self.trace
+        if (wrong := requirements.no_cores(self.cfg, "train")) is not None:
+            return wrong
+        if not self.cfg.tunnel.payload_bytes:
             return (
                 "no tunnel between host and drives (tunnel.payload = 0); set tunnel.payload and "
                 "its keys, or use --device csd-pe"
             )
-        if not trace.bytes_per_sample:
-            return f"{trace.name} does not state the size of its samples (bytes_per_sample = 0)"
-        for i, step_record in enumerate(trace.steps):
-            if not step_record.forward_s + step_record.backward_s:
-                return (
-                    f"{trace.name} does not state the times of forward and backward (step {i}); "
-                    "use --forward and --backward"
-                )
-        if cfg.isp.flops_per_cycle and not trace.macs_forward + trace.macs_backward:
+        if (
+            wrong := requirements.no_samples(trace) or requirements.no_times(trace, any)
+        ) is not None:
+            return wrong
+        if self.cfg.isp.flops_per_cycle and not trace.macs_forward + trace.macs_backward:
             return (
                 f"{trace.name} does not state its multiply-accumulates (macs_forward, "
                 "macs_backward), which give the drive's training time; set isp.flops_per_cycle=0 "
                 "and isp.training_ratio"
             )
-        if not self.ratio:
-            return (
-                "the drive's processor cannot train (isp.training_ratio = 0 and "
-                "isp.flops_per_cycle = 0); set one of them"
-            )
-        vectors = 1 + len(self.kernel.states) + 1
-        need = VALUE_BYTES * vectors * trace.n_params
-        for name, room in (("dram.isp", cfg.dram.isp_bytes), ("host.dram", cfg.host.dram_bytes)):
-            if need > room:
-                return (
-                    f"weights, states and gradient of {trace.n_params:,} parameters take "
-                    f"{need / 1e9:.4g} GB on every node, more than {name} = {room / 1e9:.4g} GB"
-                )
+        need = self._state_bytes
+        what = (
+            f"weights, states and gradient of {trace.n_params:,} parameters take {need / 1e9:.4g} "
+            "GB on every node"
+        )
+        wrong = (
+            requirements.no_speed(self.ratio)
+            or requirements.no_dram(self.cfg, "dram.isp", what, need)
+            or requirements.no_dram(self.cfg, "host.dram", what, need)
+        )
+        if wrong is not None:
+            return wrong
         if self.options.batch == PAPER and not self._batches_are_published():
             return (
-                f"no batches are published for {trace.name} on {cfg.system.name}; use batch {TUNED}"
+                f"no batches are published for {trace.name} on {self.cfg.system.name}; use batch "
+                f"{TUNED}"
             )
         if self.options.batch != SAME:
             try:
                 _ = self.allocation
             except InputError as error:
                 return str(error)
-        lpns = logical_pages(cfg, self.geometry)
+        return self._no_flash()
+
+    def _no_flash(self) -> str | None:
+        """Return why the data set does not fit the drives, or None."""
+        lpns = logical_pages(self.cfg, self.geometry)
         own, host, steps = self._places
         page = self.geometry.page_bytes
-        data = -(-trace.dataset_samples * trace.bytes_per_sample // len(own))
+        data = -(-self.trace.dataset_samples * self.trace.bytes_per_sample // len(own))
         pages = max(int((own + host).max()) * steps, -(-data // page))
-        if pages > lpns:
-            return (
-                f"the data set takes {pages * page / 1e9:.4g} GB per drive, but the conventional "
-                f"namespace has {lpns * page / 1e9:.4g} GB"
-            )
-        return None
+        if pages <= lpns:
+            return None
+        return (
+            f"the data set takes {pages * page / 1e9:.4g} GB per drive, but the conventional "
+            f"namespace has {lpns * page / 1e9:.4g} GB"
+        )
+
+    @property
+    def _state_bytes(self) -> int:
+        """Bytes of weights, states and gradient where they are updated."""
+        return VALUE_BYTES * (1 + len(self.kernel.states) + 1) * self.trace.n_params
 
     def _batches_are_published(self) -> bool:
         """Return True if batches of the trace's network are published for this kind of drive."""

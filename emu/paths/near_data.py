@@ -19,10 +19,9 @@ import numpy as np
 
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.cluster.data_split import largest_remainder
-from ondie.emu.compute import training
+from ondie.emu.compute import requirements, training
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
-from ondie.emu.ftl.tables import logical_pages
 from ondie.emu.ndpipe.partition import FP16
 from ondie.emu.ndpipe.trained_head import TrainedHead, trained_head
 from ondie.emu.paths import statement
@@ -32,6 +31,7 @@ from ondie.emu.paths.data_parallel import Stannis
 from ondie.emu.paths.layout.formats import MODEL_BYTES
 from ondie.emu.paths.layout.regions import VALUE_BYTES
 from ondie.emu.paths.statement import Work
+from ondie.emu.units import plural
 from ondie.traces import step_times
 
 
@@ -85,50 +85,47 @@ class NearData(Stannis):
         samples = self.batches(0)[1:]
         few, many = min(samples), max(samples)
         each = f"{few}" if few == many else f"{few} to {many}"
+        head, whole = self.head, self.trace.macs_forward
         return [
             f"timing only: {len(samples)} drives x {each} samples, {self.feature_bytes:,} bytes of "
-            f"features per sample; {self.head.macs / self.trace.macs_forward:.2%} of the forward "
-            "multiply-accumulates are the head's, on the host"
+            f"features per sample ({plural(head.vectors, 'vector')}); {head.macs / whole:.2%} of "
+            "the forward multiply-accumulates are the head's, on the host"
         ]
 
     def missing(self) -> str | None:
-        cfg, trace = self.cfg, self.trace
+        trace = self.trace
         found = trained_head(trace)
         if isinstance(found, str):
             return found
-        if cfg.isp.kind != "cores":
-            return (
-                f"the drive has no processor that can run layers (isp.kind = {cfg.isp.kind}); set "
-                "isp.kind=cores and its keys, or use --device csd-pe"
-            )
-        if not trace.bytes_per_sample:
-            return f"{trace.name} does not state the size of its samples (bytes_per_sample = 0)"
+        if (
+            wrong := requirements.no_cores(self.cfg, "run layers") or requirements.no_samples(trace)
+        ) is not None:
+            return wrong
         if trace.macs_forward <= found.macs:
             return (
                 f"{trace.name} states {trace.macs_forward:,} multiply-accumulates of the forward "
                 f"pass (macs_forward), of which the head has {found.macs:,}"
             )
-        for i, record in enumerate(trace.steps):
-            if not record.forward_s + record.backward_s:
-                return (
-                    f"{trace.name} does not state the times of forward and backward (step {i}); "
-                    "use --forward and --backward"
-                )
-        if not self.ratio:
-            return (
-                "the drive's processor cannot train (isp.training_ratio = 0 and "
-                "isp.flops_per_cycle = 0); set one of them"
+        frozen = sum(each.size for each in trace.tensors if not each.trainable)
+        layers, states = VALUE_BYTES * frozen, self._state_bytes
+        return (
+            requirements.no_times(trace, all)
+            or requirements.no_speed(self.ratio)
+            or requirements.no_dram(
+                self.cfg,
+                "dram.isp",
+                f"{frozen:,} frozen parameters take {layers / 1e9:.4g} GB on every drive",
+                layers,
             )
-        own, _, steps = self._places
-        page = self.geometry.page_bytes
-        data = -(-trace.dataset_samples * trace.bytes_per_sample // len(own))
-        pages = max(int(own.max()) * steps, -(-data // page))
-        if pages > logical_pages(cfg, self.geometry):
-            return (
-                f"the data set takes {pages * page / 1e9:.4g} GB per drive, more than the "
-                "conventional namespace has"
+            or requirements.no_dram(
+                self.cfg,
+                "host.dram",
+                f"weights, states and gradient of {trace.n_params:,} parameters of the head take "
+                f"{states / 1e9:.4g} GB on the host",
+                states,
             )
-        return None
+            or self._no_flash()
+        )
 
     def system(self, payload: bool, timeline: int) -> System:
         return System(self.cfg, PHASES, payload=payload, timeline=timeline)

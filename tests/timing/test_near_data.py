@@ -42,7 +42,7 @@ def test_a_step_by_hand(cfg):
     transfer and the update take a small part of that."""
     trace = training(2)
     result = run_path("ndpipe", cfg, trace, Options(), steps=1, payload=False)
-    assert trained_head(trace) == TrainedHead(1280, 1_280_000)
+    assert trained_head(trace) == TrainedHead(1280, 1_280_000, 1)
     step, ratio = trace.steps[0], cfg.isp.training_ratio_by_model["mobilenetv2"]
     share = 1_280_000 / trace.macs_forward
     frozen = step.forward_s * (1 - share) / DRIVES / ratio
@@ -77,6 +77,10 @@ def test_it_is_compared_where_a_head_is_trained(cfg):
         (training(2, bytes_per_sample=0), (), "bytes_per_sample = 0"),
         (training(2, macs_forward=0), (), r"states 0 multiply-accumulates"),
         (training(2, dataset_samples=10**10), (), "the data set takes .* per drive"),
+        (training(2).timed(forward_s=0.0), (), r"does not state the times .* \(step 0: 0 s and"),
+        (training(2).timed(backward_s=0.0), (), r"does not state the times .* and 0 s\)"),
+        (training(2), ("dram.isp=8 MB",), r"frozen parameters take 0.008895 GB .* = 0.008 GB"),
+        (training(2), ("host.dram=8 MB",), r"of the head take 0.01537 GB .* host.dram = 0.008 GB"),
     ],
 )
 def test_what_it_cannot_run_is_named(trace, settings, text):
@@ -100,18 +104,18 @@ def test_a_chain_of_dense_layers_is_a_head():
     """The second layer has the gradient of its inputs, too, so twice its forward pass."""
     macs = 1_280_000 + 7_000
     trace = chained(training(2), (7, 1000), macs_backward=macs + 7_000)
-    assert trained_head(trace) == TrainedHead(1280, macs)
+    assert trained_head(trace) == TrainedHead(1280, macs, 1)
     biased = chained(trace, (7,))
-    assert trained_head(biased) == TrainedHead(1280, macs)
+    assert trained_head(biased) == TrainedHead(1280, macs, 1)
     *others, bias, second, last = biased.tensors
     groups = tuple(  # the weights first
         dataclasses.replace(each, offset=offset)
         for each, offset in ((second, 1_280_000), (bias, 1_287_000), (last, 1_288_000))
     )
     sorted_out = dataclasses.replace(biased, tensors=(*others, *groups))
-    assert trained_head(sorted_out) == TrainedHead(1280, macs)
+    assert trained_head(sorted_out) == TrainedHead(1280, macs, 1)
     each = dataclasses.replace(biased, macs_backward=5 * (macs + 7_000))
-    assert trained_head(each) == TrainedHead(5 * 1280, 5 * macs)
+    assert trained_head(each) == TrainedHead(5 * 1280, 5 * macs, 5)
 
 
 def test_a_recorded_fine_tuning_trains_a_head(tmp_path):
@@ -132,10 +136,50 @@ def test_a_recorded_fine_tuning_trains_a_head(tmp_path):
             model(torch.ones(8, 5, 4)).square().mean().backward()
             optimizer.step()
     trace = traces.load(tmp_path / "run.h5")
-    assert trained_head(trace) == TrainedHead(5 * 6, 5 * (18 + 6))
+    assert trained_head(trace) == TrainedHead(5 * 6, 5 * (18 + 6), 5)
     assert "ndpipe" in choose(None, trace)
     ran = run_path("ndpipe", load_preset("newport"), trace, Options(), steps=2, payload=True)
     assert ran.reason is None and ran.ledger.totals.bytes_by["link up"] == 2 * 8 * 2 * 30
+    assert "60 bytes of features per sample (5 vectors)" in ran.notes[0]
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_layers_behind_the_trained_ones_are_no_vectors(tmp_path, held):
+    """Frozen, trained and frozen layers of 4 x 4: the gradients of the trained weights and of the
+    last layer's inputs take as much as two vectors would. The optimizer may hold all of them."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from ondie.traces.record import Recorder
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    model[0].requires_grad_(False), model[2].requires_grad_(False)
+    parameters = [*model[1].parameters(), *model[0].parameters(), *model[2].parameters()]
+    optimizer = torch.optim.SGD(parameters if held else parameters[:2], lr=0.1)
+    with Recorder(tmp_path / "run.h5", count_macs=True, dataset_samples=16):
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(8, 4)).square().mean().backward()
+            optimizer.step()
+    trace = traces.load(tmp_path / "run.h5")
+    names = [f"{layer}.{name}" for layer in range(3) for name in ("weight", "bias")]
+    assert [each.name for each in trace.tensors] == names and trace.macs_backward == 32
+    assert "frozen tensor 2.bias behind the trained one 1.weight" in trained_head(trace)
+    assert "that of 2 vectors per sample" in trained_head(trace)
+    assert "ndpipe" not in choose(None, trace)
+    last = dataclasses.replace(trace, tensors=(*trace.tensors[4:], *trace.tensors[:4]))
+    assert trained_head(last) == TrainedHead(8, 32, 2)
+    one = dataclasses.replace(trace, macs_backward=16)  # no layer behind has one
+    assert trained_head(one) == TrainedHead(4, 16, 1)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3)])
+def test_a_layer_without_elements_is_no_head(shape):
+    frozen, weight, bias = training(2).tensors[-3:]
+    weight = dataclasses.replace(weight, shape=shape, size=0, offset=0)
+    bias = dataclasses.replace(bias, shape=(3,), size=3, offset=0)
+    steps = tuple(dataclasses.replace(each, ready_s=None) for each in WHOLE.steps)
+    trace = dataclasses.replace(training(2), tensors=(frozen, weight, bias), steps=steps)
+    assert f"of shape {shape}, which is no part of a chain" in trained_head(trace)
+    assert "ndpipe" not in choose(None, trace)
 
 
 def test_what_is_no_head_is_named():
