@@ -12,6 +12,7 @@ import socket
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,10 @@ from ondie.emu.live.ndpipe.store_process import LABEL
 from ondie.emu.live.ndpipe.wire import Count, Frame, Kind, Link, LinkLost
 from ondie.emu.ndpipe.delta import digest
 from ondie.emu.ndpipe.versions import Versions
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, plural
 
+Photos = list[tuple[str, bytes]]
+"""JPEG files: name and contents."""
 KEPT = 1 << 20
 """Versions that the Tuner keeps: all of them, since they are numbered from the first one on."""
 START_S = 120.0
@@ -114,10 +117,11 @@ class Tuner:
             case Train():
                 found = self.train(job)
             case Infer():
+                files = read_photos(job.photos)
                 self.distribute()
-                found = {"labels": self.insert(list(job.photos))}
+                found = {"labels": self.insert(files)}
             case Relabel():
-                found = self.relabel(job)
+                found = self.relabel(read_photos(job.photos))
         for number in list(self.links):
             try:
                 self.links[number].send(Kind.STOP)
@@ -251,8 +255,9 @@ class Tuner:
 
         return take
 
-    def relabel(self, job: Relabel) -> dict[str, Any]:
-        """Replace outdated labels; photos of ``job.photos`` are inserted meanwhile."""
+    def relabel(self, files: Photos) -> dict[str, Any]:
+        """Replace outdated labels; photos (file, bytes) are inserted meanwhile. Raises InputError
+        as insert does; the labels that were replaced until then stay."""
         self.distribute()
         latest = self.versions.latest
         asked = [photo for photo, *_ in self.labels.outdated(latest)]
@@ -268,52 +273,59 @@ class Tuner:
         half = len(asked) // 2  # new photos arrive between the halves
         self.requests.ask(Kind.RELABEL, 0, asked[:half])
         self.requests.collect(Kind.RELABEL, 0, {0: take})
-        inserted = self.insert(list(job.photos))
+        replaced = self.labels.replace(latest, found.items())
+        found.clear()
+        try:
+            inserted = self.insert(files)
+        except InputError as error:
+            raise InputError(f"{error}; {replaced:,} of {len(asked):,} labels replaced") from error
         self.requests.ask(Kind.RELABEL, 1, asked[half:])
         self.requests.collect(Kind.RELABEL, 1, {1: take})
-        replaced = self.labels.replace(latest, found.items())
+        replaced += self.labels.replace(latest, found.items())
         return {
             "outdated": len(asked), "replaced": replaced, "labels": inserted,
             "left": len(self.labels.outdated(latest)),
         }  # fmt: skip
 
-    def insert(self, paths: list[str]) -> list[tuple[str, int, int]]:
-        """Store new photos and their labels; return file, number and label of each. Raises
-        InputError for a file that is no photo; then none is stored."""
-        files = []
-        for path in paths:
-            try:
-                data = Path(path).read_bytes()
-                decoded(0, data)
-            except OSError as error:
-                raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-            except InputError as error:
-                raise InputError(f"{path}: {str(error).removeprefix('photo 0: ')}") from error
-            files.append(data)
-        found = []
-        for path, data in zip(paths, files, strict=True):
+    def insert(self, files: Photos) -> list[tuple[str, int, int]]:
+        """Store new photos (file, bytes), each in two stores, and their labels; return file, number
+        and label of each. Other stores take the place of those that die. Raises InputError if none
+        is left, or if one refuses; the photos before stay."""
+        found: list[tuple[str, int, int]] = []
+        for path, data in files:
             number = max(self.places) + 1
-            held = Counter(store for place in self.places.values() for store in place)
-            chosen = tuple(sorted(self.links, key=lambda each: held[each])[:2])
-            if not chosen:
-                raise InputError(f"{path}: no store is alive; it was not stored")
-            labels = [self._stored(store, number, path, data) for store in chosen]
+            try:
+                labels = self._stored(number, data)
+            except InputError as error:
+                stored = f"; stored before: {plural(len(found), 'photo')}"
+                raise InputError(f"{path}: {error}; it was not stored{stored}") from error
+            chosen = tuple(labels)
             self.labels.insert([(number, chosen[0], chosen[-1], None)])
-            self.labels.replace(self.versions.latest, [(number, labels[0])])
+            self.labels.replace(self.versions.latest, [(number, labels[chosen[0]])])
             self.places[number] = chosen
-            found.append((path, number, labels[0]))
+            found.append((path, number, labels[chosen[0]]))
         return found
 
-    def _stored(self, store: int, number: int, path: str, data: bytes) -> int:
-        """Store a photo in a store; return its label. Raises InputError if the store dies."""
-        link = self.links[store]
-        try:
-            link.send(Kind.INSERT, data, photo=number)
-            body = answer(link, Kind.LABELS).body
-            answer(link, Kind.END)
-        except LinkLost as error:
-            raise InputError(f"{path}: store {store} died; the photo was not stored") from error
-        return int(np.frombuffer(body, LABEL)["label"][0])
+    def _stored(self, number: int, data: bytes) -> dict[int, int]:
+        """Store a photo in the two live stores that have the fewest; return its labels by store,
+        one if a single store is left. Raises InputError if none is."""
+        held = Counter(store for place in self.places.values() for store in place)
+        labels: dict[int, int] = {}
+        while len(labels) < 2 and (left := [each for each in self.links if each not in labels]):
+            store = min(left, key=lambda each: held[each])
+            link = self.links[store]
+            try:
+                link.send(Kind.INSERT, data, photo=number)
+                body = answer(link, Kind.LABELS).body
+                answer(link, Kind.END)
+            except LinkLost:
+                self.links.pop(store).close()
+                self.requests.deaths.append(store)
+                continue
+            labels[store] = int(np.frombuffer(body, LABEL)["label"][0])
+        if not labels:
+            raise InputError("no store is alive")
+        return labels
 
     def _counts(self) -> dict[str, dict[str, int]]:
         """Return what the Tuner has received, by kind of frame."""
@@ -324,6 +336,21 @@ class Tuner:
                 for name, value in zip(_COUNTED, _values(count), strict=True):
                     sums[name] += value
         return total
+
+
+def read_photos(paths: Iterable[str]) -> Photos:
+    """Return JPEG files. Raises InputError for a file that is no photo."""
+    files = []
+    for path in paths:
+        try:
+            data = Path(path).read_bytes()
+            decoded(0, data)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        except InputError as error:
+            raise InputError(f"{path}: {str(error).removeprefix('photo 0: ')}") from error
+        files.append((path, data))
+    return files
 
 
 _COUNTED = ("frames", "headers", "fields", "body")
