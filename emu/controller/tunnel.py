@@ -157,6 +157,11 @@ class TunnelCommands:
         self._collect()
         return sent
 
+    def announce(self) -> None:
+        """Signal the packets that were sent with ``more``."""
+        self.relay.announce()
+        self._collect()
+
     def pause(self, paused: bool) -> None:
         """Accept no blocks as long as ``paused``."""
         self.relay.pause(paused)

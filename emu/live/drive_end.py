@@ -78,6 +78,8 @@ class DriveEnd:
         packets = self._packets(tunnel.form)
         packet = next(packets, None)
         while packet is not None and not self._closing:
+            if tunnel.waiting > most:
+                tunnel.announce()  # else the receive commands that the drive holds stay held
             while tunnel.waiting > most and not self._closing:
                 time.sleep(WAIT_S)
             following = next(packets, None)

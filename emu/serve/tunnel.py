@@ -121,6 +121,12 @@ class DriveTunnel:
             self.flush()
         return sent
 
+    def announce(self) -> None:
+        """Let the packets that were sent with ``more`` go, though none follows now."""
+        with self._changed:
+            self.commands.announce()
+        self.flush()
+
     @property
     def waiting(self) -> int:
         """Number of blocks that wait for receive commands: a drive that sends faster than the host

@@ -120,6 +120,10 @@ class DeviceRelay:
             self._signal()
         return True
 
+    def announce(self) -> None:
+        """Signal the packets that were sent with ``more``."""
+        self._signal()
+
     def close(self) -> None:
         """Ask the host to close the tunnel after all packets have been transferred."""
         if self.state is State.OPEN:

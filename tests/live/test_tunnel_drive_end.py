@@ -1,0 +1,120 @@
+"""Does the drive's end take packets from its device and give packets to it, whatever waits at the
+host?
+
+The device is a stand-in that has its packets at once. The host's end gives its commands to a
+stand-in for a driver (test_tunnel_passthru.py).
+"""
+
+import os
+import random
+import select
+import struct
+import threading
+import time
+from collections import deque
+
+import pytest
+
+from ondie.emu.live import drive_end
+from ondie.emu.live.drive_end import DriveEnd
+from ondie.emu.live.host_end import HostEnd, Port
+from ondie.emu.live.passthru_queue import PassthruQueue
+from ondie.emu.nvme.tunnel.framing import PS_PER_MS, Format
+from tests.live.test_tunnel_passthru import Driver
+
+HOLD_S = 60
+FORM = Format(1 << 16, 8, 9000, notify="hold", hold_ps=HOLD_S * 1000 * PS_PER_MS)
+HOST, DRIVE = bytes((10, 78, 0, 1)), bytes((10, 78, 0, 2))
+END_S = 15.0
+
+
+class Burst:
+    """Stands for a TUN: it has packets when :meth:`fill` has given them, all at once."""
+
+    def __init__(self, lead: int = 0) -> None:
+        self.lead = lead
+        self.out: list[bytes] = []
+        self._packets: deque[bytes] = deque()
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+
+    def fill(self, packets: list[bytes]) -> None:
+        self._packets.extend(packets)
+        os.eventfd_write(self._event, len(packets))
+
+    def fileno(self) -> int:
+        return self._event
+
+    def read(self) -> bytes | None:
+        if not self._packets:
+            return None
+        os.eventfd_read(self._event)
+        return self._packets.popleft()
+
+    def write(self, packet) -> bool:
+        self.out.append(bytes(packet))
+        return True
+
+    def offload(self, on: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        os.close(self._event)
+
+
+class Ends:
+    """A host's end and a drive's end with a device each. ``form``: what the host asks for."""
+
+    def __init__(self, form: Format = FORM, lead: int = 0) -> None:
+        self.at_host, self.at_drive = Burst(), Burst(lead)
+        self.drive = DriveEnd(self.at_drive, form, None)
+        self.queue = PassthruQueue(
+            "/dev/null", form.payload, HOLD_S, Driver(self.drive.tunnel).ioctl
+        )
+        self.host = HostEnd(self.at_host, HOST)
+        self.port = Port(self.queue, form, DRIVE)
+        self.host.add(self.port)
+        self._poll = select.poll()
+        self._poll.register(self.queue, select.POLLIN)
+
+    def __enter__(self):
+        self.until("the tunnel", lambda: self.port.open)
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.drive.tunnel.pause(False)
+        self.port.close()
+        self.until("the close", lambda: self.port.closed)
+        self.drive.close()
+        self.queue.close()
+        self.at_host.close()
+        self.at_drive.close()
+
+    def until(self, what: str, ready) -> None:
+        deadline = time.monotonic() + END_S
+        while not ready():
+            assert time.monotonic() < deadline, f"still awaited: {what}; {self.port.report()}"
+            if self._poll.poll(20):
+                self.host.work(self.port)
+
+
+def packet(rng: random.Random, size: int) -> bytes:
+    """A packet from the drive to the host."""
+    head = struct.pack(">BBHHHBBH", 0x45, 0, size, rng.randrange(1 << 16), 0, 64, 17, 0)
+    return head + DRIVE + HOST + rng.randbytes(size - 20)
+
+
+@pytest.mark.parametrize("most", [1 << 16, 1 << 20])
+def test_a_burst_longer_than_what_may_wait_does_not_wait_for_the_hold_time(monkeypatch, most):
+    """The drive holds all receive commands when the burst begins."""
+    monkeypatch.setattr(drive_end, "MOST_WAITING", most)
+    rng = random.Random(1)
+    burst = [packet(rng, 9000) for _ in range(4 * most // 9000)]
+    with Ends() as ends:
+        waits = ends.drive.tunnel.commands.relay
+        ends.until("receive commands that wait", lambda: len(waits._reads) == FORM.outstanding)
+        began = time.monotonic()
+        ends.at_drive.fill(burst)
+        ends.until("the burst", lambda: len(ends.at_host.out) == len(burst))
+        assert time.monotonic() - began < HOLD_S / 4
+        assert ends.at_host.out == burst
+    assert not any(each.name == "ondie packets" for each in threading.enumerate())
