@@ -139,7 +139,7 @@ def status(name: str) -> dict[str, Any]:
         time.sleep(0.01)
     counted = [("", found["host"]), *((each["namespace"], each) for each in found["drives"])]
     for space, each in counted:
-        each["kernel"] = _kernel_counters(found, space, each["device"])
+        each["kernel"], each["kernel_missing"] = _kernel_counters(found, space, each["device"])
     return found
 
 
@@ -166,22 +166,23 @@ def _asked(name: str) -> dict[str, Any] | None:
     return found
 
 
-def _kernel_counters(found: dict[str, Any], space: str, device: str) -> dict[str, int]:
-    """Return the kernel's counters of a device; none if there is none. Asked for here, because
-    packets would wait in the cluster's process."""
+def _kernel_counters(found: dict[str, Any], space: str, device: str) -> tuple[dict[str, int], str]:
+    """Return the kernel's counters of a device, and ""; or none, and why they are missing. Asked
+    for here, because packets would wait in the cluster's process."""
     if not device:
-        return {}
-    words = [*inside(found), namespaces.tool("ip"), *(("-n", space) if space else ())]
+        return {}, "TCP relays have no network device"
     try:
+        words = [*inside(found), namespaces.tool("ip"), *(("-n", space) if space else ())]
         text = namespaces.run_tool(*words, "-j", "-s", "link", "show", "dev", device)
-    except InputError:
-        return {}
+    except InputError as error:
+        return {}, str(error)
     (row,) = json.loads(text)
-    return {
+    counters = {
         f"{way}_{what}": int(row["stats64"][way][what])
         for way in ("tx", "rx")
         for what in ("packets", "bytes", "dropped")
     }
+    return counters, ""
 
 
 def inside(found: dict[str, Any]) -> list[str]:

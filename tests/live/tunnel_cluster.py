@@ -55,21 +55,27 @@ class Cluster:
         return str(ipaddress.ip_network(network)[other + 2])
 
     def settled(self) -> dict[str, Any]:
-        """The status when all packets have crossed and all counters agree; fails after a minute."""
-        found: dict[str, Any] = {}
-        why: list[str] = []
+        """:func:`settled` of this cluster."""
+        return settled(NAME)
 
-        def still() -> bool:
-            nonlocal found
-            before, found = found, processes.status(NAME)
-            why[:] = disagreements(found)
-            return not why and bool(before) and packets(before) == packets(found)
 
-        try:
-            wait_for("counters that agree", still)
-        except TimeoutError:
-            raise AssertionError("; ".join(why) or "packets still cross") from None
-        return found
+def settled(name: str) -> dict[str, Any]:
+    """The status of a cluster when all packets have crossed and all counters agree; fails after a
+    minute."""
+    found: dict[str, Any] = {}
+    why: list[str] = []
+
+    def still() -> bool:
+        nonlocal found
+        before, found = found, processes.status(name)
+        why[:] = disagreements(found)
+        return not why and bool(before) and packets(before) == packets(found)
+
+    try:
+        wait_for("counters that agree", still)
+    except TimeoutError:
+        raise AssertionError("; ".join(why) or "packets still cross") from None
+    return found
 
 
 def packets(found: dict[str, Any]) -> list[int]:
@@ -81,23 +87,30 @@ def packets(found: dict[str, Any]) -> list[int]:
 def disagreements(found: dict[str, Any]) -> list[str]:
     """Where the three counters of a status differ: those of the kernel's devices, of the blocks
     that NVMe commands have carried (the controller's count), and of the link. A veth counts
-    the 14 B of an Ethernet header, too; TCP relays have no device."""
+    the 14 B of an Ethernet header, too; TCP relays have no device, so the kernel counts nothing."""
     host, wrong = found["host"], []
     frame = 14 if "veth" in found["way"] else 0
+    bare = "TCP relays" in found["way"]
 
-    def equal(what: str, one: int | None, other: int) -> None:
-        if one is not None and one != other:
+    def equal(what: str, one: int, other: int) -> None:
+        if one != other:
             wrong.append(f"{what}: {one} and {other}")
 
-    for way, kernel in (("in", "tx"), ("out", "rx")):
-        size = host[f"bytes_{way}"] + frame * host[f"packets_{way}"]
-        equal(f"host {way}, bytes", host["kernel"].get(f"{kernel}_bytes"), size)
+    def kernel(what: str, end: dict[str, Any], key: str, packets: int, size: int) -> None:
+        if not bare and f"{key}_bytes" not in end["kernel"]:
+            wrong.append(f"{what}: the kernel's counters are missing: {end['kernel_missing']}")
+        elif not bare:
+            equal(f"{what}, packets", end["kernel"][f"{key}_packets"], packets)
+            equal(f"{what}, bytes", end["kernel"][f"{key}_bytes"], size + frame * packets)
+
+    for way, key in (("in", "tx"), ("out", "rx")):
+        kernel(f"host {way}", host, key, host[f"packets_{way}"], host[f"bytes_{way}"])
     for number, drive in enumerate(found["drives"]):
-        for way, kernel in (("down", "rx"), ("up", "tx")):
+        for way, key in (("down", "rx"), ("up", "tx")):
             name = f"drive {number} {way}"
             count, size = drive[f"packets_{way}"], drive[f"bytes_{way}"]
-            equal(f"{name}, packets", drive["kernel"].get(f"{kernel}_packets"), count)
-            equal(f"{name}, bytes", drive["kernel"].get(f"{kernel}_bytes"), size + frame * count)
+            kernel(name, drive, key, count, size)
+            equal(f"{name}, packets in blocks", drive[f"drive_packets{way}"], count)
             front = 2 + 10 * drive["offloads"]
             equal(f"{name}, bytes in blocks", drive[f"drive_bytes{way}"], size + front * count)
             if drive[f"link_bytes_{way}"] <= drive[f"drive_bytes{way}"]:

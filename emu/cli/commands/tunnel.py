@@ -148,12 +148,20 @@ def status(name: str, **values: Any) -> None:
             f"relay {found['relay_process']}, start {found['relay_starts']}",
             f"host {host['address']} {host['device']}: {host['packets_in']} packets out, "
             f"{host['packets_out']} in, {host['dropped']} dropped",
+            *_missing(host),
         ]
         for number, drive in enumerate(found["drives"]):
             lines += _lines(number, drive)
         for line in lines:
             screen.print(line, highlight=False, markup=False, soft_wrap=True)
     given.list_files(files)
+
+
+def _missing(end: dict[str, Any]) -> list[str]:
+    """Return the line that says why an end with a network device has no counters of the kernel."""
+    if end["kernel"] or not end["device"]:
+        return []
+    return [f"  counters of the kernel are missing: {end['kernel_missing']}"]
 
 
 def _lines(number: int, drive: dict[str, Any]) -> list[str]:
@@ -167,6 +175,7 @@ def _lines(number: int, drive: dict[str, Any]) -> list[str]:
         f"link {drive['link_bytes_up']} B",
         f"  dropped {drive['dropped']}, forwarded to drives {drive['forwarded']}, "
         f"repeated {drive['repeated']}, refused {drive['drive_refused']}",
+        *_missing(drive),
     ]
     if "resets" in drive:
         injected = [
