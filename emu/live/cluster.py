@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import ipaddress
 import os
 import select
@@ -20,6 +21,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from ondie.emu.live import namespaces
@@ -36,22 +38,59 @@ from ondie.emu.units import InputError
 END_S = 10.0
 """Five times the time in which a process must end."""
 MOST_FAILURES = 3
-"""Relays in a row that could not start; after them, the cluster ends."""
+"""Relays in a row that fail before they have lived for LIVED_S; after them, the cluster ends."""
+LIVED_S, PAUSE_S = 1.0, 0.25
+"""Time after which a relay counts as started; time before another try, twice as long each time."""
+KILLS = (0, -signal.SIGKILL, -signal.SIGTERM)
+"""Exit codes of a relay that somebody has ended, which is no failure."""
+PROBE_S = 1.0
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Ending:
+    """Whether a cluster shall end; :meth:`set` may be a handler of signals. Readable if so."""
+
+    def __init__(self) -> None:
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for poll(2)."""
+        return self._event
+
+    def set(self, *_: object) -> None:
+        """Let the cluster end."""
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._event, 1)
+
+    def wait(self, seconds: float = 0.0) -> bool:
+        """Wait for the end, or ``seconds``; return True if it has come."""
+        poll = select.poll()
+        poll.register(self._event, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._event)
+        self._event = -1
 
 
 class Cluster:
     """A running cluster; :meth:`run` keeps it up, and :meth:`close` removes all of it.
 
-    The process must have one thread, because it forks. ``way``: how. Raises InputError, and then
-    leaves nothing.
+    The process must have one thread, because it forks. ``way``: how. ``ending``: ends it, also
+    while it starts. ``begun``: called when the cluster has its name, and before all else is made.
+    Raises InputError, and then leaves nothing.
     """
 
-    def __init__(self, request: Request, way: Way) -> None:
+    def __init__(
+        self, request: Request, way: Way, ending: Ending | None = None,
+        begun: Callable[[Cluster], object] | None = None,
+    ) -> None:  # fmt: skip
         self.request, self.way, self.pid = request.on(way), way, os.getpid()
         self._undo = contextlib.ExitStack()
-        self._ending = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._undo.callback(os.close, self._ending)
+        self._ending = Ending() if ending is None else ending
+        if ending is None:
+            self._undo.callback(self._ending.close)
         self._drives: list[int] = []
         self._feeds: list[socket.socket] = []
         """Each takes the sockets of a drive's controller to its process: one for each relay."""
@@ -59,11 +98,13 @@ class Cluster:
         """Devices of the drives that are not yet started."""
         self._relay = self._starts = 0
         """Process of the relay; 0: there is none. Relays so far."""
+        self._opened = 0.0
+        """When packets could pass the relay first, s of the monotonic clock; 0: not yet."""
         self._life = -1
         """The relay writes to this pipe when packets may pass; it ends with the relay."""
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            self._start()
+            self._start(begun)
             undo.pop_all()
 
     def close(self) -> None:
@@ -78,23 +119,26 @@ class Cluster:
         self._drives.clear()
         self._undo.close()
 
-    def end(self, *_: object) -> None:
-        """Let :meth:`run` return; a handler of signals."""
-        with contextlib.suppress(OSError):
-            os.eventfd_write(self._ending, 1)
+    def end(self) -> None:
+        """Let :meth:`run` return."""
+        self._ending.set()
 
     # --- start
 
-    def _start(self) -> None:
+    def _start(self, begun: Callable[[Cluster], object] | None) -> None:
         place = file_of(self.request.name, "sock")
         try:
             self._control = Listener(Address(path=str(place)), "--name", private=True)
         except InputError as error:
+            if not listens(place):
+                raise
             raise InputError(
                 f"--name {self.request.name}: a cluster of this name is up; `ondie tunnel down "
                 f"--name {self.request.name}` ends it ({error})"
             ) from error
         self._undo.callback(self._control.close)
+        if begun is not None:
+            begun(self)
         if self.way.device != "relay":
             self._enter_networks()
         self._devices = [self._drive_device(number) for number in range(self.request.drives)]
@@ -103,8 +147,15 @@ class Cluster:
         self._host_capture = self._capture("host")
         for number in range(self.request.drives):
             self._fork(number)
+        self._check_ending()
         if why := self._start_relay():
             raise InputError(why)
+        self._check_ending()
+
+    def _check_ending(self) -> None:
+        """Raise InputError if the cluster shall end before it has started."""
+        if self._ending.wait():
+            raise InputError(f"--name {self.request.name}: ended while it started")
 
     def _enter_networks(self) -> None:
         """Have a network in which namespaces and devices can be made. Raises InputError."""
@@ -115,7 +166,8 @@ class Cluster:
         self._undo.callback(namespaces.sweep, self.pid)
 
     def _drive_device(self, number: int) -> Device:
-        """Make the namespace of a drive, and its device there."""
+        """Make the namespace of a drive, and its device there. Raises InputError."""
+        self._check_ending()
         if self.way.device == "relay":
             return self._make_device("", number)
         space = namespace_name(number, self.pid)
@@ -174,9 +226,10 @@ class Cluster:
 
     def _start_relay(self) -> str:
         """Start a relay, and wait until packets may pass; return why they may not, "" if they may
-        or :meth:`end` was called."""
+        or the cluster shall end."""
         sockets = [_connect(feed) for feed in self._feeds]
         self._starts += 1
+        self._opened = 0.0
         self._life, telling = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -190,13 +243,16 @@ class Cluster:
         poll.register(self._life, select.POLLIN)
         poll.register(self._ending, select.POLLIN)
         while not text.endswith(b"\n"):
-            if any(fd == self._ending for fd, _ in poll.poll()):
+            if any(fd == self._ending.fileno() for fd, _ in poll.poll()):
                 return ""
             if not (part := os.read(self._life, 4096)):
                 break
             text += part
         answer = text.decode().rstrip("\n")
-        return "" if answer == "open" else answer or "tunnel up: the relay has ended"
+        if answer != "open":
+            return answer or "tunnel up: the relay has ended"
+        self._opened = time.monotonic()
+        return ""
 
     def _be_relay(self, sockets: list[socket.socket], telling: int) -> NoReturn:
         """Be the relay. Does not return."""
@@ -205,6 +261,7 @@ class Cluster:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             for each in ENDING:  # the cluster decides about the end
                 signal.signal(each, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and says so
             for feed in self._feeds:
                 feed.close()
             if os.getppid() == self.pid:
@@ -212,10 +269,9 @@ class Cluster:
                 relay = Relay(self.request, place, self._host, sockets, self._control.socket,
                               self._host_capture)  # fmt: skip
                 signal.signal(signal.SIGTERM, relay.end)
-                if self._starts == 1:
-                    relay.await_open()
-                os.write(telling, b"open\n")
-                relay.run()
+                if self._starts > 1 or relay.await_open():
+                    os.write(telling, b"open\n")
+                    relay.run()
                 relay.close()
             code = 0
         except InputError as error:
@@ -238,25 +294,28 @@ class Cluster:
         return status
 
     def run(self) -> None:
-        """Let packets pass until :meth:`end` is called; start a relay that has ended again."""
-        failures = 0
+        """Let packets pass until the cluster shall end; start a relay that has ended again."""
+        failures, refused = 0, ""
         while self._wait():
-            relay = self._relay
+            relay, opened = self._relay, self._opened
+            lived = time.monotonic() - opened if opened else 0.0
             code = os.waitstatus_to_exitcode(self._end_relay())
             why = f"signal {-code}" if code < 0 else f"exit code {code}"
-            say(f"relay {relay} has ended with {why}; another one is started")
-            refused = self._start_relay()
-            failures = failures + 1 if refused else 0
+            failures = 0 if lived >= LIVED_S else failures + (code not in KILLS)
             if failures == MOST_FAILURES:
-                say(f"{refused}; the cluster ends")
+                say(f"{refused or f'relay {relay} has ended with {why} at once'}; the cluster ends")
                 return
+            say(f"relay {relay} has ended with {why}; another one is started")
+            if failures and self._ending.wait(PAUSE_S * 2 ** (failures - 1)):
+                return
+            refused = self._start_relay()
 
     def _wait(self) -> bool:
-        """Wait until the relay has ended; return False after :meth:`end`."""
+        """Wait until the relay has ended; return False if the cluster shall end."""
         poll = select.poll()
         poll.register(self._life, 0)  # its end is reported anyway
         poll.register(self._ending, select.POLLIN)
-        return all(fd != self._ending for fd, _ in poll.poll())
+        return all(fd != self._ending.fileno() for fd, _ in poll.poll())
 
 
 def _connect(feed: socket.socket) -> socket.socket:
@@ -288,15 +347,28 @@ def end_child(pid: int) -> int:
     return 0
 
 
-def serve(request: Request, way: Way, ready: Callable[[Cluster], None]) -> None:
-    """Run a cluster in this process until SIGTERM, SIGINT or SIGHUP. ``ready``: called when packets
-    may pass. Raises InputError if it cannot start."""
-    cluster = Cluster(request, way)
-    before = {each: signal.signal(each, cluster.end) for each in ENDING}
-    try:
+def listens(place: Path) -> bool:
+    """Return True if a cluster, which may still start, has the socket file ``place``."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_S)
+        return probe.connect_ex(str(place)) in (0, errno.EAGAIN)
+
+
+def serve(
+    request: Request,
+    way: Way,
+    begun: Callable[[Cluster], object],
+    ready: Callable[[Cluster], object],
+) -> None:
+    """Run a cluster in this process until SIGTERM, SIGINT or SIGHUP. ``begun``: called when it has
+    its name. ``ready``: called when packets may pass. Raises InputError if it cannot start, or is
+    ended before."""
+    with contextlib.ExitStack() as undo:
+        ending = Ending()
+        undo.callback(ending.close)
+        for each in ENDING:
+            undo.callback(signal.signal, each, signal.signal(each, ending.set))
+        cluster = Cluster(request, way, ending, begun)
+        undo.callback(cluster.close)
         ready(cluster)
         cluster.run()
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-        cluster.close()

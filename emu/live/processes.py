@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ondie.emu.live import namespaces
-from ondie.emu.live.cluster import ENDING, Cluster, serve
+from ondie.emu.live.cluster import ENDING, Cluster, listens, serve
 from ondie.emu.live.drive_end import PR_SET_PDEATHSIG
 from ondie.emu.live.request import Request, Way, file_of
 from ondie.emu.units import InputError
@@ -71,11 +71,14 @@ def run(request: Request, way: Way, ready: Callable[[int], None]) -> None:
     before = {each: signal.signal(each, end) for each in ENDING}
     try:
         ready(pid)
-        _, code = os.waitpid(pid, 0)
-    finally:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # the number stays its own until the end
+    except BaseException:
         end()
+        raise
+    finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+    _, code = os.waitpid(pid, 0)
     if os.waitstatus_to_exitcode(code):
         raise InputError(f"tunnel up: process {pid} has ended with an error")
 
@@ -106,21 +109,25 @@ def _be_cluster(request: Request, way: Way, log: Path | None, telling: int) -> N
     try:
         os.setsid()
         if log is not None:
-            file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             for target, source in ((0, null), (1, file), (2, file)):
                 os.dup2(source, target)
+
+        def begun(cluster: Cluster) -> None:
+            write_state(cluster)
+            if log is not None:  # not before: a cluster that is up may write there
+                os.ftruncate(1, 0)
 
         def ready(cluster: Cluster) -> None:
             if log is None:  # not before: a new user namespace forgets it
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
                 if os.getppid() != parent:
                     cluster.end()
-            write_state(cluster)
             os.write(telling, b"ready\n")
             os.close(telling)
 
-        serve(request, way, ready)
+        serve(request, way, begun, ready)
         code = 0
     except InputError as error:
         os.write(telling, f"{error}\n".encode())
@@ -194,20 +201,28 @@ def inside(found: dict[str, Any]) -> list[str]:
 
 
 def stop(name: str) -> bool:
-    """End a cluster and remove what it has left; return False if none was up. Raises InputError
-    if it does not end."""
-    state = read_state(name)
+    """End a cluster, also one that starts, and remove what it has left; return False if none was
+    up. Raises InputError if it does not end."""
+    place, state = file_of(name, "sock"), read_state(name)
+    deadline = time.monotonic() + END_S
+    while state is None and listens(place):  # it is about to say which process it is, or to end
+        if time.monotonic() > deadline:
+            raise InputError(f"--name {name}: {place} belongs to an unknown process; end that")
+        time.sleep(0.01)
+        state = read_state(name)
     if state is not None:
         pid = state["pid"]
-        os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
         if not _ended(pid, END_S):
             os.kill(pid, signal.SIGKILL)
             if not _ended(pid, END_S):
                 raise InputError(f"--name {name}: process {pid} does not end")
     if os.geteuid() == 0 and shutil.which("ip", path=namespaces.PATH):
         namespaces.sweep()
-    for each in (state_file(name), file_of(name, "sock")):
-        each.unlink(missing_ok=True)
+    if not listens(place):  # else another one has the name
+        for each in (state_file(name), place):
+            each.unlink(missing_ok=True)
     return state is not None
 
 

@@ -121,15 +121,18 @@ class Relay:
         self._faulty.append(port)
         return port
 
-    def await_open(self) -> None:
-        """Wait until all tunnels are open. Raises InputError if one does not open."""
+    def await_open(self) -> bool:
+        """Wait until all tunnels are open; return False after :meth:`end`. Raises InputError if one
+        does not open."""
         deadline = time.monotonic() + OPEN_S
         while not all(port.open for port in self.host.ports.values()):
             gone = [port.gone for port in self.host.ports.values() if port.gone]
             if gone or time.monotonic() > deadline:
                 why = gone[0] if gone else f"a tunnel is not open after {OPEN_S:g} s"
                 raise InputError(f"tunnel up: {why}")
-            self._turn(ASK_MS)
+            if not self._turn(ASK_MS):
+                return False
+        return True
 
     def close(self) -> None:
         """Disconnect from the drives and clients."""
