@@ -5,7 +5,7 @@ what is asked for (request.py), packets (host_end.py), the loop of the relay (re
 drives (drive_end.py). Source: none.
 
 A relay that ends is started again, and takes over the tunnels. Devices, addresses and drives stay,
-so that TCP repeats what the relay had, and goes on.
+so that TCP repeats what the relay had, and goes on; without networks, connections are reset.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import NoReturn
 from ondie.emu.live import namespaces
 from ondie.emu.live.capture import Capture
 from ondie.emu.live.drive_end import PR_SET_PDEATHSIG, run_drive
-from ondie.emu.live.loopback import make_relay
+from ondie.emu.live.loopback import make_relay, reserve
 from ondie.emu.live.network_device import Device
 from ondie.emu.live.placed_device import make_device
 from ondie.emu.live.relay import Place, Relay
@@ -141,12 +141,15 @@ class Cluster:
             begun(self)
         if self.way.device != "relay":
             self._enter_networks()
-        self._devices = [self._drive_device(number) for number in range(self.request.drives)]
+        else:
+            held = reserve(self.request.network, self.request.drives)
+            self._undo.callback(held.close)
+        for number in range(self.request.drives):  # one at a time: each may have many descriptors
+            self._devices.append(self._drive_device(number))
+            self._fork(number)
         self._host = self._make_device("", -1)
         self._undo.callback(self._host.close)
         self._host_capture = self._capture("host")
-        for number in range(self.request.drives):
-            self._fork(number)
         self._check_ending()
         if why := self._start_relay():
             raise InputError(why)
@@ -209,7 +212,7 @@ class Cluster:
         try:
             for each in ENDING:
                 signal.signal(each, signal.SIG_DFL)
-            for other in (near, *self._feeds, *self._devices, self._host):
+            for other in (near, *self._feeds, *self._devices):
                 other.close()
             self._control.socket.close()
             request = self.request

@@ -45,7 +45,7 @@ class DriveEnd:
                  capture: Capture | None = None) -> None:  # fmt: skip
         self._device, self._capture, self._limits = device, capture, limits
         self._closing = False
-        self.tunnel = DriveTunnel(limits, self._give, cost)
+        self.tunnel = DriveTunnel(limits, self._give, cost, lambda _: device.restart())
         self._thread = threading.Thread(target=self._run, name="ondie packets", daemon=True)
         self._thread.start()
 
@@ -83,8 +83,14 @@ class DriveEnd:
             while tunnel.waiting > most and not self._closing:
                 time.sleep(WAIT_S)
             following = next(packets, None)
-            tunnel.send(packet, more=following is not None)
+            if not tunnel.send(packet, more=following is not None):
+                self._lose(packet)
             packet = following
+
+    def _lose(self, packet: Data) -> None:
+        """A packet is dropped: say so to whom it matters."""
+        for each in self._device.lost(packet):
+            self.tunnel.send(each)
 
     def _packets(self, form: Format) -> Iterator[Data]:
         """Yield the packets that the device has, for a tunnel with ``form``."""
@@ -96,6 +102,8 @@ class DriveEnd:
             for each in carried(packet, device.lead, form.lead):
                 if len(each) <= form.longest:
                     yield each
+                else:
+                    self._lose(each)
 
 
 def run_drive(
@@ -118,6 +126,7 @@ def run_drive(
         while (sock := _next_socket(feed)) is not None:
             with sock:
                 Session(sock, drive).run()
+            device.restart()  # the host's relay has ended, with all that it had
     finally:
         end.close()
 

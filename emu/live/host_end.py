@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 
 from ondie.emu.controller.tunnel import STATUS, STATUS_BYTES, STATUS_DATA
 from ondie.emu.live.admin_queue import STATUS_CID, AdminQueue
@@ -53,8 +54,9 @@ class Port:
         self.counts: Counter[str] = Counter()
         """Packets and bytes "down" and "up"; "dropped" ones, "forwarded" ones to other drives, and
         "link_down" and "link_up": bytes of entries and data on the link."""
-        self.gone = ""
-        """Why nothing passes any more."""
+        self._gone = ""
+        self.told_gone: Callable[[Port], None] | None = None
+        """Called once, when nothing passes any more."""
         self.drive_status: dict[str, int | bytes] = {}
         """What the drive says of its end (controller/tunnel.STATUS_DATA), when last asked."""
         self._asked = self._asking = self._answered = False
@@ -63,6 +65,17 @@ class Port:
         self._moved = time.monotonic()
         self.relay.open()
         self.pump()
+
+    @property
+    def gone(self) -> str:
+        """Why nothing passes any more; "": it does."""
+        return self._gone
+
+    @gone.setter
+    def gone(self, why: str) -> None:
+        before, self._gone = self._gone, why
+        if why and not before and self.told_gone is not None:
+            self.told_gone(self)
 
     @property
     def open(self) -> bool:
@@ -81,14 +94,16 @@ class Port:
 
     @property
     def blocks_others(self) -> bool:
-        """The device must wait for this drive."""
-        return self.full and not self.gone and time.monotonic() - self._moved < SILENT_S
+        """The device must wait for this drive: it is full, or its tunnel opens."""
+        waits = (self.full or self.relay.state is State.OPENING) and not self.gone
+        return waits and time.monotonic() - self._moved < SILENT_S
 
-    def send(self, packet: Data) -> bool:
+    def send(self, packet: Data, always: bool = False) -> bool:
         """Send a packet, with ``lead`` bytes in front, to the drive; return False if it was
-        dropped."""
+        dropped. ``always``: also if as many bytes wait as may."""
         fits = len(packet) <= self.relay.form.longest
-        if not fits or not self.open or self.full or not self.relay.send(packet):
+        full = self.full and not always
+        if not fits or not self.open or full or not self.relay.send(packet):
             self.counts["dropped"] += 1
             return False
         self.counts["packets_down"] += 1
@@ -207,6 +222,8 @@ class HostEnd:
         self, device: Device | None, address: bytes, capture: Capture | None = None
     ) -> None:
         self.device, self.address, self.capture = device, address, capture
+        if device is not None:
+            device.restart()
         self.counts: Counter[str] = Counter()
         """Packets of the device "in" and "out", their "bytes_in" and "bytes_out", "dropped" ones:
         no IP, no drive with the address, or refused by the kernel."""
@@ -217,6 +234,7 @@ class HostEnd:
         if port.address in self.ports or port.address == self.address:
             raise InputError(f"address {dotted(port.address)}: two ends of the tunnel have it")
         self.ports[port.address] = port
+        port.told_gone = self._left
 
     @property
     def holds(self) -> bool:
@@ -239,11 +257,13 @@ class HostEnd:
                 self.capture.add(packet, lead)
             port = self._port_of(packet, lead)
             if port is None:
-                self.counts["dropped"] += 1
+                self._drop(packet)
                 continue
             for each in carried(packet, lead, port.lead):
                 if port.send(each):
                     touched.add(port.address)
+                else:
+                    self._tell(device.lost(each))
             if port.blocks_others:
                 break
         for address in touched:
@@ -261,12 +281,33 @@ class HostEnd:
                     if other.send(each):
                         port.counts["forwarded"] += 1
                         touched.add(other.address)
+                    elif self.device is not None:
+                        self._tell(self.device.lost(each))
             elif to == self.address:
                 self._give(packet, lead)
             else:
-                self.counts["dropped"] += 1
+                self._drop(packet)
         for address in touched:
             self.ports[address].pump()
+
+    def _drop(self, packet: Data) -> None:
+        """Drop a packet for nobody here."""
+        self.counts["dropped"] += 1
+        if self.device is not None:
+            self._tell(self.device.lost(packet))
+
+    def _left(self, port: Port) -> None:
+        """The drive of a port has gone."""
+        if self.device is not None:
+            others = [each.address for each in self.ports.values() if each.open]
+            self._tell(self.device.left(port.address, others))
+
+    def _tell(self, packets: Iterable[bytes]) -> None:
+        """Send what a device says to drives about packets that were dropped."""
+        for packet in packets:
+            port = self.ports.get(_destination(packet, 0))
+            if port is not None and port.send(packet, always=True):
+                port.pump()
 
     def _give(self, packet: Data, lead: int) -> None:
         """Give a packet with ``lead`` bytes in front to the host."""

@@ -1,8 +1,9 @@
 """Addresses on the loopback device for ends without a network of their own, and whether a user can
 have networks.
 
-Owns which address stands for which end. Does not own the relays at these addresses (tcp_relay.py).
-Source: Linux, unshare(2); RFC 1122, 3.2.1.3: all of 127.0.0.0/8 is loopback.
+Owns which address stands for which end, and that no two clusters have the same. Does not own the
+relays at these addresses (tcp_relay.py).
+Source: Linux, unshare(2), unix(7); RFC 1122, 3.2.1.3: all of 127.0.0.0/8 is loopback.
 
 Programs at an end use its address in the cluster's network to listen. The networks after that one
 have the addresses at which they reach other ends: the first one from the host, the next one from
@@ -11,16 +12,23 @@ drive 0, and so on.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ipaddress
 import os
+import re
 import shutil
+import socket
+from pathlib import Path
 
 from ondie.emu.live import namespaces
 from ondie.emu.live.tcp_relay import TcpRelay
+from ondie.emu.serve.handshakes import raise_file_limit
 from ondie.emu.units import InputError
 
 WHOLE = ipaddress.IPv4Network("127.0.0.0/8")
+HELD = "ondie-tunnel-{}-{}"
+"""Name of the abstract socket of a cluster: the first and the last of its addresses."""
 
 
 def loopback_network(network: ipaddress.IPv4Network, drives: int) -> ipaddress.IPv4Network:
@@ -42,11 +50,47 @@ def seen_from(network: ipaddress.IPv4Network, number: int) -> ipaddress.IPv4Netw
     return ipaddress.IPv4Network((place, network.prefixlen))
 
 
+def reserve(network: ipaddress.IPv4Network, drives: int) -> socket.socket:
+    """Return a socket that holds the networks of a cluster until it is closed. Raises InputError
+    if another cluster on this host, of any user, has one of them."""
+    first, last = network[0], seen_from(network, drives - 1)[-1]
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    mine = HELD.format(first, last)
+    with contextlib.ExitStack() as undo:
+        undo.callback(held.close)
+        taken = ""
+        try:
+            held.bind(f"\0{mine}")
+        except OSError as error:
+            taken = f"{first} to {last} ({error.strerror})"
+        listed = Path("/proc/net/unix").read_text("utf-8", "replace")
+        for name, low, high in re.findall(rf" @({HELD.format('([0-9.]+)', '([0-9.]+)')})$", listed,
+                                          re.MULTILINE):  # fmt: skip
+            if name != mine and _number(low) <= int(last) and int(first) <= _number(high):
+                taken = f"{low} to {high}"
+        if taken:
+            raise InputError(
+                f"--subnet {network}: address in use: another cluster has {taken}; this one needs "
+                f"{first} to {last}; must be a network whose followers no cluster has"
+            )
+        undo.pop_all()
+    return held
+
+
+def _number(address: str) -> int:
+    """Return an address as a number; -1 if it is none."""
+    try:
+        return int(ipaddress.IPv4Address(address))
+    except ValueError:
+        return -1
+
+
 def make_relay(
     network: ipaddress.IPv4Network, drives: int, number: int, ports: tuple[int, ...], mtu: int
 ) -> TcpRelay:
     """Return the relay of drive ``number``, or of the host for -1. Raises InputError for an address
     in use."""
+    raise_file_limit()
     seen = seen_from(network, number)
     ends = [end for end in range(-1, drives) if end != number]
     others = {seen[end + 2]: network[end + 2] for end in ends}
@@ -58,11 +102,33 @@ def why_no_networks(own_user: bool) -> str:
     namespace."""
     if shutil.which("ip", path=namespaces.PATH) is None:
         return "ip: not found"
-    libc = ctypes.CDLL(None, use_errno=True)
-    flags = namespaces.CLONE_NEWNET | namespaces.CLONE_NEWNS | own_user * namespaces.CLONE_NEWUSER
+    told, telling = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os._exit(ctypes.get_errno() if libc.unshare(flags) else 0)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    what = "user namespace" if own_user else "network namespace"
-    return f"{what}: {os.strerror(code)}" if code else ""
+        why = "the trial of namespaces has failed"
+        try:
+            why = _try_networks(own_user)
+        except Exception as error:  # noqa: BLE001 - the fork must not go on in the caller's frames
+            why = f"{why}: {error!r}"
+        finally:
+            os.write(telling, why.encode())
+            os._exit(0)
+    os.close(telling)
+    with open(told, encoding="utf-8") as file:
+        why = " ".join(file.read().split())
+    _, status = os.waitpid(pid, 0)
+    return why or ("the trial of namespaces has ended" if status else "")
+
+
+def _try_networks(own_user: bool) -> str:
+    """Enter namespaces as a cluster does; return why that cannot be, "": this process is there."""
+    if own_user:
+        try:
+            namespaces.become_root()
+        except InputError as error:
+            return str(error)
+        return ""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(namespaces.CLONE_NEWNET | namespaces.CLONE_NEWNS):
+        return f"network namespace: {os.strerror(ctypes.get_errno())}"
+    return ""

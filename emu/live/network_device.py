@@ -7,7 +7,8 @@ include/uapi/linux/ethtool.h.
 
 Both devices have the same interface: ``fileno`` is readable when ``read`` has a packet; ``read``
 returns an IP packet, with ``lead`` bytes in front, or None; ``write`` takes such a packet, and
-returns False for one that the kernel refuses. A device ends with its descriptor.
+returns False for one that the kernel refuses. A device ends with its descriptor. Who drops a packet
+of a device calls ``lost``; whose tunnel opens anew, ``restart``; whose peer has gone, ``left``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import select
 import socket
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 from ondie.emu.live.tcp_relay import TcpRelay
@@ -49,7 +51,23 @@ PACKET_IGNORE_OUTGOING = 23
 SOL_PACKET = 263
 
 
-class TunDevice:
+class Networked:
+    """What the devices have in common: programs use the kernel's TCP, which repeats what is
+    lost."""
+
+    def restart(self) -> None:
+        """Do nothing: connections outlive the tunnel."""
+
+    def lost(self, packet: Data) -> list[bytes]:
+        """Return no packets: nobody need be told that this one was dropped."""
+        return []
+
+    def left(self, peer: bytes, others: Iterable[bytes]) -> list[bytes]:
+        """Return no packets: TCP finds out that the end ``peer`` has gone."""
+        return []
+
+
+class TunDevice(Networked):
     """A new TUN device ``name`` in the network namespace of this thread.
 
     ``offloads``: packets have an offload header in front (gso.py), and the kernel may leave
@@ -145,7 +163,7 @@ class TunDevice:
         self._undo.close()
 
 
-class VethDevice:
+class VethDevice(Networked):
     """The near end ``peer`` of a pair of veth devices, whose far end with hardware address ``mac``
     the programs use. It exists already, and neither end has offloads (:func:`without_offloads`).
 

@@ -10,7 +10,9 @@ It has the interface of network_device.py. A program connects to an address that
 end; this relay accepts, and the relay of that end connects to the program there. Between them each
 connection is a stream of messages, one in each IP packet: a header of IPv4 with protocol 253, then
 HEAD. A sender has a credit in bytes, which the receiver gives back when a program has taken them. A
-message that is missing, or of no stream, resets the connection.
+message that is missing, or of no stream, resets the connection. Nothing is repeated: whoever drops
+a message says so (``lost``), and both ends reset that connection. When the tunnels open anew, an
+end resets all (``restart``), and when another end has gone, all with that one (``left``).
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
+from ondie.emu.live.gso import ones_sum
 from ondie.emu.nvme.tunnel.framing import Data
 from ondie.emu.units import InputError
 
@@ -41,14 +44,17 @@ WINDOW = 256 << 10
 BACKLOG = 128
 MOST_READ = 64 << 10
 IP_BIND_ADDRESS_NO_PORT = 24
-RESETS = struct.pack("ii", 1, 0)
-"""SO_LINGER: a close resets the connection."""
+RESETS, ENDS = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
+"""SO_LINGER: a close, also that of a process that ends, resets the connection; or ends it."""
+SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of accept(2) that stay until something is given back."""
 
 
 class Kind(IntEnum):
-    """What a message says. CREDIT has the bytes in its data, 4 bytes big-endian."""
+    """What a message says. CREDIT has the bytes in its data, 4 bytes big-endian. GONE is of all
+    streams of the end that it names as its source, and no message of that end."""
 
-    OPEN, OPENED, DATA, END, CREDIT, RESET = range(6)
+    OPEN, OPENED, DATA, END, CREDIT, RESET, GONE = range(7)
 
 
 class Stream:
@@ -108,8 +114,9 @@ class TcpRelay:
         self._streams: dict[tuple[bytes, int, bool], Stream] = {}
         self._by_file: dict[int, Stream] = {}
         self._packets: deque[bytes] = deque()
-        self._next = random.SystemRandom().randrange(1 << 32)
-        self._identity = 0
+        self._next = self._identity = 0
+        self._paused = False
+        """The listeners are not in the epoll, since there are no descriptors."""
         with contextlib.ExitStack() as undo:
             self._epoll = select.epoll()
             undo.callback(self._epoll.close)
@@ -123,6 +130,7 @@ class TcpRelay:
                     self._listeners[listener.fileno()] = listener, other.packed, port
                     self._epoll.register(listener, select.EPOLLIN)
             self._undo = undo.pop_all()
+        self.restart()
 
     def fileno(self) -> int:
         """Return the descriptor, for poll(2)."""
@@ -143,14 +151,52 @@ class TcpRelay:
     def write(self, packet: Data) -> bool:
         """Handle a packet of another end; return False for one that is none of a relay."""
         data = bytes(packet)
-        if len(data) < IP.size + HEAD.size or data[0] != 0x45 or data[9] != PROTOCOL:
-            return False
-        if int.from_bytes(data[2:4], "big") != len(data) or data[16:20] != self._own:
+        if not is_message(data) or data[16:20] != self._own:
             return False
         with self._lock:
             self._handle(data[12:16], data)
+            if not self._streams:
+                self._resume()
             self._signal()
         return True
+
+    def restart(self) -> None:
+        """Reset all connections at this end: messages of theirs are lost, because the tunnel opens
+        anew, or another process has had this relay."""
+        with self._lock:
+            for stream in list(self._streams.values()):
+                self._drop(stream)
+            self._packets.clear()
+            self._next = random.SystemRandom().randrange(1 << 32)  # not that of the earlier process
+            self._resume(again=True)
+            self._signal()
+
+    def lost(self, packet: Data) -> list[bytes]:
+        """Reset the connection of a packet that was dropped; return the packets that tell the ends
+        that are not this one. They must not be dropped for lack of room."""
+        data = bytes(packet)
+        if not is_message(data):
+            return []
+        number, _, kind, opener, _ = HEAD.unpack_from(data, IP.size)
+        if kind == Kind.GONE:
+            return [data]
+        found = []
+        source, to = data[12:16], data[16:20]
+        with self._lock:
+            for end, other, opened in ((source, to, bool(opener)), (to, source, not opener)):
+                stream = self._streams.get((other, number, opened)) if end == self._own else None
+                if stream is not None:
+                    self._drop(stream)
+                elif end != self._own:
+                    found.append(self._packet(other, end, number, 0, Kind.RESET, not opened))
+        return found
+
+    def left(self, peer: bytes, others: Iterable[bytes]) -> list[bytes]:
+        """Reset the connections with the end ``peer`` (address, bytes[4]), which has gone; return
+        the packets that let the ends ``others`` do so."""
+        with self._lock:
+            self._leave(peer)
+            return [self._packet(peer, other, 0, 0, Kind.GONE, False) for other in others]
 
     def close(self) -> None:
         """Reset all connections, and listen no more."""
@@ -174,15 +220,33 @@ class TcpRelay:
     def _accept(self, listener: socket.socket, other: bytes, port: int) -> None:
         try:
             sock, _ = listener.accept()
-        except OSError:  # it has gone, or there are no descriptors
+        except OSError as error:  # it has gone, or there are no descriptors
+            if error.errno in SHORT:
+                self._pause()
             return
         sock.setblocking(False)
         self._next = (self._next + 1) & 0xFFFFFFFF
         stream = self._add(Stream(sock, other, self._next, True))
         self._send(stream, Kind.OPEN, port=port)
 
+    def _pause(self) -> None:
+        """Accept nothing until a connection has ended: programs wait meanwhile."""
+        if not self._paused:
+            self._paused = True
+            for fd in self._listeners:
+                self._epoll.unregister(fd)
+
+    def _resume(self, again: bool = False) -> None:
+        """Accept connections, if not so. ``again``: an earlier process may have paused."""
+        if self._paused or again:
+            self._paused = False
+            for fd in self._listeners:
+                with contextlib.suppress(FileExistsError):
+                    self._epoll.register(fd, select.EPOLLIN)
+
     def _add(self, stream: Stream) -> Stream:
         stream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
         self._streams[stream.key] = stream
         self._by_file[stream.sock.fileno()] = stream
         self._watch(stream)
@@ -227,7 +291,7 @@ class TcpRelay:
             count = stream.sock.send(stream.waiting)
             del stream.waiting[:count]
             stream.owed += count
-            if stream.owed >= WINDOW // 2:
+            if stream.owed >= WINDOW // 2 and not stream.ends:  # who sends no more may have gone
                 self._send(stream, Kind.CREDIT, stream.owed.to_bytes(4, "big"))
                 stream.owed = 0
         if stream.ends and not stream.shut and not stream.waiting:
@@ -238,6 +302,7 @@ class TcpRelay:
         """Close a stream whose both directions have ended; else watch its socket."""
         if stream.ended and stream.shut:
             self._forget(stream)
+            stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ENDS)
             stream.sock.close()
         else:
             self._watch(stream)
@@ -262,9 +327,12 @@ class TcpRelay:
     def _drop(self, stream: Stream) -> None:
         """Reset a connection at this end."""
         self._forget(stream)
-        with contextlib.suppress(OSError):
-            stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
         stream.sock.close()
+
+    def _leave(self, peer: bytes) -> None:
+        """Reset the connections with an end at this end."""
+        for stream in [each for each in self._streams.values() if each.peer == peer]:
+            self._drop(stream)
 
     def _forget(self, stream: Stream) -> None:
         if stream.mask:
@@ -272,6 +340,7 @@ class TcpRelay:
             stream.mask = 0
         self._streams.pop(stream.key, None)
         self._by_file.pop(stream.sock.fileno(), None)
+        self._resume()
 
     # --- other ends
 
@@ -283,9 +352,12 @@ class TcpRelay:
         if kind == Kind.OPEN and opener:
             self._open(peer, number, port)
             return
+        if kind == Kind.GONE:
+            self._leave(peer)
+            return
         stream = self._streams.get(key)
         if stream is None:
-            if kind != Kind.RESET:
+            if kind in (Kind.OPENED, Kind.DATA, Kind.END):  # CREDIT may follow a right end
                 self._queue(peer, number, 0, Kind.RESET, not opener)
             return
         stream.received += 1
@@ -301,20 +373,21 @@ class TcpRelay:
         old = self._streams.get((peer, number, False))
         if old is not None:  # of a relay that has been started anew
             self._drop(old)
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        code = 0
-        try:
-            sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
-            sock.bind((socket.inet_ntoa(peer), 0))
-            code = sock.connect_ex((socket.inet_ntoa(self._own), port))
-        except OSError as error:
-            code = error.errno or errno.EIO
-        if code not in (0, errno.EINPROGRESS):
-            sock.close()
-            self._queue(peer, number, 1, Kind.RESET, False)
-            return
-        stream = self._add(Stream(sock, peer, number, False))
-        stream.received = 1
+        with contextlib.ExitStack() as undo:
+            try:
+                sock = new_socket()
+                undo.callback(sock.close)
+                sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+                sock.bind((socket.inet_ntoa(peer), 0))
+                code = sock.connect_ex((socket.inet_ntoa(self._own), port))
+            except OSError as error:
+                code = error.errno or errno.EIO
+            if code not in (0, errno.EINPROGRESS):
+                self._queue(peer, number, 1, Kind.RESET, False)
+                return
+            stream = self._add(Stream(sock, peer, number, False))
+            stream.received = 1
+            undo.pop_all()
 
     def _obey(self, stream: Stream, kind: int, data: bytes) -> bool:
         """Do what a message says; return False for one that may not come now."""
@@ -351,11 +424,19 @@ class TcpRelay:
         port: int = 0,
     ) -> None:  # fmt: skip
         """Have a packet with a message read."""
+        packet = self._packet(self._own, peer, number, count, kind, opener, data, port)
+        self._packets.append(packet)
+
+    def _packet(
+        self, source: bytes, to: bytes, number: int, count: int, kind: Kind, opener: bool,
+        data: bytes = b"", port: int = 0,
+    ) -> bytes:  # fmt: skip
+        """Return a packet with a message."""
         self._identity = (self._identity + 1) & 0xFFFF
         size = IP.size + HEAD.size + len(data)
         fields = (0x45, 0, size, self._identity, 0, 64, PROTOCOL)
-        head = IP.pack(*fields, checksum(IP.pack(*fields, 0, self._own, peer)), self._own, peer)
-        self._packets.append(head + HEAD.pack(number, count, kind, opener, port) + data)
+        head = IP.pack(*fields, 0xFFFF - ones_sum(IP.pack(*fields, 0, source, to)), source, to)
+        return head + HEAD.pack(number, count, kind, opener, port) + data
 
     def _signal(self) -> None:
         """Let the descriptor be readable while packets wait."""
@@ -364,21 +445,26 @@ class TcpRelay:
             (os.eventfd_write(self._wake, 1) if self._awake else os.eventfd_read(self._wake))
 
 
+def is_message(packet: bytes) -> bool:
+    """Return True for a packet of a relay."""
+    right = len(packet) >= IP.size + HEAD.size and packet[0] == 0x45 and packet[9] == PROTOCOL
+    return right and int.from_bytes(packet[2:4], "big") == len(packet)
+
+
+def new_socket() -> socket.socket:
+    """Return a socket of TCP that does not wait. Raises OSError."""
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+
+
 def listen(place: ipaddress.IPv4Address, port: int) -> socket.socket:
     """Return a socket that listens there. Raises InputError."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((str(place), port))
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise InputError(f"TCP relay at {place}, port {port}: {error.strerror}") from error
+    with contextlib.ExitStack() as undo:
+        try:
+            sock = undo.enter_context(new_socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((str(place), port))
+            sock.listen(BACKLOG)
+        except OSError as error:
+            raise InputError(f"TCP relay at {place}, port {port}: {error.strerror}") from error
+        undo.pop_all()
     return sock
-
-
-def checksum(header: bytes) -> int:
-    """Return the checksum of a header of IPv4."""
-    total = sum(struct.unpack(f">{len(header) // 2}H", header))
-    total = (total & 0xFFFF) + (total >> 16)
-    return ~(total + (total >> 16)) & 0xFFFF

@@ -26,7 +26,7 @@ from ondie.emu.controller.tunnel import Ended, TunnelCommands, User
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.nvme.tunnel.framing import Data, Format
 from ondie.emu.nvme.tunnel.pace import Pace
-from ondie.emu.nvme.tunnel.protocol import Event, Packet
+from ondie.emu.nvme.tunnel.protocol import Event, Opened, Packet
 from ondie.emu.serve.defects import show_exception
 from ondie.emu.units import InputError
 
@@ -64,14 +64,16 @@ class DriveTunnel:
     host in order. ``take`` must not call this object, nor wait for a thread that does.
 
     ``limits``: what a host may ask for. ``cost``: the time that commands take; None: none.
-    ``close`` ends its thread.
+    ``opened``: called when a host has opened the tunnel, and what waited for an earlier one is
+    lost; as ``take``, it must not call this object. ``close`` ends its thread.
     """
 
     def __init__(
-        self, limits: Format, take: Callable[[Data], None], cost: TunnelCost | None = None
-    ) -> None:
+        self, limits: Format, take: Callable[[Data], None], cost: TunnelCost | None = None,
+        opened: Callable[[Opened], None] | None = None,
+    ) -> None:  # fmt: skip
         self.commands = TunnelCommands(limits, clock_ps)
-        self._take, self._cost = take, cost
+        self._take, self._cost, self._opened = take, cost, opened
         self._deliver: dict[User, Deliver] = {}
         self.lock = threading.Lock()
         """Held for every use of ``commands``; it is the lock of the drive, too (nvme_drive.py)."""
@@ -151,7 +153,8 @@ class DriveTunnel:
         no lock."""
         with self._handing:
             with self._changed:
-                self._schedule(self.commands.completions(), self.commands.relay.events())
+                events = self.commands.relay.events()
+                self._schedule(self.commands.completions(), events)
                 now = clock_ps()
                 ready = []
                 while self._due and self._due[0].time <= now:
@@ -160,6 +163,9 @@ class DriveTunnel:
                 if left_ps is not None and now + left_ps < self._until_ps:
                     self._changed.notify_all()
                 deliver = dict(self._deliver)
+            for event in events:
+                if isinstance(event, Opened) and self._opened is not None:
+                    _guarded(self._opened, event)
             for each in ready:
                 for packet in each.packets:
                     _guarded(self._take, packet)
@@ -219,7 +225,7 @@ class DriveTunnel:
         return min(times) - clock_ps() if times else None
 
 
-def _guarded(receiver: Callable[[Any], None], what: Data | Ended) -> None:
+def _guarded(receiver: Callable[[Any], None], what: Data | Ended | Opened) -> None:
     """Hand ``what`` over. An exception is shown: what follows belongs to others."""
     try:
         receiver(what)

@@ -10,6 +10,7 @@ import pytest
 from ondie.emu.config.config import load_preset
 from ondie.emu.live.gso import HEADER, carried, plain
 from ondie.emu.live.host_end import HostEnd, Port
+from ondie.emu.live.network_device import Networked
 from ondie.emu.live.request import Request, Way
 from ondie.emu.nvme import wire
 from ondie.emu.nvme.tunnel.device import DeviceRelay
@@ -143,7 +144,7 @@ class Queue:
         return self.drive.completions()
 
 
-class Device:
+class Device(Networked):
     """A network device with a header in front of each packet, or none."""
 
     def __init__(self, lead: int) -> None:

@@ -28,6 +28,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.controller.opcodes import Tunnel
 from ondie.emu.live import passthru_host
 from ondie.emu.live.host_end import HostEnd, Port
+from ondie.emu.live.network_device import Networked
 from ondie.emu.live.passthru_host import HostRequest, PassthruHost
 from ondie.emu.live.passthru_queue import (
     ADMIN64_CMD,
@@ -104,7 +105,7 @@ class Driver:
         return cqe.status | DO_NOT_RETRY if cqe.status else 0
 
 
-class Wire:
+class Wire(Networked):
     """Stands for a TUN: what the test puts in is read, and what is written comes out."""
 
     lead = 0
