@@ -1,11 +1,13 @@
 """Do the commands of docs/ndpipe.md do what the page says, in its order?"""
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.docs.generate import ROOT
-from tests.live.processes import Live
+from tests.live.processes import PATH, Live
 
 PAGE = (ROOT / "docs" / "ndpipe.md").read_text("utf-8")
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
@@ -21,6 +23,7 @@ def test_the_commands():
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     own, npe, scale, record, compare, train, runs, infer, relabel = COMMANDS
     with Live() as live:
+        live.env["PATH"] = f"{Path(sys.executable).parent}:{PATH}"  # whose python has torch
         for name, text in SCRIPTS.items():
             (live.folder / name).write_text(text)
         for name in ("new.jpg", "other.jpg"):
