@@ -20,7 +20,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.core.counters import PROGRAMMED as PROGRAMMED
 from ondie.emu.engine.core.counters import SENSED as SENSED
 from ondie.emu.engine.core.totals import Totals
-from ondie.emu.nand.ecc import iteration_ps
+from ondie.emu.nand.ecc import charged_ps
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.statement import Work
 
@@ -148,7 +148,7 @@ def replay_energy(
         "energy.channel": moved["channels"] * 8,
         "energy.dram": moved["DRAM"] * 8,
         "energy.ecc": coded_bytes(counters, geometry.page_bytes) * 8,
-        "energy.ecc_decoder": counters["ecc_iterations"] * iteration_ps(cfg),
+        "energy.ecc_decoder": charged_ps(cfg, counters),
         "energy.controller": ps,
         "link.energy": (moved["link down"] + moved["link up"]) * 8,
     }
@@ -192,12 +192,7 @@ def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
         Component("channels", DRIVE_PART, "energy.channel", channel * 8),
         Component("drive DRAM", DRIVE_PART, "energy.dram", totals.bytes_by["DRAM"] * 8),
         Component("ECC", DRIVE_PART, "energy.ecc", coded * 8),
-        Component(
-            "ECC iterations",
-            DRIVE_PART,
-            "energy.ecc_decoder",
-            counters["ecc_iterations"] * iteration_ps(cfg),
-        ),  # fmt: skip
+        Component("ECC iterations", DRIVE_PART, "energy.ecc_decoder", charged_ps(cfg, counters)),
         Component("die ECC", DRIVE_PART, "energy.pe_ecc", die_coded * page),
         Component("PE additions", DRIVE_PART, "energy.pe_add", work.adds),
         Component("PE multiplications", DRIVE_PART, "energy.pe_multiply", work.multiplies),

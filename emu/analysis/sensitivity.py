@@ -60,13 +60,17 @@ IDLE_KEYS = (
         (
             "errors.*", "ecc.codeword", "ecc.correctable_bits", "ecc.decode_limit", "ecc.retries",
             "ecc.retry_gain", "ecc.soft_reads", "ecc.soft_gain", "ecc.soft_decode",
+            "ecc.ldpc_iteration", "ecc.bch_error", "energy.ecc_decoder",
         ),
     ),
     Idle(
         "ecc.code", "capability", ("ecc.ldpc_iteration", "ecc.bch_error", "energy.ecc_decoder")
     ),
     Idle("ecc.code", "ldpc", ("ecc.bch_error", "ecc.decode_limit", "ecc.soft_decode")),
-    Idle("ecc.code", "bch", ("ecc.ldpc_iteration", "ecc.decode_limit", "ecc.soft_decode")),
+    Idle(
+        "ecc.code", "bch",
+        ("ecc.ldpc_iteration", "ecc.decode_limit", "ecc.soft_decode", "energy.ecc_decoder"),
+    ),
     Idle(
         "flash.retention", "rated",
         ("flash.rated_retention", "flash.cycles_3_months", "flash.cycles_3_days"),

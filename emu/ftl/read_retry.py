@@ -25,6 +25,7 @@ from ondie.emu.engine.core.counters import (
     CORRECTED_BITS,
     ECC_DECODED_PAGES,
     ECC_ITERATIONS,
+    ECC_LATE_ITERATIONS,
     ECC_RETRY_ITERATIONS,
     LOST_PAGES,
     MEDIA_ERRORS,
@@ -63,6 +64,7 @@ READING = record_type(
     shifted="f8",  # part that they reduce, at the first reading
     time="i8",  # time of the last decoding (ps)
     work="i8",  # iterations of a real code in the last decoding
+    late="i8",  # those of them that do not fit into ecc.decode
     lost="i8",  # mask of sectors that an internal read could not recover
     total="i4",  # readings that the page takes; 0 = no verdict yet
     done="i4",  # readings that have reached the controller
@@ -122,6 +124,7 @@ def draw_verdict(st, tid):
     pages = txn.n
     st.reading[tid].time = 0
     st.reading[tid].work = 0
+    st.reading[tid].late = 0
     st.reading[tid].lost = 0
     kept = 0
     for i in range(pages):
@@ -229,8 +232,10 @@ def add_last_decoding(st, tid, outcome, errors):
         made = ecc.page_iterations(
             code, st.effort, reading.key, np.int64(reading.level), reading.rate, soft
         )
+    late = ecc.late_iterations(code, made)
     reading.work += made
-    reading.time += code.decode + made * code.iteration
+    reading.late += late
+    reading.time += code.decode + late * code.iteration
 
 
 @njit
@@ -299,6 +304,7 @@ def split_page(st, tid, lpn, ppn):
     txn.n -= 1
     st.reading[other].time = 0
     st.reading[other].work = 0
+    st.reading[other].late = 0
     st.reading[other].lost = 0
     count_pending_read(st, txn.dev, ppn)
     return other
@@ -321,12 +327,15 @@ def decode(st, tid, step):
             count = 0
         elif st.code[0].coded != 0:
             made = given_up(st, tid)
-            time = st.code[0].decode + made * st.code[0].iteration
+            late = ecc.late_iterations(st.code[0], made)
+            time = st.code[0].decode + late * st.code[0].iteration
             st.count[txn.dev, ECC_ITERATIONS] += made
+            st.count[txn.dev, ECC_LATE_ITERATIONS] += late
             st.count[txn.dev, ECC_RETRY_ITERATIONS] += made
     else:
         if st.code[0].coded != 0:
             st.count[txn.dev, ECC_ITERATIONS] += reading.work
+            st.count[txn.dev, ECC_LATE_ITERATIONS] += reading.late
         if reading.total > 1:
             log_bytes(st, tid, txn.lpn, txn.ppn)
         reading.total = 0

@@ -21,7 +21,12 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core.counters import BARE_CORRECTED_BITS, BARE_WRONG_BITS, ECC_ITERATIONS
+from ondie.emu.engine.core.counters import (
+    BARE_CORRECTED_BITS,
+    BARE_WRONG_BITS,
+    ECC_ITERATIONS,
+    ECC_LATE_ITERATIONS,
+)
 from ondie.emu.engine.core.error_codes import E_RESERVOIR
 from ondie.emu.engine.core.events import fail
 from ondie.emu.engine.core.payload_log import LOG_RAW, note_log
@@ -263,8 +268,10 @@ def count_wrong_bits(st, tid):
             code = st.code[0]
             if code.coded != 0:
                 made = bare_iterations(st, key, rate, raw)
+                late = ecc.late_iterations(code, made)
                 st.count[txn.dev, ECC_ITERATIONS] += made
-                time += code.decode + made * code.iteration
+                st.count[txn.dev, ECC_LATE_ITERATIONS] += late
+                time += code.decode + late * code.iteration
             else:
                 time += code.decode_limit if left > 0 else ecc.decode_ps(code, raw // cfg.exposure)
     st.block[block].reads += txn.n

@@ -20,8 +20,9 @@ failed:
     3. soft decision with ``soft_reads`` additional reads
     4. media error
 
-With a real code, a decoding takes ``decode`` and the time of its iterations. A word of BCH has one
-for each wrong bit, or as many as the code corrects if there are more. Those of a word of LDPC are
+With a real code, a decoding takes ``decode``, which includes the iterations that fit into it, and
+the time of further iterations. A word of BCH has one for each wrong bit, or as many as the code
+corrects if there are more. Those of a word of LDPC are
 drawn from a table that its decoder has made (codec.effort), by the number of wrong bits. They are
 drawn, and not those of the words that are decoded later, because the time of a read must not depend
 on bytes: the engine decides the order of all later events, also in a drive without payload, before
@@ -33,7 +34,7 @@ that were made.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -57,6 +58,7 @@ CODE = record_type(
     soft_reads="i8",  # additional readings for soft decision; 0 = no soft decision
     decode="i8",  # ps for a page without errors
     iteration="i8",  # ps for an iteration of a real code's decoder on a code word
+    covered="i8",  # iterations of a decoding that fit into ``decode``
     step="i8",  # wrong bits between two points of the table of iterations; 0: BCH
     soft_step="i8",  # the same with soft decision
     decode_limit="i8",  # ps for a page at its limit, or given up
@@ -200,7 +202,8 @@ def code(cfg: Config) -> np.recarray:
     made.limit, made.soft_limit = limit, soft_limit
     words = page // ecc.codeword_bytes
     made.words = words
-    made.iteration = iteration_ps(cfg)
+    made.iteration = step = iteration_ps(cfg)
+    made.covered = made.decode // step if step > 0 else 0
     if ecc.code == "ldpc":
         made.step = math.ceil(BEYOND * limit / (POINTS - 1))
         made.soft_step = math.ceil(BEYOND * soft_limit / (POINTS - 1))
@@ -219,6 +222,19 @@ def iteration_ps(cfg: Config) -> int:
     """Return the time of an iteration of a real code's decoder on a code word, or for a wrong bit
     of BCH (ps); 0 for the capability model."""
     return {"ldpc": cfg.ecc.ldpc_iteration_ps, "bch": cfg.ecc.bch_error_ps}.get(cfg.ecc.code, 0)
+
+
+def charged_ps(cfg: Config, counters: Mapping[str, int]) -> int:
+    """Return the time for which ``energy.ecc_decoder`` is charged (ps): that of the iterations of
+    LDPC which do not fit into ``ecc.decode``.
+
+    ``counters``: of a drive. ``energy.ecc`` covers encoding and, of each decoding, all that fits
+    into ``ecc.decode``. Of BCH it covers everything: its source states the energy of a decoder that
+    finds as many wrong bits as the code corrects.
+    """
+    if cfg.ecc.code != "ldpc":
+        return 0
+    return counters["ecc_late_iterations"] * iteration_ps(cfg)
 
 
 def word_limit(cfg: Config, limit: int) -> int:
@@ -333,6 +349,12 @@ def page_iterations(code, effort, key, level, rate, soft):
         own = word_key(key, level, word)
         made += word_iterations(code, effort, own, binomial(own, code.bits, rate), soft)
     return made
+
+
+@njit
+def late_iterations(code, made):
+    """Return those of the ``made`` iterations of a decoding that do not fit into ``decode``."""
+    return max(made - code.covered, np.int64(0))
 
 
 @njit

@@ -25,7 +25,7 @@ from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.totals import sum_counters
 from ondie.emu.ftl import padding, trim_maps
 from ondie.emu.nand import channel, die_scheduler
-from ondie.emu.nand.ecc import iteration_ps
+from ondie.emu.nand.ecc import charged_ps
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import data_cache, power_cut
 from ondie.emu.units import InputError, plural
@@ -107,7 +107,7 @@ def quantities(cfg: Config, arrays: Arrays, geometry: Geometry, ps: int) -> dict
         "channel_fj_per_bit": 8 * int(arrays.bus.size_in.sum() + arrays.bus.size_out.sum()),
         "dram_fj_per_bit": 8 * int(arrays.fifo["size"][DRAM_STATION]),
         "ecc_fj_per_bit": coded * page,
-        "ecc_decoder_mw": counters["ecc_iterations"] * iteration_ps(cfg),
+        "ecc_decoder_mw": charged_ps(cfg, counters),
         "controller_mw": ps,
     }  # fmt: skip
 

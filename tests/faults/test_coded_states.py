@@ -127,7 +127,7 @@ BARE = ("bare_wrong_bits", "bare_corrected_bits")
 
 def others(counters):
     """Counters without those of wrong bits and of a real code."""
-    own = (*BARE, "ecc_iterations")
+    own = (*BARE, "ecc_iterations", "ecc_late_iterations")
     return {name: count for name, count in counters.items() if name not in own}
 
 

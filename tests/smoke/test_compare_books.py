@@ -45,6 +45,12 @@ MANAGED: dict[str, dict[str, str]] = {
         "ecc.soft_decode": "40 us", "ecc.retry_gain": "0.5",
         "ftl.reclaim_retries": "4",
     },
+    "real code": {
+        "errors.kind": "model", "flash.cell": "TLC", "errors.floor": "4e-3", "ecc.retries": "2",
+        "errors.retention": "8e-3", "errors.retention_exponent": "0", "errors.initial_days": "1",
+        "ecc.retry_gain": "0.1", "ecc.code": "ldpc", "ecc.codeword": "4 KiB",
+        "ecc.correctable_bits": "302", "ecc.soft_reads": "0", "ecc.decode": "500 ns",
+    },
     "upkeep": {
         "errors.kind": "model", "errors.floor": "1e-4", "ftl.refresh_age": "2 ms",
         "ftl.scrub_interval": "1 ms",
@@ -82,7 +88,8 @@ UNSEEN = {
         "padded_in_time",
         "gathered_most", "pslc_pages", "direct_pages", "folds", "pslc_erased_blocks",
         "overruled_victims", "bare_corrected_bits", "turned_pages", "program_suspensions",
-        "erase_suspensions", "refreshed_blocks",
+        "erase_suspensions", "refreshed_blocks", "ecc_iterations", "ecc_retry_iterations",
+        "ecc_late_iterations",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",

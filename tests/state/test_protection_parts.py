@@ -16,15 +16,17 @@ from tests.state import small
 
 def test_every_operation_counts_in_the_energy():
     """Each counter, byte and picosecond that is added changes the one amount that it belongs to."""
-    drive = Drive(small.config(), True)
+    code = {"ecc__code": "ldpc", "flash__spare": "69 B", "errors__kind": "rate"}
+    cfg = small.config(ecc__codeword="512 B", ecc__correctable_bits=20, **code)
+    drive = Drive(cfg, True)
     arrays, geometry = drive.arrays, drive.geometry
     page = geometry.page_bytes * 8
     count = arrays.count[0]
 
     def added(change, ps=0):
-        before = quantities(arrays, geometry, 0)
+        before = quantities(cfg, arrays, geometry, 0)
         change()
-        after = quantities(arrays, geometry, ps)
+        after = quantities(cfg, arrays, geometry, ps)
         return {name: after[name] - before[name] for name in after if after[name] != before[name]}
 
     def bump(name, by=3):
@@ -36,6 +38,10 @@ def test_every_operation_counts_in_the_energy():
         assert added(lambda name=name: bump(name)) == {"nand_program_fj_per_bit": 3 * page}
     for name in ("ecc_decoded_pages", "ecc_encoded_pages"):
         assert added(lambda name=name: bump(name)) == {"ecc_fj_per_bit": 3 * page}
+    late = 3 * cfg.ecc.ldpc_iteration_ps
+    assert added(lambda: bump("ecc_late_iterations")) == {"ecc_decoder_mw": late}
+    for name in ("ecc_iterations", "ecc_retry_iterations"):
+        assert added(lambda name=name: bump(name)) == {}  # what fits into ecc.decode
     block = geometry.pages * geometry.slots * page
     assert added(lambda: bump("erased_blocks")) == {"nand_erase_fj_per_bit": 3 * block}
     for name in ("size_in", "size_out"):

@@ -1,5 +1,5 @@
-"""With a real code, does a decoding take the time of its iterations, and do those that the engine
-draws agree with those that the decoder makes?
+"""With a real code, does a decoding take the time of its iterations, once, and do those that the
+engine draws agree with those that the decoder makes?
 
 Numbers are those of the harness; the rates those of test_retry.py.
 """
@@ -7,6 +7,7 @@ Numbers are those of the harness; the rates those of test_retry.py.
 import numpy as np
 import pytest
 
+from ondie.emu.config.config import load_preset
 from ondie.emu.nand import codec, ecc
 from ondie.emu.nvme import command as queues
 from ondie.kernels import ldpc
@@ -15,30 +16,47 @@ from tests.state import small
 from tests.timing import harness as h
 from tests.timing.test_retry import BEFORE, BEHIND, SENSE, STAYS, bench, verdict
 
-STEP = 7 * h.NS
-BCH = {"ecc.code": "bch", "flash.spare": "400 B", "ecc.bch_error": "7 ns"}
-LDPC = {"ecc.code": "ldpc", "flash.spare": "400 B", "ecc.ldpc_iteration": "7 ns"}
+STEP = 70 * h.NS
+COVERED = 14  # of 70 ns in the 1 us of ecc.decode
+BCH = {"ecc.code": "bch", "flash.spare": "400 B", "ecc.bch_error": "70 ns"}
+LDPC = {"ecc.code": "ldpc", "flash.spare": "400 B", "ecc.ldpc_iteration": "70 ns"}
 
 
 def iterations(made):
     return counter(made, "ecc_iterations"), counter(made, "ecc_retry_iterations")
 
 
+def late(made):
+    return counter(made, "ecc_late_iterations")
+
+
 def test_bch_takes_time_for_each_wrong_bit():
-    """Of 4 words of 1 KiB and 92 check bytes k bits are wrong: 1 us + k x 7 ns."""
+    """Of 4 words of 1 KiB and 92 check bytes k bits are wrong: 1 us, in which 14 of them are found,
+    and (k - 14) x 70 ns."""
     made = bench(**BCH, **{"errors.retention": "1e-3"})
     k = verdict(made, 0)[2]
-    assert 10 < k < 100
-    made.assert_ready_at(made.nvme(queues.READ, 0), BEFORE + SENSE + h.DECODE + k * STEP + BEHIND)
+    assert COVERED < k < 100
+    t = BEFORE + SENSE + h.DECODE + (k - COVERED) * STEP + BEHIND
+    made.assert_ready_at(made.nvme(queues.READ, 0), t)
     assert iterations(made) == (k, 0) and counter(made, "corrected_bits") == k
+    assert late(made) == k - COVERED
+
+
+@pytest.mark.parametrize("step", ["4 ns", "0 ns"])
+def test_wrong_bits_that_fit_into_the_decoding_of_a_page_take_no_further_time(step):
+    made = bench(**BCH | {"ecc.bch_error": step, "errors.retention": "1e-3"})
+    assert verdict(made, 0)[2] > 10
+    made.assert_ready_at(made.nvme(queues.READ, 0), BEFORE + SENSE + h.DECODE + BEHIND)
+    assert late(made) == 0 if step != "0 ns" else late(made) > 0
 
 
 @pytest.mark.parametrize(("code", "steps"), [(BCH, 4 * 50), (LDPC, 4 * ldpc.ITERATIONS)])
 def test_a_decoding_that_is_given_up(code, steps):
     """One bit of ten is wrong: every word takes all steps. The second reading has no wrong bit."""
     made = bench(**code)
-    t = BEFORE + SENSE + h.DECODE + steps * STEP + SENSE + h.DECODE + BEHIND
+    t = BEFORE + SENSE + h.DECODE + (steps - COVERED) * STEP + SENSE + h.DECODE + BEHIND
     made.assert_ready_at(made.nvme(queues.READ, 0), t)
+    assert late(made) == steps - COVERED
     assert iterations(made) == (steps, steps) and counter(made, "ecc_decoded_pages") == 2
 
 
@@ -46,16 +64,32 @@ def test_soft_decision():
     """Hard decision twice, then soft decision, which takes all iterations as well."""
     steps = 4 * ldpc.ITERATIONS
     made = bench(**LDPC, **STAYS, **{"ecc.soft_gain": "2"})
-    t = BEFORE + 2 * (SENSE + h.DECODE + steps * STEP) + 2 * SENSE + h.DECODE + steps * STEP
+    failed = h.DECODE + (steps - COVERED) * STEP
+    t = BEFORE + 2 * (SENSE + failed) + 2 * SENSE + failed
     made.assert_ready_at(made.nvme(queues.READ, 0), t + BEHIND)
-    assert iterations(made) == (3 * steps, 2 * steps)
+    assert iterations(made) == (3 * steps, 2 * steps) and late(made) == 3 * (steps - COVERED)
+
+
+def decoding_ps(cfg, iterations):
+    """The time of a decoding of a flash page with so many iterations, in its mapping units."""
+    code = ecc.code(cfg)[0]
+    slots = cfg.flash.page_bytes // (code["words"] * code["data_bits"] // 8)
+    made = ecc.late_iterations(code, np.int64(iterations // slots))
+    return slots * (code["decode"] + made * code["iteration"])
+
+
+def test_a_page_of_a_preset_that_fails_takes_its_decode_limit():
+    """20 us, as papers say of LDPC, and not ecc.decode more; one without wrong bits 5 us."""
+    cfg = load_preset("gen4-tlc").replace({"ecc.code": "ldpc", "errors.kind": "model"})
+    assert decoding_ps(cfg, 4 * ldpc.ITERATIONS) == cfg.ecc.decode_limit_ps == 20 * h.US
+    assert decoding_ps(cfg, 0) == cfg.ecc.decode_ps == 5 * h.US
 
 
 @pytest.mark.parametrize("retention", ["2e-4", "3e-3"])
 def test_ldpc_takes_time_for_each_iteration(retention):
     """At the lower rate the bits of a page are drawn before they are divided among its words."""
     ends = []
-    for step in ("7 ns", "0 ns"):
+    for step in ("70 ns", "0 ns"):
         made = bench(**LDPC | {"ecc.ldpc_iteration": step, "errors.retention": retention})
         row = made.nvme(queues.READ, 0)
         made.run_to()
@@ -65,7 +99,8 @@ def test_ldpc_takes_time_for_each_iteration(retention):
     assert (outcome, retries) == (ecc.CORRECTED, 0) and k > 0
     drawn, again = iterations(made)
     assert 0 < drawn <= 4 * ldpc.ITERATIONS + k and again == 0
-    assert ends[0] - ends[1] == drawn * STEP
+    assert ends[0] - ends[1] == max(drawn - COVERED, 0) * STEP
+    assert (drawn > COVERED) == (retention == "3e-3")
     assert ends[1] == BEFORE + SENSE + h.DECODE + BEHIND
 
 

@@ -28,14 +28,14 @@ class Ecc:
         int,
         Spec(
             "time of one iteration of LDPC decoding on one code word; only with ecc.code ldpc, "
-            "whose decodings take ecc.decode and their iterations"
+            "whose decodings take ecc.decode and the iterations that do not fit into it"
         ),
     ]
     bch_error_ps: Annotated[
         int,
         Spec(
             "time per wrong bit of a code word; only with ecc.code bch, whose decodings take "
-            "ecc.decode and this, with correctable_bits for a word that cannot be corrected"
+            "ecc.decode and the bits that do not fit into it; correctable_bits in a word that fails"
         ),
     ]
     encode_ps: Annotated[int, Spec("time to encode one page; one engine per channel")]

@@ -23,7 +23,10 @@ class Energy:
     ecc_fj_per_bit: Annotated[int, Spec("encoding or decoding in the controller")]
     ecc_decoder_mw: Annotated[
         int,
-        Spec("power of a decoder during iterations or the correction of bits, with a real code"),
+        Spec(
+            "power of a decoder during iterations that take longer than ecc.decode; only with "
+            "ecc.code ldpc"
+        ),
     ]
     pe_ecc_fj_per_bit: Annotated[int, Spec("encoding or decoding on the die")]
     pe_add_fj: Annotated[int, Spec("one 32-bit addition on the die")]

@@ -28,6 +28,7 @@ COUNTERS = (
     "ecc_encoded_pages",
     "ecc_iterations",  # of a real LDPC code, in all decodings; of BCH: wrong bits of words
     "ecc_retry_iterations",  # of these, in decodings that another reading of the page followed
+    "ecc_late_iterations",  # of these, beyond those that fit into ecc.decode of their decoding
     "commands",  # NVMe commands fetched
     "commands_done",
     "host_read_bytes",  # by NVMe reads
@@ -117,7 +118,7 @@ COUNTERS = (
     READ_PAGES, PROGRAM_PAGES, GC_READ_PAGES, GC_PROGRAM_PAGES, GC_DROPPED, ERASED_BLOCKS,
     BPR_PAGES, BPP_PAGES, VPP_PAGES, ODC_OPS, RESERVOIR_READ_PAGES, UNMAPPED_PAGES,
     ARRAY_READS, ARRAY_PROGRAMS, ARRAY_ERASES, ECC_DECODED_PAGES, ECC_ENCODED_PAGES,
-    ECC_ITERATIONS, ECC_RETRY_ITERATIONS,
+    ECC_ITERATIONS, ECC_RETRY_ITERATIONS, ECC_LATE_ITERATIONS,
     COMMANDS, COMMANDS_DONE, HOST_READ_BYTES, HOST_WRITE_BYTES, ISP_READ_BYTES, ISP_WRITE_BYTES,
     DOWN_BYTES, UP_BYTES, LOAD_BYTES, RESERVOIR_UP_BYTES, ISP_BYTES, TUNNEL_BYTES, TRIMMED_PAGES,
     COLLECTIONS, MERGE_READ_PAGES, PROGRAM_FAILURES, BAD_BLOCKS, WEAR_MOVES, COPYBACK_PAGES,
