@@ -109,17 +109,22 @@ def is_rate(key: str) -> bool:
     return key.startswith(RATES)
 
 
+def idle_rules(cfg: Config) -> tuple[Idle, ...]:
+    """Return the rules of IDLE_KEYS that apply to a configuration."""
+    return tuple(rule for rule in IDLE_KEYS if cfg.leaf(rule.key).value == rule.value)
+
+
 def unfelt(cfg: Config) -> tuple[str, ...]:
     """Return the assumed constants with a range that do not affect the results of this
     configuration, in the order of the configuration."""
-    idle = [rule for rule in IDLE_KEYS if cfg.leaf(rule.key).value == rule.value]
+    idle = idle_rules(cfg)
     ranged = (leaf.key for leaf in cfg.assumed() if leaf.low is not None)
     return tuple(key for key in ranged if any(rule.covers(key) for rule in idle))
 
 
 def published_ranges(cfg: Config) -> list[Leaf]:
     """Return the constants with a published value, a range and a possible effect on time."""
-    idle = [rule for rule in IDLE_KEYS if cfg.leaf(rule.key).value == rule.value]
+    idle = idle_rules(cfg)
     return [
         leaf
         for leaf in cfg.leaves()

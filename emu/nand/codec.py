@@ -27,6 +27,7 @@ from ondie.emu.config.rules.code_words import bch_degree, ldpc_circulant
 from ondie.emu.nand import ecc, pe_protection
 from ondie.emu.nand.bit_errors import code_words
 from ondie.emu.nand.soft_reads import soft_messages
+from ondie.emu.units import InputError
 from ondie.kernels import bch, ldpc
 
 THREADS = max(1, min(4, os.cpu_count() or 1))
@@ -125,60 +126,97 @@ class _Words(NamedTuple):
     rates: np.ndarray  # float64[n]
 
 
-class _Result(NamedTuple):
+class Decoded(NamedTuple):
     """Decoded code words."""
 
-    data: np.ndarray  # uint8[n, data bytes]
+    data: np.ndarray  # uint8[n, data bytes]; a word that failed is as it was read
     good: np.ndarray  # bool[n]
     iterations: int = 0
     flips: int = 0
 
 
-class _Coder:
-    """One code: BCH for ``limit`` wrong bits, or LDPC with circulants of ``circulant`` bits (then
-    ``limit`` is not used), in words of ``data_bytes``."""
+class WordCode:
+    """A real code on words of ``data_bytes``: BCH for ``limit`` wrong bits, or LDPC with circulants
+    of ``circulant`` bits (then ``limit`` is not used). The words contain a CRC-32C."""
 
     def __init__(self, data_bytes: int, limit: int, circulant: int | None = None) -> None:
         self.data_bytes = data_bytes
         self._bch: bch.Bch | None = None
         self._ldpc: ldpc.Ldpc | None = None
         if circulant is None:
-            self._bch = bch.get(bch_degree(data_bytes, limit), limit, data_bytes)
+            degree = bch_degree(data_bytes, limit)
+            self._bch = bch.get(degree, limit, data_bytes)
             self.check_bytes = self._bch.check_bytes
         else:
             self._ldpc = ldpc.get(data_bytes, circulant)
             self.check_bytes = self._ldpc.code.word_bytes - data_bytes
 
-    def decode(self, words: _Words) -> _Result:
-        """Encode, hit and decode words of one code."""
-        size = self.data_bytes
+    def encode(self, data: np.ndarray) -> np.ndarray:
+        """Return the check bytes, uint8[n, check_bytes], of ``data``, uint8[n, data_bytes]."""
         if self._bch is not None:
-            check = self._bch.encode(words.data)
-            data, check = words.data ^ words.mask[:, :size], check ^ words.mask[:, size:]
+            return self._bch.encode(data)
+        assert self._ldpc is not None
+        return self._ldpc.encode(data)[:, self.data_bytes :]
+
+    def decode(self, data: np.ndarray, check: np.ndarray) -> Decoded:
+        """Decode words with hard decision. ``data``: uint8[n, data_bytes]; ``check``: uint8[n,
+        check_bytes], both as read."""
+        if self._bch is not None:
+            data, check = data.copy(), check.copy()
             corrected = self._bch.decode(data, check)
             bits = np.where(corrected < 0, self._bch.code.t, corrected)
-            return _Result(data, corrected >= 0, int(bits.sum()))
+            return Decoded(data, corrected >= 0, int(bits.sum()))
         assert self._ldpc is not None
-        sent = self._ldpc.encode(words.data)
-        read = sent ^ words.mask
-        data, good = read[:, :size].copy(), np.zeros(len(read), bool)
-        iterations = flips = 0
-        for soft in (False, True):
-            own = np.flatnonzero(words.soft == soft)
-            if not len(own):
-                continue
-            if soft:
-                messages = soft_messages(
-                    read[own], words.mask[own], words.keys[own], words.rates[own]
-                )
-                found = self._ldpc.decode_soft(messages)
-            else:
-                found = self._ldpc.decode(read[own])
-            well = found.outcome == ldpc.CORRECT
-            data[own[well]], good[own] = found.words[well, :size], well
-            iterations += int(found.iterations.sum())
-            flips += int(found.flips.sum())
-        return _Result(data, good, iterations, flips)
+        return self._taken(self._ldpc.decode(np.concatenate((data, check), axis=1)), data)
+
+    def decode_hit(self, words: _Words) -> Decoded:
+        """Encode, hit and decode words, with soft decision where they say so."""
+        sent = np.concatenate((words.data, self.encode(words.data)), axis=1)
+        read, size = sent ^ words.mask, self.data_bytes
+        if not words.soft.any():
+            return self.decode(read[:, :size], read[:, size:])
+        assert self._ldpc is not None
+        hard, soft = np.flatnonzero(~words.soft), np.flatnonzero(words.soft)
+        messages = soft_messages(read[soft], words.mask[soft], words.keys[soft], words.rates[soft])
+        parts = [(soft, self._taken(self._ldpc.decode_soft(messages), read[soft, :size]))]
+        if len(hard):
+            parts.append((hard, self.decode(read[hard, :size], read[hard, size:])))
+        data, good = np.empty_like(words.data), np.zeros(len(read), bool)
+        for own, found in parts:
+            data[own], good[own] = found.data, found.good
+        iterations = sum(found.iterations for _, found in parts)
+        return Decoded(data, good, iterations, sum(found.flips for _, found in parts))
+
+    def _taken(self, found: ldpc.Decoded, data: np.ndarray) -> Decoded:
+        """Return what the LDPC decoder made of words with ``data`` as read, which failed words
+        keep."""
+        good = found.outcome == ldpc.CORRECT
+        data = np.where(good[:, None], found.words[:, : self.data_bytes], data)
+        return Decoded(data, good, int(found.iterations.sum()), int(found.flips.sum()))
+
+
+def controller_code(cfg: Config) -> WordCode:
+    """Return the real code of the controller (ecc.code bch or ldpc)."""
+    circulant = ldpc_circulant(cfg) if cfg.ecc.code == "ldpc" else None
+    return _made(cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits, circulant)
+
+
+def die_code(cfg: Config) -> WordCode:
+    """Return the real code of the engines on the dies: BCH of pe.ecc_correctable_bits in
+    pe.ecc_codeword. Raises InputError if there is none."""
+    word, limit = cfg.pe.ecc_codeword_bytes, cfg.pe.ecc_correctable_bits
+    if bch_degree(word, limit) is None:
+        raise InputError(
+            f"pe.ecc_correctable_bits = {limit}, pe.ecc_codeword = {word} B: no BCH code "
+            "corrects so many bits in a code word; use fewer bits or shorter code words"
+        )
+    return _made(word, limit, None)
+
+
+@lru_cache(32)
+def _made(data_bytes: int, limit: int, circulant: int | None) -> WordCode:
+    """Return a code, made once."""
+    return WordCode(data_bytes, limit, circulant)
 
 
 class Decoder:
@@ -195,7 +233,7 @@ class Decoder:
         self._data_bytes = cfg.ecc.codeword_bytes
         self._words = int(self.code["words"])
         self._soft = cfg.ecc.soft_reads > 0
-        self._coder = _controller_code(cfg)
+        self._coder = controller_code(cfg)
         self._threads = ThreadPoolExecutor(THREADS, "ondie decoder")
 
     def decode(self, reads: Sequence[PageRead]) -> list[DecodedPage]:
@@ -234,16 +272,16 @@ class Decoder:
         """Return True if the last decoding of a page has soft decision."""
         return self._soft and read.outcome != ecc.CORRECTED
 
-    def _decode_words(self, words: _Words) -> _Result:
+    def _decode_words(self, words: _Words) -> Decoded:
         """Decode words in pieces on all threads. The result does not depend on the pieces."""
         if not len(words.data):
-            return _Result(words.data, np.zeros(0, bool))
+            return Decoded(words.data, np.zeros(0, bool))
         starts = range(0, len(words.data), PIECE)
         pieces = [_Words(*(field[at : at + PIECE] for field in words)) for at in starts]
         if len(pieces) == 1:  # a change of threads takes longer than a few words
-            return self._coder.decode(pieces[0])
-        done = list(self._threads.map(self._coder.decode, pieces))
-        return _Result(
+            return self._coder.decode_hit(pieces[0])
+        done = list(self._threads.map(self._coder.decode_hit, pieces))
+        return Decoded(
             np.concatenate([each.data for each in done]),
             np.concatenate([each.good for each in done]),
             sum(each.iterations for each in done),
@@ -260,7 +298,7 @@ class BareDecoder:
         self.counts = BareCounts()
         word, self._limit = pe_protection.code(cfg)
         on_die = cfg.pe.protection == "on_die_ecc"
-        self._coder = _Coder(word, self._limit) if on_die else _controller_code(cfg)
+        self._coder = die_code(cfg) if on_die else controller_code(cfg)
 
     @property
     def beside_model(self) -> int:
@@ -282,7 +320,7 @@ class BareDecoder:
         data, none = page.reshape(-1, size).copy(), np.zeros(len(chosen))
         sent = data[chosen]
         keys = none.astype(np.uint64)
-        found = coder.decode(_Words(sent, mask[chosen], none.astype(bool), keys, none))
+        found = coder.decode_hit(_Words(sent, mask[chosen], none.astype(bool), keys, none))
         data[chosen] = found.data
         data_bits = np.bitwise_count(mask[chosen, :size]).sum(1, dtype=np.int64)
         model = data_bits <= self._limit
@@ -296,12 +334,6 @@ class BareDecoder:
             )
         )  # fmt: skip
         return data.reshape(-1)
-
-
-def _controller_code(cfg: Config) -> _Coder:
-    """Return the real code of the controller (ecc.code bch or ldpc)."""
-    circulant = ldpc_circulant(cfg) if cfg.ecc.code == "ldpc" else None
-    return _Coder(cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits, circulant)
 
 
 @lru_cache(16)

@@ -37,8 +37,8 @@ from ondie.emu.units import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LDPC_BITS = 302
-"""Wrong bits of 4 KiB that the capability model corrects for the LDPC code: that of gen4-tlc."""
+LDPC_BITS = load_preset("gen4-tlc").ecc.correctable_bits
+"""Wrong bits of 4 KiB that the capability model corrects for the LDPC code."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Layers between the bytes of a page and its cells: encryption, randomizer, check bytes.
 
-Owns the order of the layers, which of them the controller and the dies know, and the codes over
-whole pages. Does not own cipher and sequence (compute/), the codes (kernels/), the path of a page
-through them (page_path.py) or their time and energy (compute/pe.py, analysis/energy.py).
+Owns the order of the layers, which of them the controller and the dies know, and codes over whole
+pages. Does not own cipher and sequence (compute/), the codes of words (nand/codec.py), the path of
+a page through them (page_path.py) or their time and energy (compute/pe.py, analysis/energy.py).
 Source: IEEE Std 1619-2018; R. Micheloni et al., "Inside NAND Flash Memories" (2010), on randomizers
 before the encoder; OptimStore (HPCA 2023) for what dies do.
 
@@ -14,7 +14,6 @@ page is one data unit of XTS, whose tweak is the logical page or the physical pa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,10 +22,10 @@ from numpy.typing import NDArray
 from ondie.emu.compute.randomiser import Randomiser
 from ondie.emu.compute.xts import Xts
 from ondie.emu.config.config import Config
-from ondie.emu.config.rules.code_words import bch_degree, ldpc_circulant
+from ondie.emu.nand import codec
+from ondie.emu.nand.codec import WordCode
 from ondie.emu.nand.pe_protection import clear_correctable
 from ondie.emu.units import InputError
-from ondie.kernels import bch, ldpc
 
 Bytes = NDArray[np.uint8]
 CIPHERS, RANDOMISERS, TWEAKS = ("none", "xts"), ("none", "prbs"), ("logical", "physical")
@@ -140,81 +139,34 @@ class Capability:
         return read ^ wrong ^ left, failed
 
 
-class BchPages:
-    """A BCH code of ``limit`` wrong bits in ``word`` bytes, with or without a CRC in the word."""
+class Words:
+    """A real code on the words of a page, with hard decision."""
 
-    def __init__(self, word: int, limit: int, crc: bool) -> None:
-        degree = bch_degree(word, limit)
-        if degree is None:
-            raise InputError(
-                f"pe.ecc_correctable_bits = {limit}, pe.ecc_codeword = {word} B: no BCH code "
-                "corrects so many bits in a code word; use fewer bits or shorter code words"
-            )
-        self._code = bch.get(degree, limit, word, crc)
-        self._word = word
+    def __init__(self, code: WordCode) -> None:
+        self._code = code
 
     def encode(self, stored: Bytes) -> Bytes:
         """As PageCode."""
-        return self._code.encode(stored.reshape(-1, self._word)).reshape(-1)
+        return self._code.encode(stored.reshape(-1, self._code.data_bytes)).reshape(-1)
 
     def decode(self, read: Bytes, spare: Bytes, wrong: Bytes) -> tuple[Bytes, int]:
         """As PageCode."""
-        data = read.reshape(-1, self._word).copy()
+        data = read.reshape(-1, self._code.data_bytes)
         size = self._code.check_bytes
-        check = spare[: len(data) * size].reshape(-1, size).copy()
-        return data.reshape(-1), int((self._code.decode(data, check) < 0).sum())
-
-
-class LdpcPages:
-    """The LDPC code of ``word`` bytes with columns of ``circulant`` bits, hard decision."""
-
-    def __init__(self, word: int, circulant: int) -> None:
-        self._code, self._word = ldpc.get(word, circulant), word
-
-    def encode(self, stored: Bytes) -> Bytes:
-        """As PageCode."""
-        words = self._code.encode(stored.reshape(-1, self._word))
-        return words[:, self._word :].reshape(-1)
-
-    def decode(self, read: Bytes, spare: Bytes, wrong: Bytes) -> tuple[Bytes, int]:
-        """As PageCode."""
-        data = read.reshape(-1, self._word)
-        size = self._code.code.word_bytes - self._word
-        check = spare[: len(data) * size].reshape(-1, size)
-        found = self._code.decode(np.concatenate([data, check], axis=1))
-        good = found.outcome == ldpc.CORRECT
-        corrected = np.where(good[:, None], found.words[:, : self._word], data)
-        return corrected.reshape(-1), int((~good).sum())
-
-
-@cache
-def bch_pages(word: int, limit: int, crc: bool) -> BchPages:
-    """Return a BCH code, made once."""
-    return BchPages(word, limit, crc)
-
-
-@cache
-def ldpc_pages(word: int, circulant: int) -> LdpcPages:
-    """Return an LDPC code, made once."""
-    return LdpcPages(word, circulant)
+        found = self._code.decode(data, spare[: len(data) * size].reshape(-1, size))
+        return found.data.reshape(-1), int((~found.good).sum())
 
 
 def controller_code(cfg: Config) -> PageCode:
     """Return the code of the controller's encoder and decoder (ecc.code)."""
-    word, limit = cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits
     if cfg.ecc.code == "capability":
-        return Capability(word, limit)
-    if cfg.ecc.code == "bch":
-        return bch_pages(word, limit, True)
-    circulant = ldpc_circulant(cfg)
-    assert circulant is not None  # a rule of the configuration
-    return ldpc_pages(word, circulant)
+        return Capability(cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits)
+    return Words(codec.controller_code(cfg))
 
 
 def die_code(cfg: Config) -> PageCode:
     """Return the code of the engine on a die: pe.ecc_correctable_bits in pe.ecc_codeword, as BCH
-    code without a CRC where ecc.code is a real code, else as capability."""
-    word, limit = cfg.pe.ecc_codeword_bytes, cfg.pe.ecc_correctable_bits
+    code where ecc.code is a real code, else as capability."""
     if cfg.ecc.code == "capability":
-        return Capability(word, limit)
-    return bch_pages(word, limit, False)
+        return Capability(cfg.pe.ecc_codeword_bytes, cfg.pe.ecc_correctable_bits)
+    return Words(codec.die_code(cfg))

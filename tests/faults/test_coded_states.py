@@ -13,15 +13,11 @@ from ondie.emu.engine.core import rng as draws
 from ondie.emu.nand import pe_protection as shield
 from ondie.emu.nand.codec import BareDecoder, bare_decoder_of
 from ondie.emu.paths.base import Options
+from ondie.emu.studies.codes import CODES
 from tests.smoke.commands import SMALL
 
 PAGE = 8192
-DIE_BCH = {"pe.protection": "on_die_ecc", "ecc.code": "bch"}
-BCH = {"pe.protection": "controller_ecc", "ecc.code": "bch"}
-LDPC = {
-    "pe.protection": "controller_ecc", "ecc.code": "ldpc", "ecc.codeword": "4 KiB",
-    "ecc.correctable_bits": 302,
-}  # fmt: skip
+DIE_BCH, BCH, LDPC = (dict(code.changes) for code in CODES.values())
 NEAR = {"die": (DIE_BCH, 1e-3), "bch": (BCH, 5e-3), "ldpc": (LDPC, 7.9e-3)}
 """Codes, and raw bit error rates at which some words fail."""
 

@@ -129,18 +129,22 @@ def test_what_is_not_varied_is_a_table_over_leaves_that_exist():
 
 
 def test_errors_are_varied_only_where_there_are_errors(listed):
-    """13 leaves of ecc and errors are assumed in gen4-tlc; `kind` itself is always varied. What
-    retention makes of cycles is idle while none but the rated one is required."""
+    """14 leaves of ecc and errors are assumed in gen4-tlc; `kind` itself is always varied. What
+    retention makes of cycles is idle while none but the rated one is required, and what iterations
+    take is idle without a real code."""
     cfg = load_preset("gen4-tlc", small_for("gen4-tlc"))
     ours = [x.key for x in cfg.assumed() if x.key.startswith(("errors.", "ecc."))]
-    assert {"errors.kind", "ecc.decode", "ecc.encode"} < set(ours) and len(ours) == 13
-    idle = set(ours) - {"errors.kind", "ecc.decode", "ecc.encode"}
+    assert {"errors.kind", "ecc.decode", "ecc.encode"} < set(ours) and len(ours) == 14
+    coded = {"ecc.ldpc_iteration", "energy.ecc_decoder"}
+    idle = (set(ours) | coded) - {"errors.kind", "ecc.decode", "ecc.encode"}
     classes = {"flash.rated_retention", "flash.cycles_3_months", "flash.cycles_3_days"}
     assert set(unfelt(cfg)) == idle | classes
-    assert set(unfelt(cfg.replace({"errors.kind": "model"}))) == classes
+    real = {"errors.kind": "model", "ecc.code": "ldpc"}
+    assert set(unfelt(cfg.replace({"errors.kind": "model"}))) == classes | coded
+    assert not set(unfelt(cfg.replace(real))) & coded
     assert set(unfelt(cfg.replace({"flash.retention": "3 days"}))) == idle
     c = compare(traces.load("mlp-fp16"), cfg.replace({"errors.kind": "model"}), steps=1)
-    assert idle < {s.key for s in c.swings}
+    assert idle - coded < {s.key for s in c.swings}
 
 
 @pytest.mark.one_in(5, start=4)
@@ -372,6 +376,7 @@ def test_the_headline_names_the_widest(capsys, tmp_path):
     assert f"; {len(idle)} constants have no effect because errors.kind = none" in " ".join(
         table.split()
     )
+    assert "because ecc.code" not in table  # each constant counts once
 
 
 def test_a_sample_in_which_nothing_is_pipelined_says_so():

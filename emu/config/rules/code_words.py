@@ -45,6 +45,17 @@ def bch_degree(word_bytes: int, t: int) -> int | None:
     return None
 
 
+def _bch_errors_that_fit(key: str, word_bytes: int, words: int, room: int) -> str:
+    """Say how many wrong bits, the value of ``key``, BCH codes correct whose check bytes fit
+    ``room`` bytes, those of ``words`` code words of ``word_bytes``."""
+    fits = [
+        t
+        for t in range(1, MOST_BCH_ERRORS + 1)
+        if (m := bch_degree(word_bytes, t)) and words * bch_check_bytes(m, t) <= room
+    ]
+    return f"{key} up to {fits[-1]} fit" if fits else "no code fits"
+
+
 def ldpc_check_bytes(circulant: int) -> int:
     """Return the check bytes of the LDPC code with the CRC."""
     return CRC_BYTES + LDPC_ROWS * circulant // 8
@@ -78,16 +89,13 @@ def _bch_fits(config: Tree) -> bool:
 def _most_bch_errors(config: Tree) -> str:
     """Say what fits the spare area."""
     word, room = config.ecc.codeword_bytes, spare_of_word(config)
-    fits = [
-        t
-        for t in range(1, MOST_BCH_ERRORS + 1)
-        if (m := bch_degree(word, t)) is not None and bch_check_bytes(m, t) <= room
-    ]
     needed = bch_degree(word, config.ecc.correctable_bits)
     assert needed is not None
     size = bch_check_bytes(needed, config.ecc.correctable_bits)
-    most = f"ecc.correctable_bits up to {fits[-1]} fit" if fits else "no code fits"
-    return f"a code word has {size} check bytes and {room} bytes of the spare area; {most}"
+    return (
+        f"a code word has {size} check bytes and {room} bytes of the spare area; "
+        + _bch_errors_that_fit("ecc.correctable_bits", word, 1, room)
+    )
 
 
 def _no_bch(config: Tree) -> str:
@@ -114,15 +122,9 @@ def _no_die_code(config: Tree) -> str:
     """Say which BCH codes fit the pages of the dies."""
     pe, flash = config.pe, config.flash
     word, words = pe.ecc_codeword_bytes, flash.page_bytes // pe.ecc_codeword_bytes
-    fits = [
-        t
-        for t in range(1, MOST_BCH_ERRORS + 1)
-        if (m := bch_degree(word, t)) and words * bch_check_bytes(m, t) <= flash.spare_bytes
-    ]
-    most = f"up to {fits[-1]} fit" if fits else "no code of such words fits"
     return (
-        f"the code on the die is a BCH code whose check bytes are in flash.spare; "
-        f"pe.ecc_correctable_bits {most}"
+        "the code on the die is a BCH code whose check bytes are in flash.spare; "
+        + _bch_errors_that_fit("pe.ecc_correctable_bits", word, words, flash.spare_bytes)
     )
 
 

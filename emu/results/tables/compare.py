@@ -28,7 +28,7 @@ from ondie.emu.analysis.result_json import (
     seconds,
     update_speedup,
 )
-from ondie.emu.analysis.sensitivity import IDLE_KEYS, sample_params, unfelt
+from ondie.emu.analysis.sensitivity import idle_rules, sample_params, unfelt
 from ondie.emu.analysis.step_budget import target_table, verdicts
 from ondie.emu.config.config import Config
 from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
@@ -351,11 +351,13 @@ def _swings(c: Comparison) -> Table:
         notes.append(f"{len(rest)} more constants change either ratio by at most {most - 1:.1%}")
         if fails := sum(swing.fails for swing in rest):
             notes.append(f"for {fails} of these, a path cannot run at one end of the range")
-    idle = unfelt(c.cfg)
-    for rule in IDLE_KEYS:
-        covered = sum(rule.covers(key) for key in idle)
+    idle = set(unfelt(c.cfg))
+    for rule in idle_rules(c.cfg):
+        covered = {key for key in idle if rule.covers(key)}  # each counts with one rule
+        idle -= covered
         if covered:
-            notes.append(f"{covered} constants have no effect because {rule.key} = {rule.value}")
+            reason = f"{rule.key} = {rule.value}"
+            notes.append(f"{len(covered)} constants have no effect because {reason}")
     path = (PipelinedOffload if rival == PipelinedOffload.name else HostOffload)(
         c.cfg, c.trace, c.options
     )
