@@ -165,7 +165,7 @@ class Cluster:
         if self.way.own_user:
             namespaces.become_root()
         namespaces.sweep()
-        namespaces.check_free(self.request.network)
+        namespaces.check_store(self.request.network)
         self._undo.callback(namespaces.sweep, self.pid)
 
     def _drive_device(self, number: int) -> Device:

@@ -107,7 +107,7 @@ def _remove(kind: str, *words: str) -> None:
             raise
 
 
-def check_free(network: ipaddress.IPv4Network) -> None:
+def check_store(network: ipaddress.IPv4Network) -> None:
     """Raise InputError if this host has addresses or routes in ``network``."""
     for row in json.loads(run("-j", "-4", "route", "show", "table", "all") or "[]"):
         where = row.get("dst", "default")

@@ -94,7 +94,7 @@ def _devices(
 ) -> tuple[Device, Device]:
     """Make both devices. Raises InputError."""
     namespaces.sweep()
-    namespaces.check_free(network)
+    namespaces.check_store(network)
     undo.callback(namespaces.sweep, os.getpid())
     space = namespace_name(DRIVE, os.getpid())
     namespaces.run("netns", "add", space)

@@ -100,7 +100,7 @@ def test_a_store_in_use_is_named_at_once(capsys, folder, photo):
 
 def test_a_store_that_is_taken_at_the_start_tells_the_tuner(folder, photo, monkeypatch):
     """It was free when the command looked, or its index is damaged."""
-    monkeypatch.setattr(system, "check_free", lambda store: None)
+    monkeypatch.setattr(system, "check_store", lambda store: None)
     began = time.monotonic()
     with Shelf(folder / "store-2"), pytest.raises(InputError, match=r"store 2: .*is in use by"):
         system.run_job(folder, Infer((str(photo),)))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.live.ndpipe.distribute import send_update, take_update
+from ondie.emu.live.ndpipe.holdings import Holdings, holdings
 from ondie.emu.live.ndpipe.jobs import Train
 from ondie.emu.live.ndpipe.labels import TABLE, Labels
 from ondie.emu.live.ndpipe.pictures import CLASSES, TRAINED, crops, jpeg_file
@@ -168,6 +169,55 @@ def test_a_database_of_another_schema_is_refused(tmp_path):
         Labels(tmp_path / "none")
 
 
+def second_page_damaged(path):
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[16:18], "big")
+    data[size : 2 * size] = b"\xa5" * size
+    path.write_bytes(data)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("file", ["labels.sqlite", "store-1/index.sqlite"])
+def test_a_damaged_database_is_named(capsys, tmp_path, file):
+    """Its first page, with the schema, is good. Each command says so before anything starts."""
+    needs_extra()
+    folder = tmp_path / "system"
+    create(folder, Train(photos=60))
+    photo = tmp_path / "new.jpg"
+    photo.write_bytes(jpeg_file(np.zeros((9, 9, 3), np.uint8)))
+    data = second_page_damaged(folder / file)
+    before = sorted(folder.rglob("*"))
+    what = "a label database" if "labels" in file else "an index of photos"
+    for words in (
+        ("train", folder, "--photos", "60"), ("train", folder), ("relabel", folder),
+        ("infer", folder, photo),
+    ):  # fmt: skip
+        refused(here(capsys, "ndpipe", *words), f"{folder / file}: cannot be used as {what}: ")
+    assert (folder / file).read_bytes() == data and sorted(folder.rglob("*")) == before
+    (folder / file).unlink()
+    (folder / file).mkdir()  # what cannot be opened, even by root
+    outcome = here(capsys, "ndpipe", "relabel", folder)
+    refused(outcome, f"{folder / file}: cannot be used as {what}: unable to open database file")
+
+
+def test_damage_after_the_opening_is_named(tmp_path):
+    labels = Labels(tmp_path / "labels.sqlite", create=True)
+    labels.insert([(0, 0, 1, 2)])
+    assert holdings(tmp_path) == Holdings(0, 1, {})
+    with sqlite3.connect(tmp_path / "labels.sqlite") as base:
+        base.execute("DROP TABLE labels")
+    base.close()
+    text = "labels.sqlite: cannot be used as a label database: no such table: labels"
+    for wrong in (
+        labels.places, labels.all, labels.counts, lambda: labels.outdated(1),
+        lambda: labels.insert([(1, 0, 1, 2)]), lambda: labels.replace(1, [(0, 1)]),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=text):
+            wrong()
+    labels.close()
+    assert holdings(tmp_path) is None
+
+
 def test_three_stores_one_of_which_is_killed(capsys, tmp_path):
     """Train, new photos, relabel, and what is refused, in one system: each start takes seconds."""
     needs_extra()
@@ -199,7 +249,9 @@ def test_three_stores_one_of_which_is_killed(capsys, tmp_path):
     assert outcome.code == 0, outcome.err
     found = json.loads(outcome.out)
     assert (found["outdated"], found["replaced"], found["left"]) == (120, 120, 0)
-    assert set(found["wire"]) == {"HELLO", "LABELS", "END"}
+    update = {"RESUME", "APPLIED"}  # of the store that was killed
+    assert set(found["wire"]) == {"HELLO", "LABELS", "END", *update}
+    assert found["wire"]["APPLIED"]["frames"] == found["updates"]["one delta"] == 1
     assert found["wire"]["LABELS"]["body"] == 12 * (120 + 2)
     every = labels.all()
     assert len(every) == 121 and {version for _, version in every.values()} == {1}

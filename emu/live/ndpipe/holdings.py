@@ -28,12 +28,12 @@ def holdings(folder: Path) -> Holdings | None:
     """Return what the system in ``folder`` holds; None if there is no system that can be read."""
     try:
         labels = Labels(folder / "labels.sqlite")
+        try:
+            photos, by_version = labels.counts()
+        finally:
+            labels.close()
     except InputError:
         return None
-    try:
-        photos, by_version = labels.counts()
-    finally:
-        labels.close()
     return Holdings(count_versions(folder), photos, by_version)
 
 

@@ -7,7 +7,6 @@ or which store has which photo (labels.py). Source: this project.
 from __future__ import annotations
 
 import io
-import sqlite3
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ondie.emu.drive import Drive
+from ondie.emu.live.ndpipe.database import Database
 from ondie.emu.nand.store_folder import StoreFolder
 from ondie.emu.units import InputError
 
@@ -33,28 +33,20 @@ class Shelf:
     """Photos in ``folder``: ``drive/`` has the stored pages, ``index.sqlite`` the places.
 
     A context manager. Raises InputError for a folder that cannot be used: its drive is in use or
-    damaged, or the index is no index. ``create``: make both, in a folder that has neither.
+    damaged, or the index is no index or damaged, which the methods notice, too. ``create``: make
+    both, in a folder that has neither.
     """
 
     def __init__(self, folder: Path, create: bool = False) -> None:
-        path = folder / "index.sqlite"
-        if not create and not path.is_file():
-            raise InputError(f"{path}: no such index of photos")
-        folder.mkdir(parents=True, exist_ok=True)
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            _index(folder).close()  # before the drive, which takes time
         self.drive = Drive(DEVICE, True, store=folder / "drive")
-        self._index = sqlite3.connect(path)
         try:
-            if create:
-                with self._index:
-                    self._index.execute(TABLE)
-            found = self._index.execute("SELECT sql FROM sqlite_master WHERE name = 'photos'")
-            if found.fetchone() != (TABLE,):
-                raise InputError(f"{path}: is not the index of a store")
-        except sqlite3.DatabaseError as error:
-            self.__exit__()
-            raise InputError(f"{path}: cannot be used as an index of photos: {error}") from error
+            self._index = _index(folder, create)
         except InputError:
-            self.__exit__()
+            self.drive.close()
             raise
 
     def __enter__(self) -> Shelf:
@@ -65,13 +57,13 @@ class Shelf:
         self.drive.close()
 
     def __len__(self) -> int:
-        (count,) = self._index.execute("SELECT count(*) FROM photos").fetchone()
+        ((count,),) = self._index.rows("SELECT count(*) FROM photos")
         return int(count)
 
     def add(self, photos: Iterable[tuple[int, bytes]]) -> None:
         """Store JPEG files (number, bytes); they are in the index once they are on flash."""
         size = self.drive.block_bytes
-        (end,) = self._index.execute("SELECT max(offset + bytes) FROM photos").fetchone()
+        ((end,),) = self._index.rows("SELECT max(offset + bytes) FROM photos")
         start = -(-(end or 0) // size) * size
         rows, whole = [], bytearray()
         for number, data in photos:
@@ -81,18 +73,15 @@ class Shelf:
         for at in range(0, len(whole), step):
             self.drive.write(start + at, bytes(whole[at : at + step]))
         self.drive.flush()
-        with self._index:
-            self._index.executemany("INSERT OR REPLACE INTO photos VALUES (?, ?, ?, ?)", rows)
+        self._index.write("INSERT OR REPLACE INTO photos VALUES (?, ?, ?, ?)", rows)
 
     def jpeg(self, number: int) -> bytes:
         """Return the JPEG file of a photo. Raises InputError if the store does not have it or it
         has other bytes than were stored."""
-        found = self._index.execute(
-            "SELECT offset, bytes, crc FROM photos WHERE photo = ?", (number,)
-        ).fetchone()
-        if found is None:
+        found = self._index.rows("SELECT offset, bytes, crc FROM photos WHERE photo = ?", (number,))
+        if not found:
             raise InputError(f"photo {number}: this store does not have it")
-        offset, size, crc = found
+        ((offset, size, crc),) = found
         unit = self.drive.block_bytes
         data = self.drive.read(offset, -(-size // unit) * unit)[:size].tobytes()
         if zlib.crc32(data) != crc:
@@ -100,9 +89,26 @@ class Shelf:
         return data
 
 
-def check_free(folder: Path) -> None:
-    """Raise InputError if the drive of the store in ``folder`` is in use or cannot be opened."""
+def _index(folder: Path, create: bool = False) -> Database:
+    """Return the index of the store in ``folder``. Raises InputError if it cannot be used."""
+    path = folder / "index.sqlite"
+    if not create and not path.exists():
+        raise InputError(f"{path}: no such index of photos")
+    index = Database(path, "an index of photos", (TABLE,) if create else ())
+    try:
+        if index.table("photos") != TABLE:
+            raise InputError(f"{path}: is not the index of a store")
+    except InputError:
+        index.close()
+        raise
+    return index
+
+
+def check_store(folder: Path) -> None:
+    """Raise InputError if the drive of the store in ``folder`` is in use or cannot be opened, or if
+    its index cannot be used."""
     StoreFolder.look(folder / "drive", lock=True).close()
+    _index(folder).close()
 
 
 def pillow() -> Any:

@@ -27,7 +27,7 @@ from ondie.emu.live.ndpipe import kept_models, network
 from ondie.emu.live.ndpipe.jobs import Job, Train
 from ondie.emu.live.ndpipe.labels import Labels
 from ondie.emu.live.ndpipe.pictures import CLASSES, HELD_OUT, TRAINED, crops
-from ondie.emu.live.ndpipe.shelf import Shelf, check_free, decoded, pillow
+from ondie.emu.live.ndpipe.shelf import Shelf, check_store, decoded, pillow
 from ondie.emu.live.ndpipe.store_process import Place, run_store
 from ondie.emu.live.ndpipe.tuner import run_tuner
 from ondie.emu.live.ndpipe.wire import BATCH
@@ -127,7 +127,7 @@ def run_job(folder: Path, job: Job) -> dict[str, Any]:
     if not stores:
         raise InputError(f"{folder}: has no stores")
     for store in stores.values():
-        check_free(store)
+        check_store(store)
     if (folder / kept_models.NAME).exists():
         kept_models.read_models(folder, len(network.model_bytes(network.network(0))))
     context = multiprocessing.get_context("forkserver")

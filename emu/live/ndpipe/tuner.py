@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -54,8 +53,6 @@ def run_tuner(pipe: Any, folder: Path, stores: int, token: str, job: Job) -> Non
             pipe.send(("begun", None))
             pipe.send(("result", tuner.run(job)))
             return
-        except sqlite3.Error as error:
-            text = f"{folder / 'labels.sqlite'}: {error}"
         except (InputError, OSError) as error:
             text = str(error)
         with suppress(OSError):  # the command has gone

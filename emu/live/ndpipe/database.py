@@ -1,0 +1,73 @@
+"""SQLite files of the live system: open them, and name the file in every error.
+
+Owns the check of a file and its table, and the errors. Does not own tables (labels.py, shelf.py).
+Source: SQLite's documentation of PRAGMA quick_check and of result codes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ondie.emu.units import InputError
+
+WAIT_S = 30.0
+"""Longest time in which another process may write."""
+
+
+class Database:
+    """The file ``path``, ``what`` it is (for errors), and ``create``: statements that make it.
+
+    Raises InputError, here and later, if SQLite cannot read or write the file, such as for one that
+    is no database or damaged; it stays as it is.
+    """
+
+    def __init__(self, path: Path, what: str, create: Sequence[str] = ()) -> None:
+        self.path, self.what = path, what
+        with self._named():
+            self._base = sqlite3.connect(path, timeout=WAIT_S)
+        try:
+            with self._named():
+                with self._base:
+                    for statement in create:
+                        self._base.execute(statement)
+                (found,) = self._base.execute("PRAGMA quick_check(1)").fetchone()
+        except InputError:
+            self._base.close()
+            raise
+        if found != "ok":
+            self._base.close()
+            raise InputError(f"{path}: cannot be used as {what}: {' '.join(found.split())}")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Turn errors of SQLite in this context into InputError."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise InputError(f"{self.path}: cannot be used as {self.what}: {error}") from error
+
+    def rows(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        with self._named():
+            return self._base.execute(text, values).fetchall()
+
+    def write(self, text: str, rows: Sequence[Sequence[object]]) -> int:
+        """Execute a statement for each of the rows of values, all or none; return the number of
+        rows that it has changed."""
+        with self._named(), self._base:
+            before = self._base.total_changes
+            self._base.executemany(text, rows)
+            return self._base.total_changes - before
+
+    def table(self, name: str) -> str | None:
+        """Return the statement that created a table; None without one."""
+        found = self.rows("SELECT sql FROM sqlite_master WHERE name = ?", (name,))
+        return found[0][0] if found else None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._base.close()
