@@ -29,13 +29,18 @@ def write_versions(folder: Path, versions: Versions) -> None:
 
 def read_models(folder: Path, size: int) -> np.ndarray:
     """Return the models of ``folder``, uint8[versions, size]. Raises InputError if the file cannot
-    be read, is damaged, or has models of another size."""
+    be read, is damaged or of an earlier version, or has models of another size."""
     path = folder / NAME
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     text = data[:-DIGEST_BYTES]
+    if _is_array(data):
+        raise InputError(
+            f"{path}: has no checksum, as those of an earlier version of ondie; train in a new "
+            "folder"
+        )
     if digest(text) != data[-DIGEST_BYTES:]:
         raise InputError(
             f"{path}: is damaged, its checksum does not match; restore it, or train in a new folder"
@@ -47,6 +52,16 @@ def read_models(folder: Path, size: int) -> np.ndarray:
             "models of this network"
         )
     return models
+
+
+def _is_array(data: bytes) -> bool:
+    """Return True if the file is what numpy.save writes, and nothing follows."""
+    file = io.BytesIO(data)
+    try:
+        np.load(file)
+    except (ValueError, EOFError):
+        return False
+    return not file.read(1)
 
 
 def count_versions(folder: Path) -> int:
