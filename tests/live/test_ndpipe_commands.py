@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.cli.ending import Terminated, effect_of_interruption, interruption
-from ondie.emu.live.ndpipe import holdings, kept_models, shelf, system
+from ondie.emu.live.ndpipe import holdings, kept_models, shelf, system, tuner
 from ondie.emu.live.ndpipe.jobs import Infer, Train
 from ondie.emu.live.ndpipe.labels import Labels
 from ondie.emu.live.ndpipe.shelf import Shelf
@@ -61,10 +61,16 @@ def photo(tmp_path):
 
 
 def test_inference_stores_and_labels(capsys, folder, photo):
-    """The photo is in two stores, byte for byte, with the label that the model gives it."""
+    """The photo is in two stores, byte for byte, with the label that the model gives it. A damaged
+    model of a store is sent anew."""
+    for store, data in ((0, b"abc"), (1, b"abc" + bytes(1000))):
+        (folder / f"store-{store}" / "model").write_bytes(data)
+    path = folder / "store-2" / "model"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
     outcome = here(capsys, "ndpipe", "infer", folder, photo, photo, "--json", "-")
     assert outcome.code == 0, outcome.err
     found = json.loads(outcome.out)
+    assert found["updates"] == {"full model": 3}
     names, numbers, given = zip(*found["labels"], strict=True)
     assert names == (str(photo),) * 2 and numbers == (60, 61) and given[0] == given[1]
     labels = Labels(folder / "labels.sqlite")
@@ -124,19 +130,19 @@ def test_a_store_that_dies_at_its_start_is_named():
     bad.join(), good.join()
 
 
-@pytest.mark.parametrize("at", [0, 100, 200, -1, -17])
-def test_damaged_versions_are_one_line(capsys, folder, at):
-    data = bytearray((folder / "versions.npy").read_bytes())
-    data[at] ^= 1
-    (folder / "versions.npy").write_bytes(data)
-    outcome = here(capsys, "ndpipe", "train", folder, *SHORT)
-    refused(outcome, "versions.npy: is damaged, its checksum does not match")
-    assert (folder / "versions.npy").read_bytes() == data
-    data[at] ^= 1
-    (folder / "versions.npy").write_bytes(data[:-16])  # numpy.load reads it, and earlier versions
+def test_damaged_versions_are_one_line(capsys, folder):
+    good = (folder / "versions.npy").read_bytes()
+    for at in (0, 100, 200, -1, -17):
+        data = bytearray(good)
+        data[at] ^= 1
+        (folder / "versions.npy").write_bytes(data)
+        outcome = here(capsys, "ndpipe", "train", folder, *SHORT)
+        refused(outcome, "versions.npy: is damaged, its checksum does not match")
+        assert (folder / "versions.npy").read_bytes() == data
+    (folder / "versions.npy").write_bytes(good[:-16])  # numpy.load reads it, and earlier versions
     outcome = here(capsys, "ndpipe", "relabel", folder)
     refused(outcome, "versions.npy: has no checksum", "an earlier version of ondie; train in a new")
-    (folder / "versions.npy").write_bytes(data[:90])
+    (folder / "versions.npy").write_bytes(good[:90])
     refused(here(capsys, "ndpipe", "relabel", folder), "versions.npy: is damaged")
     (folder / "versions.npy").unlink()
     (folder / "versions.npy").mkdir()
@@ -151,15 +157,6 @@ def test_versions_of_another_network_are_refused(tmp_path):
     assert kept_models.count_versions(tmp_path) == 2
     with pytest.raises(InputError, match=r"has uint8\[2, 8\]; must be uint8\[versions, 9\]"):
         kept_models.read_models(tmp_path, 9)
-
-
-def test_a_damaged_model_of_a_store_is_sent_anew(capsys, folder):
-    for store, data in ((0, b"abc"), (1, b"abc" + bytes(1000))):
-        (folder / f"store-{store}" / "model").write_bytes(data)
-    path = folder / "store-2" / "model"
-    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
-    outcome = here(capsys, "ndpipe", "relabel", folder, "--json", "-")
-    assert json.loads(outcome.out)["updates"] == {"full model": 3}
 
 
 @pytest.mark.parametrize(
@@ -186,22 +183,20 @@ def test_options_that_agree_are_taken(made):
     ("module", "text"),
     [("PIL", "Pillow is not installed"), ("torch", "torch is not installed")],
 )
-def test_a_missing_package_is_named_with_its_extra(
-    capsys, folder, photo, monkeypatch, module, text
-):
+def test_a_missing_package_is_named_with_its_extra(capsys, made, photo, monkeypatch, module, text):
     monkeypatch.setitem(sys.modules, module, None)
-    before = sorted(folder.rglob("*"))
-    for words in (("infer", folder, photo), ("train", folder.parent / "new"), ("relabel", folder)):
+    before = sorted(made.rglob("*"))
+    for words in (("infer", made, photo), ("train", made.parent / "new"), ("relabel", made)):
         outcome = here(capsys, "ndpipe", *words)
         refused(outcome, f"{text}; install it with: pip install 'ondie[train]'")
-    assert sorted(folder.rglob("*")) == before and not (folder.parent / "new").exists()
+    assert sorted(made.rglob("*")) == before and not (made.parent / "new").exists()
 
 
-def test_photos_that_cannot_be_taken(capsys, folder, tmp_path):
+def test_photos_that_cannot_be_taken(capsys, made, tmp_path):
     large = tmp_path / "large.jpg"
     with large.open("wb") as file:
         file.truncate(MOST_JPEG + 1)
-    outcome = here(capsys, "ndpipe", "infer", folder, large)
+    outcome = here(capsys, "ndpipe", "infer", made, large)
     refused(outcome, "large.jpg: 67,108,865 bytes; a photo may have at most 67,108,864")
 
 
@@ -214,13 +209,14 @@ def children(pid):
     return mine + [each for child in mine for each in children(child)]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("number", "processes"),
     [
         (signal.SIGTERM, 0),
-        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.soak),
-        pytest.param(signal.SIGTERM, 6, marks=pytest.mark.soak),
-        pytest.param(signal.SIGKILL, 6, marks=pytest.mark.soak),
+        (signal.SIGTERM, 1),
+        (signal.SIGTERM, 6),
+        (signal.SIGKILL, 6),
     ],
 )
 def test_a_signal_ends_all_processes(tmp_path, number, processes):
@@ -247,6 +243,39 @@ def test_a_signal_ends_all_processes(tmp_path, number, processes):
     text = f"ondie: ended by SIGTERM; {folder} was created with 60 photos"
     assert err.decode().strip() == (text if number == signal.SIGTERM else "")
     assert [path.name for path in tmp_path.iterdir()] == ["system"]
+
+
+def test_signals_wait_for_the_start_of_a_process():
+    """All that come are one, which comes when the process has started; the handlers return."""
+    came, started = [], []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    ours = signal.getsignal(signal.SIGTERM)
+    try:
+        with system._signals_held():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.raise_signal(number)
+            started.append(list(came))
+        assert started == [[]] and came == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is ours
+        with pytest.raises(KeyboardInterrupt), system._signals_held():
+            signal.raise_signal(signal.SIGINT)
+            started.append(list(came))
+        assert len(started) == 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_tuner_whose_command_has_gone_is_silent(made, monkeypatch):
+    """It can send neither its port nor why it ends."""
+    monkeypatch.setattr(tuner, "end_with_parent", lambda: None)
+    before = signal.getsignal(signal.SIGINT)
+    ours, theirs = get_context("spawn").Pipe()
+    ours.close()
+    try:
+        tuner.run_tuner(theirs, made, 3, "t", Infer(()))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    theirs.close()
 
 
 def test_what_was_written_is_counted(folder):
