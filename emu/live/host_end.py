@@ -66,6 +66,9 @@ class Port:
         self.relay.open()
         self.pump()
 
+    busy = False
+    """Another thread talks to the controller."""
+
     @property
     def gone(self) -> str:
         """Why nothing passes any more; "": it does."""

@@ -12,7 +12,10 @@ controller posts for it. The status command meets none.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, fields
@@ -77,7 +80,9 @@ class Faults:
         return faults
 
     def __str__(self) -> str:
-        return ",".join(f"{each.name}={getattr(self, each.name):g}" for each in fields(self))
+        shares = [f"{each.name}={getattr(self, each.name):g}" for each in fields(self)
+                  if each.name != "seed"]  # fmt: skip
+        return ",".join([*shares, f"seed={self.seed}"])
 
 
 def _number(key: str, value: str, option: str) -> float:
@@ -210,6 +215,11 @@ class FaultyQueue:
                 found += [each] * times
         return found + [each for each in self._up.due() if isinstance(each, Completion)]
 
+    def drain(self) -> None:
+        """Forget that there may be completions."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fileno(), 8)
+
     def reset(self) -> None:
         """Reset the controller. Raises InputError."""
         self._queue.reset()
@@ -237,19 +247,41 @@ def lost_ps(form: Format, cost: TunnelCost | None) -> int:
 class FaultyPort(Port):
     """A drive's tunnel at the host behind a queue with faults. ``timeout_ps``: time after which a
     command is taken for lost (:func:`lost_ps`). ``take_over``: close a tunnel that another relay
-    has left open. :meth:`tick` must be called every TURN_MS."""
+    has left open. :meth:`tick` must be called every TURN_MS.
+
+    A reset has a thread of its own, because a drive may be silent for long. Until it has ended,
+    commands wait.
+    """
 
     def __init__(
         self, queue: FaultyQueue, form: Format, address: bytes, timeout_ps: int,
         take_over: bool = False,
     ) -> None:  # fmt: skip
         self.faulty = queue
+        self._resetting: threading.Thread | None = None
+        self._failed = ""
+        """Why the controller was not reset."""
         super().__init__(queue, form, address, take_over, range(COPIES.start), timeout_ps)
+
+    def pump(self) -> None:
+        """Submit the commands that may be submitted now."""
+        if not self.busy:
+            super().pump()
+
+    def work(self) -> list[Data]:
+        """Handle completions; see Port.work."""
+        if self.busy:
+            self.faulty.drain()
+            return []
+        return super().work()
 
     def tick(self) -> None:
         """Take commands for lost, and reset the controller if that is due: by chance, or because
         the identifiers of lost commands are missing. :meth:`work` must follow."""
         if self.gone:
+            return
+        if self._resetting is not None:
+            self._end_reset(self._resetting)
             return
         self.relay.tick(time.monotonic_ns() * PS_PER_NS)
         needed = 2 * self.relay.form.outstanding + 1
@@ -257,11 +289,25 @@ class FaultyPort(Port):
             self.reset()
 
     def reset(self) -> None:
-        """Reset the controller; the tunnel goes on."""
+        """Begin to reset the controller; :meth:`tick` ends it, and the tunnel goes on."""
+        self.busy = True
+        self._resetting = threading.Thread(target=self._reset, daemon=True)
+        self._resetting.start()
+
+    def _reset(self) -> None:
+        """Reset the controller; a thread does."""
         try:
             self.faulty.reset()
-        except InputError as error:
-            self._end(str(error))
+        except Exception as error:  # noqa: BLE001 - the drive is given up, whatever it is
+            self._failed = str(error) if isinstance(error, InputError) else repr(error)
+
+    def _end_reset(self, thread: threading.Thread) -> None:
+        """Go on after a reset, if it has ended."""
+        if thread.is_alive():
+            return
+        self.busy, self._resetting = False, None
+        if self._failed:
+            self._end(self._failed)
             return
         self.counts["resets"] += 1
         self.relay.reset()

@@ -3,6 +3,9 @@
 Owns the queues to the drives' controllers, and the answers to clients that ask for the status. Does
 not own packets (host_end.py), or the devices, drives and namespaces, which outlive this process
 (cluster.py). Source: none.
+
+Each drive's controller is connected by a thread, because a drive may be silent for long; all else
+belongs to one thread.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import json
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from ondie.emu.live.admin_queue import VfioAdminQueue
@@ -46,18 +51,14 @@ class Place(NamedTuple):
 
 
 class NoQueue:
-    """The queue (admin_queue.AdminQueue) of a drive that has no controller. ``why``: so."""
-
-    def __init__(self, why: str) -> None:
-        self._why = why
+    """The queue (admin_queue.AdminQueue) of a drive whose controller is not connected."""
 
     def fileno(self) -> int:
         """Return -1, which is no descriptor."""
         return -1
 
     def submit(self, commands: list[Command]) -> None:
-        """Raise OSError."""
-        raise OSError(self._why)
+        """Drop the commands."""
 
     def completions(self) -> list[Completion]:
         """Return none."""
@@ -68,8 +69,8 @@ class Relay:
     """The relay between ``device`` and the drives. :meth:`run` is its loop.
 
     ``sockets``: of the drives' controllers. ``control``: listens for clients that want the status.
-    ``capture``: of the packets of the device. A drive that does not answer is given up, but by the
-    first relay, which raises InputError.
+    ``capture``: of the packets of the device. A drive that does not answer for 10 s is given up,
+    and the others do not wait for it; but the first relay raises InputError (:meth:`await_open`).
     """
 
     def __init__(
@@ -82,33 +83,56 @@ class Relay:
         self._ending = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._clients: list[tuple[socket.socket, float]] = []
         self._queues: list[VfioAdminQueue] = []
+        self._connected: SimpleQueue[tuple[int, socket.socket, VfioAdminQueue | str]]
+        self._connected = SimpleQueue()
+        """Number of a drive, its socket, and its queue, or why there is none."""
+        self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Readable when something was connected."""
         self._faulty: list[FaultyPort] = []
         self._poll = select.poll()
         self._by_queue: dict[int, Port] = {}
         self._by_socket: dict[int, Port] = {}
         self._reads = True
         self.host = HostEnd(device, request.address(-1).packed, capture)
-        for each in (self._ending, control, device):
+        for each in (self._ending, self._news, control, device):
             self._poll.register(each, select.POLLIN)
         for number, near in enumerate(sockets):
             self._add(number, near)
 
     def _add(self, number: int, near: socket.socket) -> None:
-        """Add drive ``number``, whose controller is behind ``near``. Raises InputError."""
+        """Add drive ``number``, whose controller is behind ``near``, and connect to that."""
+        self.host.add(Port(NoQueue(), self.request.form, self.request.address(number).packed))
+        threading.Thread(target=self._connect, args=(number, near), daemon=True).start()
+
+    def _connect(self, number: int, near: socket.socket) -> None:
+        """Connect to the controller of a drive; a thread does."""
+        found: VfioAdminQueue | str
         try:
-            queue = VfioAdminQueue(near, self.request.form.payload)
-        except InputError as error:
-            if not self._again:
-                raise
+            found = VfioAdminQueue(near, self.request.form.payload)
+        except Exception as error:  # noqa: BLE001 - the drive is given up, whatever it is
+            found = str(error) if isinstance(error, InputError) else repr(error)
+        self._connected.put((number, near, found))
+        os.eventfd_write(self._news, 1)
+
+    def _take_connected(self) -> None:
+        """Open the tunnels of the drives that were connected; give up those that were not."""
+        for _ in range(os.eventfd_read(self._news)):
+            number, near, found = self._connected.get()
             address = self.request.address(number).packed
-            self.host.add(Port(NoQueue(str(error)), self.request.form, address))
-            return
-        self._queues.append(queue)
-        port = self._port(queue, number)
-        self.host.add(port)
-        self._by_queue[queue.fileno()] = self._by_socket[near.fileno()] = port
-        self._poll.register(queue, select.POLLIN)
-        self._poll.register(near, select.POLLIN)
+            before = self.host.ports[address]
+            if isinstance(found, str):
+                before.gone = found
+                continue
+            self._queues.append(found)
+            port = self._port(found, number)
+            port.counts["dropped"] = before.counts["dropped"]
+            del self.host.ports[address]
+            self.host.add(port)
+            self._by_queue[found.fileno()] = self._by_socket[near.fileno()] = port
+            self._poll.register(found, select.POLLIN)
+            self._poll.register(near, select.POLLIN)
+            if self._clients:
+                port.ask()
 
     def _port(self, queue: VfioAdminQueue, number: int) -> Port:
         """Return the tunnel of drive ``number``, whose controller is behind ``queue``."""
@@ -166,13 +190,15 @@ class Relay:
         for fd, _ in self._poll.poll(wait_ms):
             if fd == self._ending:
                 return False
-            if (port := self._by_queue.get(fd)) is not None:
+            if fd == self._news:
+                self._take_connected()
+            elif (port := self._by_queue.get(fd)) is not None:
                 host.work(port)
             elif host.device is not None and fd == host.device.fileno():
                 host.take()
             elif fd == self._control.fileno():
                 self._accept()
-            elif (port := self._by_socket.get(fd)) is not None:
+            elif (port := self._by_socket.get(fd)) is not None and not port.busy:
                 port.gone = port.gone or "the drive has gone"
                 self._poll.unregister(fd)
         for faulty in self._faulty:
@@ -209,7 +235,8 @@ class Relay:
         host, request, way = self.host, self.request, self.place.way
         networks = way.device != "relay"
         drives = []
-        for number, port in enumerate(host.ports.values()):
+        for number in range(request.drives):
+            port = host.ports[request.address(number).packed]
             found: dict[str, int | str] = {
                 "address": str(request.address(number)),
                 "others": str(request.others(way, number)),

@@ -1,8 +1,10 @@
 """Do TCP streams stay correct when commands and completions of the tunnel are lost, repeated and
 reordered, and controllers are reset, on a live cluster?"""
 
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -12,9 +14,10 @@ from ondie.emu.cli.main import commands
 from ondie.emu.config.config import load_preset
 from ondie.emu.live import inject, processes
 from ondie.emu.live.admin_queue import STATUS_CID
-from ondie.emu.live.inject import COPIES, Faults, FaultyQueue
+from ondie.emu.live.inject import COPIES, Faults, FaultyPort, FaultyQueue
 from ondie.emu.live.request import Request
 from ondie.emu.nvme import wire
+from ondie.emu.nvme.tunnel.framing import Format
 from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
 from ondie.emu.units import InputError
 from tests.live.processes import alone
@@ -40,6 +43,7 @@ def check_once(found: dict) -> None:
         assert drive["dropped"] == drive["drive_dropped"] == drive["drive_refused"] == 0
 
 
+FORM = Format(4096, 4, 1500, notify="hold")
 ENDS = ((1, -1), (0, 1))
 
 
@@ -116,6 +120,21 @@ class Far:
         self.resets += 1
 
 
+class Silent(Far):
+    """One that completes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.near, self.far = socket.socketpair()
+        self.near.setblocking(False)
+
+    def fileno(self) -> int:
+        return self.near.fileno()
+
+    def completions(self):
+        return []
+
+
 def command(cid: int) -> Command:
     return Command(Sqe(wire.TUNNEL_SEND, cid=cid, cdw14=cid).pack(), bytes([cid]))
 
@@ -170,6 +189,11 @@ def test_a_copy_has_what_the_command_has_and_none_is_made_without_an_identifier(
     assert any(each.sqe[2] in COPIES for each in far.got)
 
 
+def test_faults_are_spelled_as_they_were_given():
+    text = "loss=0.01,duplicate=0,reorder=0.05,reset=0.0001,seed=4294967295"
+    assert str(Faults.of(text)) == text
+
+
 def test_the_status_command_meets_no_fault():
     far = Far()
     queue = FaultyQueue(far, Faults.of("loss=0.5"), 0)
@@ -189,6 +213,46 @@ def test_a_reset_forgets_what_is_delayed():
     time.sleep(2 * inject.MOST_DELAY_S)
     queue.submit([])
     assert far.got == queue.completions() == []
+
+
+def test_a_reset_of_a_silent_drive_holds_up_nobody(monkeypatch):
+    """Commands and questions wait until the reset has ended, and then go on."""
+    far, may_end = Silent(), threading.Event()
+    monkeypatch.setattr(far, "reset", lambda: may_end.wait(20.0))
+    port = FaultyPort(FaultyQueue(far, Faults.of("reset=0.5"), 0), FORM, bytes(4), 10**12)
+    opening = len(far.got)
+    assert opening == 1
+    port.reset()
+    for _ in range(3):
+        port.tick()
+        port.ask()
+        assert port.busy and port.work() == [] and len(far.got) == opening
+    may_end.set()
+    deadline = time.monotonic() + 20.0
+    while port.busy:
+        assert time.monotonic() < deadline
+        port.tick()
+    port.pump()
+    again = [Sqe.unpack(each.sqe).opcode for each in far.got[opening:]]
+    assert again == [wire.TUNNEL, wire.TUNNEL_RECEIVE]  # the open, and the question
+    assert port.report()["resets"] == 1 and not port.gone
+
+
+def test_a_drive_that_answers_no_reset_is_given_up(monkeypatch):
+    far = Silent()
+
+    def refuse() -> None:
+        raise InputError("controller of the tunnel: timed out")
+
+    monkeypatch.setattr(far, "reset", refuse)
+    port = FaultyPort(FaultyQueue(far, Faults.of("reset=0.5"), 0), FORM, bytes(4), 10**12)
+    port.reset()
+    deadline = time.monotonic() + 20.0
+    while not port.gone:
+        assert time.monotonic() < deadline
+        port.tick()
+    assert port.report()["state"] == "ended: controller of the tunnel: timed out"
+    assert port.report()["resets"] == 0
 
 
 # --- bad input

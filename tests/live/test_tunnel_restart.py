@@ -178,6 +178,30 @@ def test_a_relay_ends_with_its_cluster_and_a_dead_drive_stays_dead():
         wait_for("the end of all", lambda: not any(map(namespaces.start_of, rest)))
 
 
+def test_a_silent_drive_holds_up_no_other_when_a_relay_starts():
+    with Running(pace="none") as cluster:
+        found = processes.status(NAME)
+        silent = found["drives"][0]["process"]
+        os.kill(silent, signal.SIGSTOP)
+        try:
+            os.kill(found["relay_process"], signal.SIGKILL)
+
+            def second_is_open() -> bool:
+                nonlocal found
+                found = processes.status(NAME)
+                return found["relay_starts"] == 2 and found["drives"][1]["state"] == "open"
+
+            wait_for("the other drive", second_is_open)
+            assert cluster.ping(-1, 1)
+            states = [each["state"] for each in processes.status(NAME)["drives"]]
+            assert states == ["opening, does not answer", "open"]  # not yet given up
+        finally:
+            os.kill(silent, signal.SIGCONT)
+        found = opened(2)
+        assert [each["state"] for each in found["drives"]] == ["open"] * 2
+        assert cluster.ping(-1, 0) and cluster.ping(0, 1)
+
+
 @pytest.mark.timeout(1800)  # as in `make soak`; it may wait for other clusters
 def test_reconnections_leave_nothing(counts):
     """Relays that are killed: the cluster and its drives have what they had."""
