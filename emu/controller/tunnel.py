@@ -236,7 +236,7 @@ STATUS_DATA = Structure(
                     ("blocks_up", "Blocks sent to the host"),
                     ("bytes_up", "Their bytes"),
                     ("packets_up", "Packets sent"),
-                    ("dropped", "Packets that are no IP and were dropped"),
+                    ("dropped", "Packets that were dropped"),
                     ("repeated", "Commands that the host has repeated"),
                     ("empty", "Receive commands that have ended without a block"),
                 )

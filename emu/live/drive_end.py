@@ -58,8 +58,13 @@ class DriveEnd:
     def _give(self, packet: Data) -> None:
         """Give a packet of the host to the drive's programs."""
         device = self._device
-        for each in carried(packet, self.tunnel.form.lead, device.lead):
-            if device.write(each) and self._capture is not None:
+        cut = carried(packet, self.tunnel.form.lead, device.lead)
+        if not cut:
+            self.tunnel.drop()
+        for each in cut:
+            if not device.write(each):
+                self.tunnel.drop()
+            elif self._capture is not None:
                 self._capture.add(each, device.lead)
 
     def _run(self) -> None:
@@ -89,6 +94,7 @@ class DriveEnd:
 
     def _lose(self, packet: Data) -> None:
         """A packet is dropped: say so to whom it matters."""
+        self.tunnel.drop()
         for each in self._device.lost(packet):
             self.tunnel.send(each)
 
@@ -99,7 +105,10 @@ class DriveEnd:
         while (packet := device.read()) is not None:
             if self._capture is not None:
                 self._capture.add(packet, device.lead)
-            for each in carried(packet, device.lead, form.lead):
+            cut = carried(packet, device.lead, form.lead)
+            if not cut:
+                self.tunnel.drop()
+            for each in cut:
                 if len(each) <= form.longest:
                     yield each
                 else:

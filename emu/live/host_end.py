@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ondie.emu.controller.tunnel import STATUS, STATUS_BYTES, STATUS_DATA
 from ondie.emu.live.admin_queue import STATUS_CID, AdminQueue
@@ -229,7 +229,7 @@ class HostEnd:
             device.restart()
         self.counts: Counter[str] = Counter()
         """Packets of the device "in" and "out", their "bytes_in" and "bytes_out", "dropped" ones:
-        no IP, no drive with the address, or refused by the kernel."""
+        no IP, a wrong header of offloads, no drive with the address, or refused by the kernel."""
         self.ports: dict[bytes, Port] = {}
 
     def add(self, port: Port) -> None:
@@ -262,7 +262,7 @@ class HostEnd:
             if port is None:
                 self._drop(packet)
                 continue
-            for each in carried(packet, lead, port.lead):
+            for each in self._carried(packet, lead, port.lead):
                 if port.send(each):
                     touched.add(port.address)
                 else:
@@ -280,7 +280,7 @@ class HostEnd:
             to = _destination(packet, lead)
             other = self.ports.get(to)
             if other is not None and other is not port:
-                for each in carried(packet, lead, other.lead):
+                for each in self._carried(packet, lead, other.lead):
                     if other.send(each):
                         port.counts["forwarded"] += 1
                         touched.add(other.address)
@@ -292,6 +292,13 @@ class HostEnd:
                 self._drop(packet)
         for address in touched:
             self.ports[address].pump()
+
+    def _carried(self, packet: Data, lead: int, wanted: int) -> Sequence[Data]:
+        """Return gso.carried of a packet; one whose header is wrong is dropped."""
+        found = carried(packet, lead, wanted)
+        if not found:
+            self.counts["dropped"] += 1
+        return found
 
     def _drop(self, packet: Data) -> None:
         """Drop a packet for nobody here."""
@@ -315,8 +322,11 @@ class HostEnd:
     def _give(self, packet: Data, lead: int) -> None:
         """Give a packet with ``lead`` bytes in front to the host."""
         device = self.device
-        for each in () if device is None else carried(packet, lead, device.lead):
-            if device is None or not device.write(each):
+        if device is None:
+            self.counts["dropped"] += 1
+            return
+        for each in self._carried(packet, lead, device.lead):
+            if not device.write(each):
                 self.counts["dropped"] += 1
                 continue
             self.counts["packets_out"] += 1

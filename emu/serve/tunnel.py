@@ -61,7 +61,8 @@ def limits_of(cost: TunnelCost) -> Format:
 
 class DriveTunnel:
     """The drive's end of a tunnel, between controllers and ``take``, which gets each packet of the
-    host in order. ``take`` must not call this object, nor wait for a thread that does.
+    host in order. ``take`` may call only ``drop`` of this object, and must not wait for a thread
+    that calls others.
 
     ``limits``: what a host may ask for. ``cost``: the time that commands take; None: none.
     ``opened``: called when a host has opened the tunnel, and what waited for an earlier one is
@@ -122,6 +123,11 @@ class DriveTunnel:
         if not more:
             self.flush()
         return sent
+
+    def drop(self) -> None:
+        """Count a packet that the drive has dropped, in either direction. ``take`` may call it."""
+        with self.lock:
+            self.commands.relay.counts["dropped"] += 1
 
     def announce(self) -> None:
         """Let the packets that were sent with ``more`` go, though none follows now."""

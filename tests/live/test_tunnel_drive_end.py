@@ -5,6 +5,7 @@ The device is a stand-in that has its packets at once. The host's end gives its 
 stand-in for a driver (test_tunnel_passthru.py).
 """
 
+import dataclasses
 import os
 import random
 import select
@@ -17,7 +18,9 @@ import pytest
 
 from ondie.emu.live import drive_end
 from ondie.emu.live.drive_end import DriveEnd
+from ondie.emu.live.gso import HEADER, NEEDS_CHECKSUM, NO_OFFLOADS
 from ondie.emu.live.host_end import HostEnd, Port
+from ondie.emu.live.network_device import Networked
 from ondie.emu.live.passthru_queue import PassthruQueue
 from ondie.emu.nvme.tunnel.framing import PS_PER_MS, Format
 from tests.live.test_tunnel_passthru import Driver
@@ -28,7 +31,7 @@ HOST, DRIVE = bytes((10, 78, 0, 1)), bytes((10, 78, 0, 2))
 END_S = 15.0
 
 
-class Burst:
+class Burst(Networked):
     """Stands for a TUN: it has packets when :meth:`fill` has given them, all at once."""
 
     def __init__(self, lead: int = 0) -> None:
@@ -62,10 +65,11 @@ class Burst:
 
 
 class Ends:
-    """A host's end and a drive's end with a device each. ``form``: what the host asks for."""
+    """A host's end and a drive's end with a device each. ``form``: what the host asks for.
+    ``leads``: bytes in front of the packets of the two devices."""
 
-    def __init__(self, form: Format = FORM, lead: int = 0) -> None:
-        self.at_host, self.at_drive = Burst(), Burst(lead)
+    def __init__(self, form: Format = FORM, leads: tuple[int, int] = (0, 0)) -> None:
+        self.at_host, self.at_drive = map(Burst, leads)
         self.drive = DriveEnd(self.at_drive, form, None)
         self.queue = PassthruQueue(
             "/dev/null", form.payload, HOLD_S, Driver(self.drive.tunnel).ioctl
@@ -97,10 +101,10 @@ class Ends:
                 self.host.work(self.port)
 
 
-def packet(rng: random.Random, size: int) -> bytes:
-    """A packet from the drive to the host."""
+def packet(rng: random.Random, size: int, source: bytes = DRIVE, target: bytes = HOST) -> bytes:
+    """A packet, by default from the drive to the host."""
     head = struct.pack(">BBHHHBBH", 0x45, 0, size, rng.randrange(1 << 16), 0, 64, 17, 0)
-    return head + DRIVE + HOST + rng.randbytes(size - 20)
+    return head + source + target + rng.randbytes(size - 20)
 
 
 @pytest.mark.parametrize("most", [1 << 16, 1 << 20])
@@ -118,3 +122,54 @@ def test_a_burst_longer_than_what_may_wait_does_not_wait_for_the_hold_time(monke
         assert time.monotonic() - began < HOLD_S / 4
         assert ends.at_host.out == burst
     assert not any(each.name == "ondie packets" for each in threading.enumerate())
+
+
+# --- packets that are dropped
+
+WRONG = HEADER.pack(NEEDS_CHECKSUM, 0, 0, 0, 24, 60000)
+"""A header of offloads whose checksum is outside of the packet."""
+GSO = dataclasses.replace(FORM, offloads=True)
+
+
+@pytest.mark.parametrize(("form", "leads"), [(FORM, (10, 10)), (GSO, (0, 0))])
+def test_a_packet_with_a_wrong_offload_header_is_counted(form, leads):
+    """With devices that have a header and a tunnel that has none, the end that takes such a packet
+    drops it; the other way round, the one that gives it. Other packets pass."""
+    rng = random.Random(2)
+    up, down = packet(rng, 500), packet(rng, 500, HOST, DRIVE)
+    with Ends(form, leads) as ends:
+        inside = bytes(form.lead)
+        if leads[0]:
+            ends.at_drive.fill([WRONG + up, NO_OFFLOADS + up])
+            ends.at_host.fill([WRONG + down, NO_OFFLOADS + down])
+            ends.host.take()
+        else:
+            ends.drive.tunnel.send(WRONG + up)
+            ends.drive.tunnel.send(inside + up)
+            assert ends.port.send(WRONG + down) and ends.port.send(inside + down)
+            ends.port.pump()
+        ends.until("packets", lambda: ends.at_host.out and ends.at_drive.out)
+        ends.port.ask()
+        ends.until("the status", lambda: ends.port.answered)
+        assert ends.at_host.out == [bytes(leads[0]) + up]
+        assert ends.at_drive.out == [bytes(leads[1]) + down]
+        assert ends.host.counts["dropped"] == 1
+        assert ends.port.report()["drive_dropped"] == 1 and not ends.port.report()["dropped"]
+
+
+def test_packets_that_the_drive_cannot_pass_on_are_counted():
+    """One is too long for the tunnel, one is refused by the kernel, and one has no tunnel."""
+    rng = random.Random(3)
+    with Ends() as ends:
+        counts = ends.drive.tunnel.commands.relay.counts
+        ends.at_drive.fill([packet(rng, 9001), packet(rng, 9000)])
+        ends.until("the packet", lambda: ends.at_host.out)
+        assert counts["dropped"] == 1
+        ends.at_drive.write = lambda packet: False
+        assert ends.port.send(packet(rng, 100, HOST, DRIVE))
+        ends.port.pump()
+        ends.until("the refusal", lambda: counts["dropped"] == 2)
+        ends.port.close()
+        ends.until("the close", lambda: ends.port.closed)
+        ends.at_drive.fill([packet(rng, 100)])
+        ends.until("the drop", lambda: counts["dropped"] == 3)

@@ -173,7 +173,8 @@ def _lines(number: int, drive: dict[str, Any]) -> list[str]:
         f"  to the host: {drive['packets_up']} packets, {drive['bytes_up']} B; "
         f"{drive['receives']} receive commands, {drive['drive_empty']} without a block; "
         f"link {drive['link_bytes_up']} B",
-        f"  dropped {drive['dropped']}, forwarded to drives {drive['forwarded']}, "
+        f"  dropped {drive['dropped']} by the host and {drive['drive_dropped']} by the drive, "
+        f"forwarded to drives {drive['forwarded']}, "
         f"repeated {drive['repeated']}, refused {drive['drive_refused']}",
         *_missing(drive),
     ]
