@@ -3,7 +3,8 @@
 Owns the measurements of `ondie bench tunnel`. Does not own the tunnel (cluster.py), the shuttle
 (shuttle.py) or the output (cli/commands/bench_run.py).
 Source: none. One connection of TCP sends for some seconds, in turns through the shuttle and the
-tunnel, so that both have the same neighbours on the machine. A share is the median over the rounds.
+tunnel, so that both have the same neighbours on the machine. All values and shares are medians over
+the rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ondie.emu.config.config import load_preset
 from ondie.emu.live import namespaces, processes
@@ -43,7 +44,8 @@ PORT = 5001
 CONDITIONS = (
     f"One connection of TCP, the drive of {PRESET} without a pace. Host: CPU time of the relay of "
     "the host, user and system, and that of the cost model with the same MTU. Both: the relay and "
-    "the drive, compared with the shuttle. The programs that send and receive are not counted."
+    "the drive, compared with the shuttle. The programs that send and receive are not counted. "
+    "Values and ratios are medians over the rounds."
 )
 """What a reader of the rows has to know."""
 SINK = f"""
@@ -107,7 +109,7 @@ class System:
             assert taker.stdout is not None
             if taker.stdout.readline() != "ready\n":
                 raise InputError(f"bench tunnel: {_last(taker)}")
-            before = [cpu_s(pid) for pid in self.pids]
+            before = [Used.of(pid) for pid in self.pids]
             giver = self.start(source, SOURCE, address, str(seconds))
             if giver.wait(RUN_S):
                 raise InputError(f"bench tunnel: {_last(giver)}")
@@ -119,7 +121,7 @@ class System:
                 if each is not None:
                     each.kill()
                     each.wait()
-        used = [(cpu_s(pid) - cpu) / size * 1e9 for pid, cpu in zip(self.pids, before, strict=True)]
+        used = [each.since() / size * 1e9 for each in before]
         into.rates.append(8 * size / took)
         into.host.append(used[0])
         into.both.append(sum(used))
@@ -131,14 +133,36 @@ def _last(process: subprocess.Popen[str]) -> str:
     return lines[-1] if lines else f"a program has ended with {process.returncode}"
 
 
-def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process, user and system, s; 0 if it has gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+class Used(NamedTuple):
+    """What a process has used until a moment."""
+
+    pid: int
+    start: int
+    """When it has started, clock ticks: another process with its number has another start."""
+    cpu: float
+    """User and system, s."""
+
+    @classmethod
+    def of(cls, pid: int) -> Used:
+        """Return what a process has used so far. Raises InputError if it has gone."""
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            fields = ["Z"]
+        if fields[0] == "Z":
+            raise InputError(f"bench tunnel: process {pid} has ended, so its CPU time is unknown; "
+                             "try again")  # fmt: skip
+        ticks = int(fields[11]) + int(fields[12])
+        return cls(pid, int(fields[19]), ticks / os.sysconf("SC_CLK_TCK"))
+
+    def since(self) -> float:
+        """Return the CPU time since then, s. Raises InputError if the process has gone."""
+        now = Used.of(self.pid)
+        if now.start != self.start:
+            raise InputError(f"bench tunnel: process {self.pid} has ended, and another one has its "
+                             "number; try again")  # fmt: skip
+        return now.cpu - self.cpu
 
 
 def usable_way() -> Way:
@@ -209,26 +233,31 @@ def rows_of(
     name: str, gso: bool, found: dict[Any, Series], model: dict[str, float]
 ) -> list[Row]:  # fmt: skip
     """Return the rows of one case. ``model``: s/GB by direction."""
-    rows = []
+    rows, median = [], statistics.median
     for ends, *_ in WAYS:
         bare, tunnel = found["shuttle", ends], found["tunnel", ends]
-        where, best = f"{name}, {ends}", max(tunnel.rates) / 1e9
-        share = statistics.median(
-            ours / others for ours, others in zip(tunnel.rates, bare.rates, strict=True)
-        )
+        where, rate = f"{name}, {ends}", median(tunnel.rates) / 1e9
+        share = _ratio(tunnel.rates, bare.rates)
         rows += [
-            Row(f"{where}: shuttle", max(bare.rates) / 1e9, "Gb/s", "itself", 1),
-            Row(f"{where}: tunnel", best, "Gb/s", "the shuttle", share),
+            Row(f"{where}: shuttle", median(bare.rates) / 1e9, "Gb/s", "itself", 1),
+            Row(f"{where}: tunnel", rate, "Gb/s", "the shuttle", share),
         ]
         if gso:
-            rows.append(Row(f"{where}: tunnel", best, "Gb/s", f"target {TARGET_GBITS:g} Gb/s",
-                            best / TARGET_GBITS))  # fmt: skip
-        host, both = min(tunnel.host), min(tunnel.both)
+            rows.append(Row(f"{where}: tunnel", rate, "Gb/s", f"target {TARGET_GBITS:g} Gb/s",
+                            rate / TARGET_GBITS))  # fmt: skip
+        host = median(tunnel.host)
         rows += [
-            Row(f"{where}: CPU, shuttle", min(bare.host), "s/GB", "itself", 1),
+            Row(f"{where}: CPU, shuttle", median(bare.host), "s/GB", "itself", 1),
             Row(f"{where}: CPU, host", host, "s/GB", f"the model, {model[ends]:.3g}",
                 host / model[ends]),
-            Row(f"{where}: CPU, both", both, "s/GB", "the shuttle",
-                both / max(min(bare.host), 1e-9)),
+            Row(f"{where}: CPU, both", median(tunnel.both), "s/GB", "the shuttle",
+                _ratio(tunnel.both, bare.host)),
         ]  # fmt: skip
     return rows
+
+
+def _ratio(ours: list[float], others: list[float]) -> float:
+    """Return the median over the rounds of one series divided by another."""
+    return statistics.median(
+        one / max(other, 1e-9) for one, other in zip(ours, others, strict=True)
+    )
