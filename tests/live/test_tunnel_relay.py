@@ -1,8 +1,10 @@
 """Does a cluster without networks carry the connections of programs through its tunnels?"""
 
+import contextlib
 import hashlib
 import ipaddress
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.live import loopback, namespaces, processes, request
 from ondie.emu.live.request import Request, Way
 from ondie.emu.units import InputError
-from tests.live.processes import Live, alone
+from tests.live.processes import Live, alone, needs_tunnels, wait_for
 from tests.live.tunnel_cluster import NAME, up
 
 PORT = 20000 + os.getpid() % 10000
@@ -61,6 +63,70 @@ def test_http_crosses_as_commands():
         ):  # no program is there
             sock.recv(1)
     assert not namespaces.start_of(after["pid"])
+
+
+def ended_relay(found: dict) -> None:
+    """Kill the host's relay of a cluster with this status; return when it has gone."""
+    os.kill(found["relay_process"], signal.SIGKILL)
+    wait_for("the end of the relay", lambda: not namespaces.start_of(found["relay_process"]))
+
+
+def connect(place: str) -> socket.socket:
+    return socket.create_connection((place, PORT), 30)
+
+
+@contextlib.contextmanager
+def connection(place: str, listener: socket.socket):
+    """A connection to another end; a byte has crossed it."""
+    with connect(place) as near, listener.accept()[0] as far:
+        far.settimeout(30)
+        far.sendall(b"x")
+        assert near.recv(1) == b"x"
+        yield near, far
+
+
+def test_programs_learn_of_an_end_of_the_relay_and_of_a_drive():
+    options = ["--network-device", "relay", "--port", str(PORT), "--pace", "none"]
+    with alone("tunnel"), Live() as live, up(live, *options) as made:
+        with socket.create_server((made.address(0), PORT)) as listener:
+            listener.settimeout(30)
+            to_0, across = made.seen(-1, 0), made.seen(1, 0)
+            found = processes.status(NAME)
+            with connection(to_0, listener) as ends, connection(across, listener) as others:
+                ended_relay(found)
+                for _ in range(3):  # the next relay takes them when the tunnel is open
+                    with connection(to_0, listener) as (near, far):
+                        near.shutdown(socket.SHUT_WR)
+                        assert far.recv(1) == b""
+                for each in (*ends, *others):
+                    each.settimeout(30)
+                    with pytest.raises(ConnectionResetError):
+                        each.recv(1)
+            assert processes.status(NAME)["relay_starts"] == 2
+            with connection(to_0, listener) as (near, _), connection(across, listener) as (far, _):
+                os.kill(found["drives"][0]["process"], signal.SIGKILL)
+                for each in (near, far):
+                    with pytest.raises(ConnectionResetError):
+                        each.recv(1)
+            for place in (to_0, across):
+                with pytest.raises(ConnectionResetError), connect(place) as near:
+                    near.recv(1)
+        words = ["ondie", "tunnel", "up", "--name", f"{NAME}x", "--subnet", found["host"]["others"]]
+        said = live.run([*words, *options], code=2)
+        first, last = ipaddress.ip_network(found["subnet"])[0], found["drives"][1]["others"]
+        used = f"another cluster has {first} to {ipaddress.ip_network(last)[-1]}; this one needs"
+        assert f"--subnet {found['host']['others']}: address in use: {used}" in said
+
+
+def test_many_drives_need_no_descriptors_of_the_others():
+    """Each has 4 x 12 listeners; the limit is above that, and below those of three."""
+    ports = " ".join(f"--port {PORT + number}" for number in range(12))
+    words = f"ondie tunnel up --name {NAME} --drives 4 --network-device relay {ports}"
+    with alone("tunnel"), Live() as live:
+        try:
+            assert f"to these ports: {PORT}, " in live.run(f"ulimit -n 140; {words}")
+        finally:
+            live.run(["ondie", "tunnel", "down", "--name", NAME])
 
 
 def test_each_end_has_addresses_for_the_others():
@@ -117,6 +183,46 @@ def test_what_is_missing_is_said(monkeypatch):
     assert request.way_of("veth").device == "veth"  # asked for
 
 
-def test_whether_there_may_be_networks_is_tried(monkeypatch):
+def in_child(before, own_user: bool) -> str:
+    """What a process says of networks after ``before``."""
+    told, telling = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            before()
+            os.write(telling, loopback.why_no_networks(own_user).encode())
+        finally:
+            os._exit(0)
+    os.close(telling)
+    with open(told) as file:
+        found = file.read()
+    os.waitpid(pid, 0)
+    return found
+
+
+def test_whether_there_may_be_networks_is_tried(monkeypatch, tmp_path):
+    needs_tunnels()
+    assert loopback.why_no_networks(False) == loopback.why_no_networks(True) == ""
+    assert in_child(lambda: os.setuid(65534), False) == "network namespace: Operation not permitted"
+    with monkeypatch.context() as patch:
+        patch.setattr(loopback.shutil, "which", lambda name, path: name)
+        said = in_child(lambda: os.chroot(tmp_path), True)  # Linux lets no such process have any
+        assert said == "user namespace: Operation not permitted"
+        patch.setattr(namespaces, "tool", lambda name: "/bin/false")
+        assert loopback.why_no_networks(True) == "mount --make-rprivate /:"
     monkeypatch.setattr(namespaces, "PATH", "/nowhere")
     assert loopback.why_no_networks(False) == "ip: not found"
+
+
+def test_clusters_with_a_network_in_common_are_refused():
+    def network(third: int, prefix: int = 24) -> ipaddress.IPv4Network:
+        return ipaddress.ip_network(f"127.{100 + os.getpid() % 100}.{third}.0/{prefix}")
+
+    with loopback.reserve(network(8), 1):
+        for third, prefix, drives in ((8, 24, 1), (10, 24, 1), (6, 24, 1), (8, 25, 1), (0, 21, 1)):
+            other = network(third, prefix)
+            with pytest.raises(InputError, match=f"--subnet {other}: address in use: another"):
+                loopback.reserve(other, drives)
+        for third in (5, 11):
+            loopback.reserve(network(third), 1).close()
+    loopback.reserve(network(10), 1).close()
