@@ -164,6 +164,7 @@ def test_a_reset_arrives():
 def test_a_program_that_takes_nothing_fills_no_memory_and_holds_up_nobody():
     with Pair() as pair, pair.listen(pair.drive) as listener, pair.connect(pair.to_drive) as slow:
         far, _ = listener.accept()
+        wait_for("an open stream", pair.is_open, 20)
         slow.setblocking(False)
         sent = 0
 

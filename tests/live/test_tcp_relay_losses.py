@@ -110,7 +110,7 @@ select.select([], [], [])
 @pytest.mark.parametrize("kind", [Kind.OPEN, Kind.OPENED])
 def test_a_lost_opening_is_a_reset(kind):
     with Pair(drop=first_of(kind)) as pair, pair.listen(pair.drive) as listener:
-        with pair.connect(pair.to_drive) as near, pytest.raises(ConnectionResetError):
+        with pytest.raises(ConnectionResetError), pair.connect(pair.to_drive) as near:
             near.recv(1)
         if kind == Kind.OPENED:
             far, _ = listener.accept()
