@@ -9,6 +9,7 @@ import pytest
 from ondie.emu.compute.randomiser import Randomiser
 from ondie.emu.compute.xts import Xts
 from ondie.emu.config.config import load_preset
+from ondie.emu.nand import pe_protection
 from ondie.emu.nand.page_store import CODED, DIE_CODED, UNCODED
 from ondie.emu.studies import on_die_bytes as study
 from ondie.emu.studies import page_layers
@@ -46,6 +47,28 @@ def test_cells_that_are_right(cells):
             assert cell.wrong_share > 0.999
         elif not cell.found.right:
             assert 0.002 < cell.wrong_share < 0.1
+
+
+def test_the_code_on_the_die_notices_what_it_cannot_correct(rng):
+    """Words with three wrong bits, of which the code corrects two: it takes one in eight for a word
+    with two others, and the CRC shows it. Study and drive have the same code."""
+    changes = {"pe.protection": "on_die_ecc", "ecc.code": "bch", "pe.ecc_correctable_bits": 2}
+    cfg = DRIVE.replace(changes)
+    code, words = page_layers.die_code(cfg), 400
+    stored = rng.integers(0, 256, words * 1024, np.uint8)
+    spare = code.encode(stored)
+    assert spare.size == words * pe_protection.check_bytes(cfg)
+    wrong = np.zeros((words, 8 * 1024), np.uint8)
+    for word in wrong:
+        word[rng.choice(8 * 1024, 3, replace=False)] = 1
+    mask = np.packbits(wrong).reshape(-1)
+    read, failed = code.decode(stored ^ mask, spare, mask)
+    assert failed == words and (read == stored ^ mask).all()
+    wrong[:, : 8 * 1024 // 2] = 0  # at most two remain in about half of the words
+    mask, few = np.packbits(wrong).reshape(-1), wrong.sum(1) <= 2
+    read, failed = code.decode(stored ^ mask, spare, mask)
+    right = (read == stored).reshape(words, -1).all(1)
+    assert 0 < failed == int((~few).sum()) < words and (right == few).all()
 
 
 def by_hand(case, tweak, pages, change):
