@@ -187,6 +187,15 @@ def test_every_single_error_and_pair_is_corrected(rng, counts):
         assert (done.words == word).all()
 
 
+@pytest.mark.timeout(1800)
+def test_the_words_of_the_page_on_errors_fail(counts):
+    """As many of a million as the page says, and with small counts none of a thousand."""
+    text = (Path(__file__).parents[2] / "docs" / "errors.md").read_text("utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert "words = 1_000 " in block and "million random words at 6e-3 two failed" in text
+    exec(block.replace("words = 1_000 ", f"words = {counts(1_000, 1_000_000)} "), {})
+
+
 def test_frame_errors_of_hard_and_soft_input(counts):
     """Few fail where the code is good, most fail past it, and more reads help; the full counts
     resolve 1e-3. Fails if min-sum were not scaled: that fails at 7e-3."""
