@@ -161,7 +161,11 @@ def test_a_service_with_an_extreme_scale(scale):
             service._wall._begin_ns -= 60 * 10**9
             refused(lambda: service.submit(one()).result(60), "after the end of the clock")
         else:
-            service.submit(one(op=3)).cancel()
+            begun, going_on = threading.Event(), threading.Event()
+            service.call(lambda: (begun.set(), going_on.wait(60)))
+            assert begun.wait(60)
+            assert service.submit(one(op=3)).cancel()  # not begun yet: it would take months
+            going_on.set()
 
 
 # --- a closed drive, and one that belongs to a service
