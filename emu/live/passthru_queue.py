@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -23,6 +24,7 @@ import signal
 import stat
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -41,6 +43,9 @@ RESULT = slice(72, 80)
 STATUS_BITS = 0x7FF
 MOST_THREADS = 28
 """Commands in the driver at most."""
+RESET_S, PAUSE_S = 20.0, 0.02
+"""Time for which a driver may refuse commands in a row because its queue is off, and the time after
+which one is given again."""
 Ioctl = Callable[[int, int, bytearray, bool], int]
 """fcntl.ioctl, or what stands for it."""
 
@@ -72,6 +77,8 @@ class PassthruQueue:
         self._under_way = 0
         """Commands that were submitted and whose completions were not taken."""
         self._broken: OSError | None = None
+        self._off_since = 0.0
+        """When the driver began to refuse commands, 0: it does not."""
 
     def close(self) -> None:
         """End the threads. One whose command has not ended after ``end_s`` is left behind, with
@@ -141,10 +148,25 @@ class PassthruQueue:
         )  # fmt: skip
         try:
             status = self._ioctl(self._file, ADMIN64_CMD, asked, True) & STATUS_BITS
+            self._off_since = 0.0
         except InterruptedError:  # a reset of the controller has cancelled it
             status = wire.ABORTED_BY_HOST
+        except OSError as error:
+            if error.errno != errno.EIO or not self._may_be_reset():
+                raise
+            status = wire.PATH_ERROR
         dw0, dw1 = struct.unpack("<II", asked[RESULT])
         data: Data = b""
         if size and not command.data and not status:
             data = buffer[: received_bytes(sqe.cid, buffer, size)]
         return Completion(Cqe(sqe.cid, status, dw0, dw1).pack(), data)
+
+    def _may_be_reset(self) -> bool:
+        """Wait a moment; return False after RESET_S. In a reset, the driver refuses what comes
+        after it has disabled its queue and before it has stopped it (drivers/nvme/host/pci.c,
+        nvme_queue_rq: BLK_STS_IOERR); the controller has not seen such a command."""
+        now = time.monotonic()
+        since = self._off_since or now  # another thread may set it
+        self._off_since = since
+        time.sleep(PAUSE_S)
+        return now - since < RESET_S

@@ -26,7 +26,7 @@ from click.testing import CliRunner
 from ondie.emu.cli.commands.serve import run_serve
 from ondie.emu.config.config import load_preset
 from ondie.emu.controller.opcodes import Tunnel
-from ondie.emu.live import passthru_host
+from ondie.emu.live import passthru_host, passthru_queue
 from ondie.emu.live.host_end import HostEnd, Port
 from ondie.emu.live.network_device import Networked
 from ondie.emu.live.passthru_host import HostRequest, PassthruHost
@@ -215,13 +215,14 @@ def test_packets_cross_as_commands_of_the_driver():
     assert ends.tunnel.commands.relay.state is DriveState.CLOSED
 
 
-def test_commands_that_a_reset_cancels_are_given_again():
+@pytest.mark.parametrize("number_of_error", [errno.EINTR, errno.EIO])
+def test_commands_that_a_reset_cancels_or_refuses_are_given_again(number_of_error):
     with Ends() as ends:
         ends.until("the tunnel", lambda: ends.port.open)
 
         def fault(number: int) -> None:
             if number % 7 == 3:
-                raise InterruptedError
+                raise OSError(number_of_error, os.strerror(number_of_error))
 
         ends.driver.fault = fault
         cross(ends, 2)
@@ -240,6 +241,21 @@ def test_a_device_that_goes_ends_the_tunnel():
         ends.wire.far.send(packet(random.Random(3), HOST, DRIVE))
         ends.until("the end", lambda: ends.port.gone)
         assert ends.port.gone == "No such device" and ends.port.closed
+
+
+def test_a_driver_that_refuses_for_long_ends_the_tunnel(monkeypatch):
+    monkeypatch.setattr(passthru_queue, "RESET_S", 0.3)
+    with Ends() as ends:
+        ends.until("the tunnel", lambda: ends.port.open)
+
+        def fault(number: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        begun = time.monotonic()
+        ends.driver.fault = fault
+        ends.wire.far.send(packet(random.Random(3), HOST, DRIVE))
+        ends.until("the end", lambda: ends.port.gone)
+        assert time.monotonic() - begun > 0.3 and ends.port.gone == "Input/output error"
 
 
 def test_a_drive_that_offers_less_refuses():
