@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -226,17 +227,26 @@ def test_reconnections_leave_nothing(counts):
 
 
 @pytest.mark.timeout(1800)  # as in `make soak`; it may wait for other clusters
+def at_rest(pid):
+    """What a process holds while no controller is reset, which has a thread: the least of 0.6 s."""
+    found = []
+    for _ in range(12):
+        found.append(held(pid))
+        time.sleep(0.05)
+    return min(found, key=lambda each: (each[1], each[0].total()))
+
+
 def test_resets_leave_nothing(counts):
     """A relay that stays, and a controller that is reset under load."""
     with Running(drives=1, pace="none", mtu=9000, inject="reset=0.05") as cluster:
         cluster.copy(0, -1, 1.0)
         found = processes.status(NAME)
         stay = [cluster.pid, found["relay_process"], found["drives"][0]["process"]]
-        before, memory = [held(pid) for pid in stay], [resident(pid) for pid in stay]
+        before, memory = [at_rest(pid) for pid in stay], [resident(pid) for pid in stay]
         first = found["drives"][0]["resets"]
         while processes.status(NAME)["drives"][0]["resets"] < first + counts(20, 1000):
             cluster.copy(0, -1, 1.0)
-        assert [held(pid) for pid in stay] == before
+        assert [at_rest(pid) for pid in stay] == before
         grown = [resident(pid) - size for pid, size in zip(stay, memory, strict=True)]
         assert max(grown) < LOADED_BYTES, grown
 
