@@ -19,52 +19,59 @@ enum { CRC_ISA = ONDIE_BASE };
 #endif
 #include "ldpc_bits.h"
 
-/* Checks of a row, as many as a vector has lanes: the magnitudes that they have answered with, and
- * what they receive.
+/* What checks have answered before: nothing yet, ONDIE_LDPC_FIRST everywhere, or what is kept. */
+enum { NOTHING, EQUAL, KEPT };
+
+/* Checks of a row, as many as a vector has lanes: what they receive, and their answers to bits of
+ * the least magnitude and to others, for positive messages.
  */
 typedef struct {
     lanes low, high, least, second, sign;
 } ldpc_part;
 
-/* Begin to receive. first: nothing has been answered yet. */
-INLINE void FN(begin)(ldpc_part *part, const uint8_t *answers, int first) {
-    part->low = first ? lanes_all(0) : lanes_load((const int8_t *)answers);
-    part->high = first ? lanes_all(0) : lanes_load((const int8_t *)answers + MESSAGES);
+/* Begin to receive. */
+INLINE void FN(begin)(ldpc_part *part) {
     part->least = part->second = lanes_all(127);
     part->sign = lanes_all(0);
 }
 
-/* Receive what a column sends. keep: mask of its stored bits, null if all are. */
-INLINE void FN(receive)(ldpc_part *part, const ldpc_edge *edge, size_t at, size_t size,
-                        const int8_t *keep, const answer *kept, int8_t *queue, int first) {
-    const size_t from = (at + edge->shift) & (size - 1);
-    lanes sent = lanes_load(edge->total + from);
-    if (!first) sent = lanes_sub(sent, answer_of(kept, part->low, part->high));
+/* Receive what a column sends from `from` on, and queue it with its magnitudes. keep: mask of its
+ * stored bits, null if all are; negative: where equal answers were.
+ */
+INLINE void FN(receive)(ldpc_part *part, const int8_t *total, size_t from, const int8_t *keep,
+                        int answered, const int8_t *answers, const uint8_t *negative,
+                        int8_t *queue) {
+    lanes sent = lanes_load(total + from);
+    if (answered != KEPT) __builtin_prefetch(answers, 1); /* they are written soon */
+    if (answered == KEPT) sent = lanes_sub(sent, lanes_load(answers));
+    if (answered == EQUAL)
+        sent = lanes_sub(sent, lanes_of_bits(negative, lanes_all(ONDIE_LDPC_FIRST),
+                                             lanes_all(-ONDIE_LDPC_FIRST)));
     if (keep) sent = lanes_bits(lanes_load(keep + from), sent, lanes_all(ONDIE_LDPC_KNOWN));
-    lanes_store(queue, sent);
     const lanes magnitude = lanes_abs(sent);
+    lanes_store(queue, sent);
+
     part->sign = lanes_xor(part->sign, sent);
     part->second = lanes_min(part->second, lanes_max(part->least, magnitude));
     part->least = lanes_min(part->least, magnitude);
 }
 
-/* Keep the magnitudes of the answers. */
-INLINE void FN(conclude)(ldpc_part *part, uint8_t *answers) {
+/* Decide on the answers. */
+INLINE void FN(conclude)(ldpc_part *part) {
     const lanes largest = lanes_all(ONDIE_LDPC_LARGEST);
     part->low = lanes_three_quarters(lanes_min(part->least, largest));
     part->high = lanes_three_quarters(lanes_min(part->second, largest));
-    lanes_store((int8_t *)answers, part->low);
-    lanes_store((int8_t *)answers + MESSAGES, part->high);
+    part->low = lanes_signed(part->low, part->sign);
+    part->high = lanes_signed(part->high, part->sign);
 }
 
-/* Answer a column. */
-INLINE void FN(reply)(const ldpc_part *part, const ldpc_edge *edge, size_t at, size_t size,
-                      answer *kept, const int8_t *queue) {
-    const size_t from = (at + edge->shift) & (size - 1);
-    const lanes sent = lanes_load(queue);
-    const lanes message = answer_to(kept, lanes_abs(sent), part->least,
-                                    lanes_xor(part->sign, sent), part->low, part->high);
-    lanes_store(edge->total + from, lanes_add(sent, message));
+/* Answer a column, and keep it. */
+INLINE void FN(reply)(const ldpc_part *part, int8_t *total, int8_t *answers, const int8_t *queue) {
+    const lanes sent = lanes_load(queue), magnitude = lanes_abs(sent);
+    const lanes found = lanes_equal(magnitude, part->least, part->high, part->low);
+    const lanes answer = lanes_signed(found, sent);
+    lanes_store(answers, answer);
+    lanes_store(total, lanes_add(sent, answer));
 }
 
 /* Update the totals and answers of one row of checks. The last edge is that of the last data column;
@@ -72,74 +79,78 @@ INLINE void FN(reply)(const ldpc_part *part, const ldpc_edge *edge, size_t at, s
  * a load need not wait for stores of the vector before it.
  */
 INLINE void FN(update_row_in)(const ldpc_edge *edges, size_t count, size_t size, const int8_t *keep,
-                              uint8_t *answers, int8_t *queue, int first) {
-    const size_t step = FN(answer_bytes)(count), last = count - 1;
+                              int8_t *answers, int8_t *queue, int answered) {
+    enum { QUEUED = 2 * MESSAGES };
+    const size_t last = count - 1, mask = size - 1;
     ldpc_part now, next;
-    const answer *coming = (const answer *)(const void *)(answers + 2 * MESSAGES);
-    FN(begin)(&next, answers, first);
-    for (size_t i = 0; i < last; i++)
-        FN(receive)(&next, edges + i, 0, size, 0, coming + i, queue + i * MESSAGES, first);
-    FN(receive)(&next, edges + last, 0, size, keep, coming + last, queue + last * MESSAGES, first);
-    for (size_t at = 0; at < size; at += MESSAGES, answers += step) {
-        answer *const kept = (answer *)(void *)(answers + 2 * MESSAGES);
+    FN(begin)(&next);
+    for (size_t i = 0; i < count; i++)
+        FN(receive)(&next, edges[i].total, edges[i].shift, i == last ? keep : 0, answered,
+                    answers + i * MESSAGES, edges[i].negative, queue + i * QUEUED);
+    for (size_t at = 0; at < size; at += MESSAGES) {
+        int8_t *const coming = answers + count * MESSAGES;
+        const size_t then = at + MESSAGES;
         now = next;
-        FN(conclude)(&now, answers);
-        if (at + MESSAGES == size) {
+        FN(conclude)(&now);
+        if (then == size) {
             for (size_t i = 0; i < count; i++)
-                FN(reply)(&now, edges + i, at, size, kept + i, queue + i * MESSAGES);
+                FN(reply)(&now, edges[i].total + ((at + edges[i].shift) & mask),
+                          answers + i * MESSAGES, queue + i * QUEUED);
             break;
         }
-        const size_t then = at + MESSAGES;
-        coming = (const answer *)(const void *)(answers + step + 2 * MESSAGES);
-        FN(begin)(&next, answers + step, first);
+        FN(begin)(&next);
+#pragma GCC unroll 2
         for (size_t i = 0; i < last; i++) {
-            int8_t *const place = queue + i * MESSAGES;
-            FN(reply)(&now, edges + i, at, size, kept + i, place);
-            FN(receive)(&next, edges + i, then, size, 0, coming + i, place, first);
+            int8_t *const total = edges[i].total, *const place = queue + i * QUEUED;
+            const uint8_t *const negative = edges[i].negative + then / 8;
+            const size_t from = (at + edges[i].shift) & mask, to = (from + MESSAGES) & mask;
+            FN(reply)(&now, total + from, answers + i * MESSAGES, place);
+            FN(receive)(&next, total, to, 0, answered, coming + i * MESSAGES, negative, place);
         }
-        FN(reply)(&now, edges + last, at, size, kept + last, queue + last * MESSAGES);
-        FN(receive)(&next, edges + last, then, size, keep, coming + last, queue + last * MESSAGES,
-                    first);
+        int8_t *const total = edges[last].total, *const place = queue + last * QUEUED;
+        const uint8_t *const negative = edges[last].negative + then / 8;
+        const size_t from = (at + edges[last].shift) & mask, to = (from + MESSAGES) & mask;
+        FN(reply)(&now, total + from, answers + last * MESSAGES, place);
+        FN(receive)(&next, total, to, keep, answered, coming + last * MESSAGES, negative, place);
+        answers = coming;
     }
 }
 
-/* Update a row: in the first iteration, which reads no answers, or in a later one. */
+/* Update a row. */
 static __attribute__((noinline)) void FN(update_row)(const ldpc_edge *edges, size_t count,
                                                      size_t size, const int8_t *keep,
-                                                     uint8_t *answers, int8_t *queue, int first) {
-    if (first)
-        FN(update_row_in)(edges, count, size, keep, answers, queue, 1);
+                                                     int8_t *answers, int8_t *queue, int answered) {
+    if (answered == NOTHING)
+        FN(update_row_in)(edges, count, size, keep, answers, queue, NOTHING);
+    else if (answered == EQUAL)
+        FN(update_row_in)(edges, count, size, keep, answers, queue, EQUAL);
     else
-        FN(update_row_in)(edges, count, size, keep, answers, queue, 0);
+        FN(update_row_in)(edges, count, size, keep, answers, queue, KEPT);
 }
 
 /* Set the edges of a row, the last data column last. Return their number. */
 static size_t FN(set_edges)(const ldpc_work *work, size_t row) {
     const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
     const int32_t *const shifts = work->code->shifts + row * columns;
+    uint8_t *negative = work->negative + row * columns * ldpc_padded(work->bytes);
     size_t count = 0;
     for (size_t i = 0; i < columns; i++) {
         const size_t c = i + columns - ROWS < columns ? i + columns - ROWS : i - ROWS;
-        if (shifts[c] >= 0)
-            work->edges[count++] =
-                (ldpc_edge){work->total + c * (size + PAD), (size_t)shifts[c], c};
+        if (shifts[c] < 0) continue;
+        work->edges[count++] =
+            (ldpc_edge){work->total + c * (size + PAD), negative, (size_t)shifts[c], c};
+        negative += ldpc_padded(work->bytes);
     }
     return count;
 }
 
-/* Where the answers of a row begin. */
-INLINE uint8_t *FN(answers_of)(const ldpc_work *work, size_t row) {
-    const size_t vectors = (size_t)work->code->circulant / MESSAGES;
-    return work->answers + row * vectors * FN(answer_bytes)((size_t)work->code->columns);
-}
-
-/* Update the rows from `row` on in turn. first: in the first iteration. */
-static void FN(iterate)(const ldpc_work *work, size_t row, int first) {
-    const size_t size = (size_t)work->code->circulant;
-    for (; row < ROWS; row++) {
+/* Update the rows in turn. */
+static void FN(iterate)(const ldpc_work *work, int answered) {
+    const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
+    for (size_t row = 0; row < ROWS; row++) {
         const size_t count = FN(set_edges)(work, row);
-        FN(update_row)(work->edges, count, size, work->keep, FN(answers_of)(work, row), work->queue,
-                       first);
+        FN(update_row)(work->edges, count, size, work->keep, work->answers + row * columns * size,
+                       work->queue, answered);
         for (size_t i = 0; i < count; i++) {
             int8_t *const total = work->edges[i].total;
             const lanes ends = lanes_first(work->edges[i].shift % MESSAGES,
@@ -161,69 +172,69 @@ static void FN(decide)(const ldpc_work *work) {
     }
 }
 
-/* Set the totals of a column from its bits, and from bits that say where they are small. */
-INLINE void FN(set_totals)(const ldpc_work *work, size_t c, const uint8_t *small, int8_t large,
-                           int8_t least) {
-    const size_t size = (size_t)work->code->circulant;
-    int8_t *const total = work->total + c * (size + PAD);
-    const uint8_t *const bits = work->bits + c * work->stride;
-    for (size_t at = 0; at < size; at += MESSAGES) {
-        const uint8_t *const here = small + at / 8;
-        const lanes zero = lanes_of_bits(here, lanes_all(large), lanes_all(least));
-        const lanes one = lanes_of_bits(here, lanes_all(-large), lanes_all(-least));
-        lanes_store(total + at, lanes_of_bits(bits + at / 8, zero, one));
+/* Write where a row answers with less than 0 in the first iteration with hard input. */
+INLINE void FN(first_answers)(const ldpc_work *work, size_t row) {
+    const uint8_t *const checks = work->checks + row * work->stride;
+    const size_t count = FN(set_edges)(work, row);
+    for (size_t i = 0; i < count; i++) {
+        const uint8_t *const bits = work->bits + work->edges[i].column * work->stride;
+        for (size_t at = 0; at < work->bytes; at += BLOCK) {
+            const ldpc_bits negative = FN(turned)(bits + at, (uint32_t)work->edges[i].shift) ^
+                                       FN(bits_load)(checks + at);
+            memcpy(work->edges[i].negative + at, &negative, BLOCK);
+        }
     }
+}
+
+/* Set the totals of a column from its bits and from how many of their checks fail. */
+INLINE void FN(first_totals)(const ldpc_work *work, size_t c, const int8_t *keep) {
+    enum { FIRST = ONDIE_LDPC_FIRST };
+    const size_t size = (size_t)work->code->circulant;
+    const size_t block = work->bytes < BLOCK ? work->bytes : BLOCK;
+    const uint8_t *const bits = work->bits + c * work->stride, *from[ROWS];
+    int8_t *total = work->total + c * (size + PAD);
+    const int weight = FN(checks_of)(work, c, from);
+    const lanes all = lanes_all((int8_t)(ONDIE_LDPC_HARD + weight * FIRST));
+    for (size_t at = 0; at < work->bytes; at += BLOCK) {
+        ldpc_bits sum[3] = {{0}, {0}, {0}};
+        uint8_t digits[3][BLOCK];
+        for (int i = 0; i < weight; i++) {
+            const ldpc_bits one = FN(bits_load)(from[i] + at), two = sum[0] & one;
+            sum[2] |= sum[1] & two;
+            sum[1] ^= two;
+            sum[0] ^= one;
+        }
+        memcpy(digits, sum, sizeof sum);
+        for (size_t k = 0; k < block; k += MESSAGES / 8, total += MESSAGES) {
+            lanes found = all;
+            for (int i = 0; i < 3; i++)
+                found = lanes_sub_where(digits[i] + k, found, lanes_all((int8_t)(FIRST << (i + 1))));
+            found = lanes_signed_by(bits + at + k, found);
+            if (keep) {
+                found = lanes_bits(lanes_load(keep), found, lanes_all(ONDIE_LDPC_KNOWN));
+                keep += MESSAGES;
+            }
+            lanes_store(total, found);
+        }
+    }
+    total = work->total + c * (size + PAD);
     memcpy(total + size, total, PAD);
 }
 
-/* Make row 0 of the first iteration with hard input. The checks are known, and the code has two data
- * columns or more: every check receives HARD or -HARD from two bits or more, and its answers are 3/4
- * of that. Totals are the sum where it is satisfied, else the difference. Those of bits that are not
- * stored are read by nobody, except that they must be positive.
- */
+/* Make the first iteration with hard input. The checks are known. */
 static __attribute__((noinline)) void FN(start_hard)(const ldpc_work *work) {
-    enum { ANSWER = 3 * ONDIE_LDPC_HARD / 4 };
-    const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
-    const size_t count = FN(set_edges)(work, 0), step = FN(answer_bytes)(count);
-    uint8_t *const answers = FN(answers_of)(work, 0);
-    uint8_t *const negative = work->turned; /* answers of a column */
-    uint8_t *const failed = negative + work->stride; /* checks by bit of a column */
-    for (size_t at = 0, v = 0; at < size; at += MESSAGES, v++)
-        for (int i = 0; i < 2; i++)
-            lanes_store((int8_t *)answers + v * step + i * MESSAGES, lanes_all(ANSWER));
-    for (size_t i = 0; i < count; i++) {
-        const size_t c = work->edges[i].column, shift = work->edges[i].shift;
-        const uint32_t back = (uint32_t)((size - shift) % size);
-        for (size_t at = 0; at < work->bytes; at += BLOCK) {
-            const uint8_t *const bits = work->bits + c * work->stride + at;
-            const uint8_t *const checks = work->checks + at;
-            FN(write_block)(work, negative, at,
-                            FN(turned)(bits, (uint32_t)shift) ^ FN(bits_load)(checks));
-            FN(write_block)(work, failed, at, FN(turned)(checks, back));
-        }
-        answer *kept = (answer *)(void *)(answers + 2 * MESSAGES) + i;
-        for (size_t at = 0; at < work->bytes; at += MESSAGES / 8) {
-            answer_equal(kept, negative + at, ANSWER);
-            kept = (answer *)(void *)((uint8_t *)kept + step);
-        }
-        FN(set_totals)(work, c, failed, ONDIE_LDPC_HARD + ANSWER, ONDIE_LDPC_HARD - ANSWER);
-    }
-    memset(failed, 0, work->bytes);
+    const size_t columns = (size_t)work->code->columns;
+    for (size_t row = 0; row < ROWS; row++) FN(first_answers)(work, row);
+    FN(turn_checks)(work);
     for (size_t c = 0; c < columns; c++)
-        if (work->code->shifts[c] < 0)
-            FN(set_totals)(work, c, failed, ONDIE_LDPC_HARD, ONDIE_LDPC_HARD);
+        FN(first_totals)(work, c, c + 1 == columns - ROWS ? work->keep : 0);
 }
 
-/* Set the totals before the first iteration, from the bits or from messages. */
+/* Set the totals to messages. */
 static void FN(start_totals)(const ldpc_work *work, const int8_t *soft) {
     const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
     size_t left = (size_t)work->code->stored_bits;
-    if (!soft) memset(work->turned, 0, work->bytes);
     for (size_t c = 0; c < columns; c++) {
-        if (!soft) {
-            FN(set_totals)(work, c, work->turned, ONDIE_LDPC_HARD, ONDIE_LDPC_HARD);
-            continue;
-        }
         int8_t *const total = work->total + c * (size + PAD);
         if (c == columns - ROWS) left = ROWS * size;
         const size_t some = left < size ? left : size;
@@ -237,14 +248,16 @@ static void FN(start_totals)(const ldpc_work *work, const int8_t *soft) {
 
 /* Make the first iteration. checked: the checks are those of the word. */
 static void FN(begin_min_sum)(const ldpc_work *work, const int8_t *soft, int checked) {
-    FN(columns_of)(work, work->read, work->code->columns);
-    const int known = !soft && work->code->columns >= ROWS + 2;
-    if (known) {
-        if (!checked) FN(failed_checks)(work);
-        FN(start_hard)(work);
-    } else
+    if (soft) {
         FN(start_totals)(work, soft);
-    FN(iterate)(work, known, 1);
+        FN(iterate)(work, NOTHING);
+        return;
+    }
+    if (!checked) {
+        FN(columns_of)(work, work->read, work->code->columns);
+        FN(failed_checks)(work);
+    }
+    FN(start_hard)(work);
 }
 
 /* Set the bits to the signs of messages. */
@@ -285,7 +298,7 @@ static void FN(ldpc_decode)(const ondie_ldpc *code, const uint8_t *words, const 
             if (results->iterations++ == 0)
                 FN(begin_min_sum)(&work, input, results->flips == 0);
             else
-                FN(iterate)(&work, 0, 0);
+                FN(iterate)(&work, soft || results->iterations > 2 ? KEPT : EQUAL);
             FN(decide)(&work);
         }
         FN(word_of)(&work, corrected);

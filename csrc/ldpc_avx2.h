@@ -51,6 +51,16 @@ LANE lanes_of_bits(const uint8_t *bits, lanes zero, lanes one) {
     return lanes_equal(_mm256_and_si256(copies, each), each, one, zero);
 }
 
+/* a - b where bits are 1, else a. */
+LANE lanes_sub_where(const uint8_t *bits, lanes a, lanes b) {
+    return lanes_sub(a, lanes_of_bits(bits, lanes_all(0), b));
+}
+
+/* -a where bits are 1, else a. */
+LANE lanes_signed_by(const uint8_t *bits, lanes a) {
+    return lanes_of_bits(bits, a, lanes_sub(lanes_all(0), a));
+}
+
 #define EIGHT(value) value, value, value, value, value, value, value, value
 /* The first n of a, then those of b. */
 LANE lanes_first(size_t n, lanes a, lanes b) {
@@ -75,7 +85,5 @@ static inline __attribute__((always_inline)) int bits_any(ldpc_bits some) {
     const __m256i either = _mm256_or_si256(half[0], half[1]);
     return !_mm256_testz_si256(either, either);
 }
-
-#include "ldpc_messages.h"
 
 #endif

@@ -24,6 +24,31 @@ LANE lanes_bits(lanes mask, lanes a, lanes b) {
     return _mm512_ternarylogic_epi32(mask, a, b, 0xca);
 }
 
+/* equal where a = b, else other. */
+LANE lanes_equal(lanes a, lanes b, lanes equal, lanes other) {
+    return _mm512_mask_blend_epi8(_mm512_cmpeq_epi8_mask(a, b), other, equal);
+}
+
+/* -a where sign is negative, else a. The test has another port than minima and magnitudes. */
+LANE lanes_signed(lanes a, lanes sign) {
+    const uint64_t negative = _mm512_test_epi8_mask(sign, _mm512_set1_epi8(-128));
+    return _mm512_mask_sub_epi8(a, negative, _mm512_setzero_si512(), a);
+}
+
+/* a - b where bits are 1, else a. */
+LANE lanes_sub_where(const uint8_t *bits, lanes a, lanes b) {
+    uint64_t word;
+    memcpy(&word, bits, sizeof word);
+    return _mm512_mask_sub_epi8(a, word, a, b);
+}
+
+/* -a where bits are 1, else a. */
+LANE lanes_signed_by(const uint8_t *bits, lanes a) {
+    uint64_t word;
+    memcpy(&word, bits, sizeof word);
+    return _mm512_mask_sub_epi8(a, word, _mm512_setzero_si512(), a);
+}
+
 /* a - ceil(a / 4), a not negative. */
 LANE lanes_three_quarters(lanes a) {
     const lanes zero = _mm512_setzero_si512();
@@ -40,30 +65,6 @@ LANE lanes_of_bits(const uint8_t *bits, lanes zero, lanes one) {
 /* The first n of a, then those of b. */
 LANE lanes_first(size_t n, lanes a, lanes b) {
     return _mm512_mask_blend_epi8(((uint64_t)1 << n) - 1, b, a);
-}
-
-/* What a check has answered: where negative, and where with the higher magnitude. */
-typedef struct {
-    uint64_t negative, high;
-} answer;
-
-LANE answer_of(const answer *kept, lanes low, lanes high) {
-    const lanes found = _mm512_mask_blend_epi8(kept->high, low, high);
-    return _mm512_mask_sub_epi8(found, kept->negative, _mm512_setzero_si512(), found);
-}
-
-/* Return a new answer and keep it: `high` where magnitude = least, -1 times that where sign < 0. */
-LANE answer_to(answer *kept, lanes magnitude, lanes least, lanes sign, lanes low, lanes high) {
-    *kept = (answer){_mm512_movepi8_mask(sign), _mm512_cmpeq_epi8_mask(magnitude, least)};
-    return answer_of(kept, low, high);
-}
-
-/* Keep answers of the same magnitude, negative where bits are 1. */
-static inline __attribute__((always_inline)) void answer_equal(answer *kept, const uint8_t *bits,
-                                                               int8_t magnitude) {
-    (void)magnitude;
-    memcpy(&kept->negative, bits, sizeof kept->negative);
-    kept->high = 0;
 }
 
 static inline __attribute__((always_inline)) void lanes_store(int8_t *at, lanes a) {

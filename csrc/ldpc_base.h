@@ -57,6 +57,16 @@ LANE lanes_of_bits(const uint8_t *bits, lanes zero, lanes one) {
     return lanes_bits((lanes)((copies & each) == each), one, zero);
 }
 
+/* a - b where bits are 1, else a. */
+LANE lanes_sub_where(const uint8_t *bits, lanes a, lanes b) {
+    return lanes_sub(a, lanes_of_bits(bits, lanes_all(0), b));
+}
+
+/* -a where bits are 1, else a. */
+LANE lanes_signed_by(const uint8_t *bits, lanes a) {
+    return lanes_of_bits(bits, a, lanes_sub(lanes_all(0), a));
+}
+
 /* The first n of a, then those of b. */
 LANE lanes_first(size_t n, lanes a, lanes b) {
     const lanes place = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -81,7 +91,5 @@ static inline __attribute__((always_inline)) int bits_any(ldpc_bits some) {
     for (int i = 0; i < 8; i++) any |= some[i];
     return any != 0;
 }
-
-#include "ldpc_messages.h"
 
 #endif

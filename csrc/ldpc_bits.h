@@ -12,9 +12,12 @@
 
 enum { ROWS = ONDIE_LDPC_ROWS, BLOCK = sizeof(ldpc_bits), PAD = 64, TURNS = 8 };
 
-/* A column in a row: where its totals are, its shift, and its number. */
+/* A column in a row: where its totals are, and where bits say which first answers are negative; its
+ * shift, and its number.
+ */
 typedef struct {
     int8_t *total;
+    uint8_t *negative;
     size_t shift, column;
 } ldpc_edge;
 
@@ -28,7 +31,8 @@ typedef struct {
     uint8_t *stored; /* mask of the bits of the last data column that are stored, */
     int8_t *keep;    /* the same in bytes */
     int8_t *total, *queue;
-    uint8_t *answers; /* of each row, 64 or fewer checks at a time */
+    int8_t *answers; /* of each row, MESSAGES checks at a time */
+    uint8_t *negative; /* of each row and its columns, which first answers are */
     ldpc_edge *edges; /* of a row */
     uint32_t *terms;  /* of each row and shift modulo TURNS, where in `bits` a check begins */
     uint32_t ends[ROWS][TURNS];
@@ -39,11 +43,6 @@ typedef struct {
 static size_t ldpc_stride(size_t bytes) { return 2 * (bytes < BLOCK ? BLOCK : bytes); }
 
 INLINE size_t ldpc_padded(size_t bytes) { return (bytes + PAD - 1) / PAD * PAD; }
-
-/* Bytes of the answers of MESSAGES checks of a row, so many that vectors stay aligned. */
-INLINE size_t FN(answer_bytes)(size_t columns) {
-    return ldpc_padded(2 * MESSAGES + columns * sizeof(answer));
-}
 
 /* Take `bytes` from the memory that begins at *memory, aligned as that is. */
 INLINE void *FN(take)(uintptr_t *memory, size_t bytes) {
@@ -60,8 +59,9 @@ static size_t FN(divide)(ldpc_work *work, const ondie_ldpc *code, uint8_t *memor
     work->bytes = size / 8;
     work->stride = ldpc_stride(work->bytes);
     work->total = FN(take)(&at, columns * (size + PAD));
-    work->answers = FN(take)(&at, ROWS * size / MESSAGES * FN(answer_bytes)(columns));
-    work->queue = FN(take)(&at, columns * PAD);
+    work->answers = FN(take)(&at, ROWS * size * columns);
+    work->negative = FN(take)(&at, ROWS * columns * ldpc_padded(work->bytes));
+    work->queue = FN(take)(&at, columns * 2 * PAD);
     work->keep = FN(take)(&at, size + PAD);
     work->edges = FN(take)(&at, columns * sizeof(ldpc_edge));
     work->terms = FN(take)(&at, ROWS * columns * sizeof(uint32_t));
@@ -263,23 +263,31 @@ INLINE void FN(turn_checks)(const ldpc_work *work) {
     }
 }
 
+/* Find where the checks of a column's bits begin, once they are turned. Return how many there are. */
+INLINE int FN(checks_of)(const ldpc_work *work, size_t column, const uint8_t **from) {
+    const size_t columns = (size_t)work->code->columns, size = (size_t)work->code->circulant;
+    int weight = 0;
+    for (size_t row = 0; row < ROWS; row++) {
+        const int32_t shift = work->code->shifts[row * columns + column];
+        if (shift < 0) continue;
+        const size_t back = (size - (size_t)shift) & (size - 1), turn = back % TURNS;
+        const uint8_t *const checks =
+            turn ? work->turned + (row * (TURNS - 1) + turn - 1) * work->stride
+                 : work->checks + row * work->stride;
+        from[weight++] = checks + back / TURNS;
+    }
+    return weight;
+}
+
 /* Flip the bits all of whose checks fail or, with `fewer`, three. Return whether there is one. */
 INLINE int FN(flip_where)(const ldpc_work *work, int fewer) {
-    const size_t columns = (size_t)work->code->columns, size = (size_t)work->code->circulant;
+    const size_t columns = (size_t)work->code->columns;
     int flipped = 0;
     for (size_t c = 0; c < columns; c++) {
         uint8_t *const bits = work->bits + c * work->stride;
         const uint8_t *from[ROWS];
-        int weight = 0, changed = 0;
-        for (size_t row = 0; row < ROWS; row++) {
-            const int32_t shift = work->code->shifts[row * columns + c];
-            if (shift < 0) continue;
-            const size_t back = (size - (size_t)shift) % size, turn = back % TURNS;
-            const uint8_t *const checks =
-                turn ? work->turned + (row * (TURNS - 1) + turn - 1) * work->stride
-                     : work->checks + row * work->stride;
-            from[weight++] = checks + back / TURNS;
-        }
+        const int weight = FN(checks_of)(work, c, from);
+        int changed = 0;
         for (size_t at = 0; at < work->bytes; at += BLOCK) {
             ldpc_bits all = FN(bits_load)(from[0] + at), any = ~(ldpc_bits){0};
             /* at most one of the checks so far is satisfied; none is */

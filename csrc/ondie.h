@@ -705,6 +705,7 @@ int64_t ondie_host_run(ondie_host_queue *queue, const uint8_t *entries, uint32_t
 enum {
     ONDIE_LDPC_ROWS = 4,
     ONDIE_LDPC_HARD = 12,    /* message of a bit that is read */
+    ONDIE_LDPC_FIRST = 4,    /* magnitude of answers to such messages in the first iteration */
     ONDIE_LDPC_LARGEST = 32, /* largest magnitude that a check takes into account */
     ONDIE_LDPC_KNOWN = 100,  /* message of a bit that is not stored */
     ONDIE_LDPC_FEW = 24,     /* bits are flipped if at most this part of the checks fails, */

@@ -20,7 +20,9 @@ of which three checks fail. Rounds end if the number of failed checks does not f
 **Min-sum.** A message is an integer, positive for 0. Each iteration updates the rows in turn. The
 check of a row receives from each bit its total minus the check's last answer. It answers each bit
 with the product of the signs and the least magnitude of the others, at most LARGEST, times 3/4,
-rounded down. Iterations end when all checks are satisfied.
+rounded down. Iterations end when all checks are satisfied. With hard input all magnitudes are equal
+at first: in the first iteration, all checks answer what was read with FIRST times the product of
+the signs of the others (flooding), which is less than 3/4 and converges sooner.
 """
 
 from __future__ import annotations
@@ -36,60 +38,36 @@ from . import native
 from .crc import crc32c
 from .errors import KernelError, whole
 from .jit import njit
-from .ldpc_code import CRC_BYTES, ROWS, Code, code
+from .ldpc_code import (
+    CRC_BYTES,
+    ROWS,
+    Bits,
+    Code,
+    Words,
+    code,
+    columns_of,
+    inverse_of,
+    numba_checks,
+    numba_parity,
+    numpy_checks,
+    numpy_parity,
+    word_of,
+)
 from .memory import aligned_empty
 
 LARGEST = 32  # ONDIE_LDPC_LARGEST: of the magnitudes that a check takes into account
 MOST = 31  # largest magnitude of an input message
 KNOWN = 100  # ONDIE_LDPC_KNOWN: message of a bit that is not stored
 HARD = 12  # ONDIE_LDPC_HARD: magnitude of an input message with hard input
+FIRST = 4  # ONDIE_LDPC_FIRST: of answers to such messages in the first iteration
 FEW, AFTER = 24, 2  # ONDIE_LDPC_FEW, ONDIE_LDPC_AFTER
 ITERATIONS, FLIPS = 20, 10
 
 CORRECT, FAILED, WRONG_CRC = 0, 1, 2
 """Outcome of a word: decoded; checks fail after the last iteration; code word with another CRC."""
 
-Bits = NDArray[np.uint8]
-Words = NDArray[np.uint8]
-
 
 # --- definition
-
-
-def columns_of(code: Code, words: Words) -> Bits:
-    """Return the bits of one stored word by column, uint8[columns, circulant]."""
-    bits = np.unpackbits(words, bitorder="little")
-    found = np.zeros(code.columns * code.circulant, np.uint8)
-    found[: code.stored_bits] = bits[: code.stored_bits]
-    found[-ROWS * code.circulant :] = bits[code.stored_bits :]
-    return found.reshape(code.columns, code.circulant)
-
-
-def word_of(code: Code, bits: Bits) -> Words:
-    """Return the stored word of bits by column, uint8[word_bytes]."""
-    flat = bits.reshape(-1)
-    parts = flat[: code.stored_bits], flat[-ROWS * code.circulant :]
-    return np.packbits(np.concatenate(parts), bitorder="little")
-
-
-def numpy_checks(code: Code, bits: Bits, columns: int | None = None) -> Bits:
-    """Return the checks of the first ``columns`` columns (None: all), uint8[ROWS, circulant]."""
-    found = np.zeros((ROWS, code.circulant), np.uint8)
-    for row in range(ROWS):
-        for column in range(code.columns if columns is None else columns):
-            if (shift := code.shifts[row, column]) >= 0:
-                found[row] ^= np.roll(bits[column], -shift)
-    return found
-
-
-def numpy_parity(code: Code, bits: Bits) -> None:
-    """Set the parity columns of ``bits``, uint8[columns, circulant]."""
-    sums = numpy_checks(code, bits, code.columns - ROWS)
-    bits[-ROWS:] = 0
-    for column, line in enumerate(code.inverse):
-        for row, powers in enumerate(line):
-            for power in powers:
-                bits[column - ROWS] ^= np.roll(sums[row], -power)
 
 
 def numpy_flip(
@@ -118,6 +96,26 @@ def numpy_flip(
     return False, most
 
 
+def numpy_first(
+    code: Code,
+    total: NDArray[np.int8],
+    known: NDArray[np.bool_],
+    answers: NDArray[np.int8],
+    bits: Bits,
+) -> None:
+    """Make the first iteration of min-sum with hard input.
+
+    Updates ``total``, int8[columns, circulant], and ``answers``, int8[ROWS, columns, circulant].
+    """
+    checks = numpy_checks(code, bits)
+    for row, column in np.argwhere(code.shifts >= 0):
+        shift = int(code.shifts[row, column])
+        negative = checks[row] ^ np.roll(bits[column], -shift)
+        answers[row, column] = np.where(negative, -FIRST, FIRST)
+        total[column] += np.roll(answers[row, column], shift)
+    total[known] = KNOWN
+
+
 def numpy_iterate(
     code: Code, total: NDArray[np.int8], known: NDArray[np.bool_], answers: NDArray[np.int8]
 ) -> None:
@@ -142,40 +140,6 @@ def numpy_iterate(
 
 
 # --- Numba
-
-
-@njit
-def numba_checks(shifts, bits, columns, checks):
-    """Write the checks of the first ``columns`` columns; return how many are not satisfied."""
-    size = bits.shape[1]
-    checks[:] = 0
-    for row in range(shifts.shape[0]):
-        for column in range(columns):
-            shift = shifts[row, column]
-            if shift >= 0:
-                for i in range(size - shift):
-                    checks[row, i] ^= bits[column, i + shift]
-                for i in range(size - shift, size):
-                    checks[row, i] ^= bits[column, i + shift - size]
-    return checks.sum()
-
-
-@njit
-def numba_parity(shifts, bits, powers, start, sums):
-    """The same as `numpy_parity`. ``powers``, ``start``: the inverse as of `inverse_of`; ``sums``:
-    memory, uint8[ROWS, circulant]."""
-    rows, size = sums.shape
-    first = bits.shape[0] - rows
-    numba_checks(shifts, bits, first, sums)
-    bits[first:] = 0
-    for column in range(rows):
-        for row in range(rows):
-            for at in range(start[column * rows + row], start[column * rows + row + 1]):
-                power = powers[at]
-                for i in range(size - power):
-                    bits[first + column, i] ^= sums[row, i + power]
-                for i in range(size - power, size):
-                    bits[first + column, i] ^= sums[row, i + power - size]
 
 
 @njit
@@ -215,6 +179,27 @@ def numba_flip(shifts, bits, known, checks, most):
         if count == 0 or count >= before:
             return count == 0, rounds + 1
     return False, most
+
+
+@njit
+def numba_first(shifts, total, known, answers, bits):
+    """The same as `numpy_first`."""
+    columns, size = bits.shape
+    checks = np.empty((shifts.shape[0], size), np.uint8)
+    numba_checks(shifts, bits, columns, checks)
+    for row in range(shifts.shape[0]):
+        for column in range(columns):
+            shift = shifts[row, column]
+            if shift >= 0:
+                for i in range(size):
+                    at = (i + shift) & (size - 1)
+                    answer = -FIRST if checks[row, i] ^ bits[column, at] else FIRST
+                    answers[row, column, i] = answer
+                    total[column, at] += answer
+    for column in range(columns):
+        for i in range(size):
+            if known[column, i]:
+                total[column, i] = KNOWN
 
 
 @njit
@@ -426,7 +411,13 @@ class Ldpc:
             if good or made == iterations:
                 break
             made += 1
-            if compiled:
+            if made == 1 and messages is None:
+                first = columns_of(of, read)
+                if compiled:
+                    numba_first(of.shifts, total, self._known, answers, first)
+                else:
+                    numpy_first(of, total, self._known, answers, first)
+            elif compiled:
                 numba_iterate(of.shifts, total, self._known, answers)
             else:
                 numpy_iterate(of, total, self._known, answers)
@@ -477,14 +468,6 @@ def _checked(name: str, given: np.ndarray, dtype: Any, size: int) -> np.ndarray:
     if given.ndim == 2 and given.flags.c_contiguous:
         return given
     return np.ascontiguousarray(given).reshape(-1, size)
-
-
-def inverse_of(of: Code) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the inverse of the parity columns as powers of the shift, int32[n], and the first of
-    each of its circulants, int32[ROWS * ROWS + 1]."""
-    lists = [powers for line in of.inverse for powers in line]
-    start = np.cumsum([0, *map(len, lists)]).astype(np.int32)
-    return np.array([power for powers in lists for power in powers], np.int32), start
 
 
 def _record(

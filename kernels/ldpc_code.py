@@ -1,7 +1,7 @@
-"""Parity-check matrix of the quasi-cyclic LDPC code, by a rule and a seed.
+"""Parity-check matrix of the quasi-cyclic LDPC code, by a rule and a seed, and checks of words.
 
-Owns the shifts, the girth and the inverse of the parity columns. Does not encode or decode; ldpc.py
-does, and explains the layout of a word.
+Owns the shifts, the girth and the inverse of the parity columns, and in NumPy and Numba the
+columns, checks and parity of a word. Does not decode; ldpc.py does, and explains the layout.
 Source: M. Fossorier, "Quasi-Cyclic Low-Density Parity-Check Codes from Circulant Permutation
 Matrices", IEEE Trans. Inf. Theory 50, 2004 (girth).
 """
@@ -17,6 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import KernelError
+from .jit import njit
+
+Bits = NDArray[np.uint8]
+Words = NDArray[np.uint8]
 
 ROWS = 4
 CRC_BYTES = 4
@@ -256,3 +260,81 @@ def code(data_bytes: int = 4096, circulant: int = 1024, seed: int = 1) -> Code:
     count = -(-(data_bytes + CRC_BYTES) * 8 // circulant)
     data = data_shifts(numbers, parity, count, circulant)
     return Code(data_bytes, circulant, np.column_stack([data, parity]))
+
+
+def columns_of(code: Code, words: Words) -> Bits:
+    """Return the bits of one stored word by column, uint8[columns, circulant]."""
+    bits = np.unpackbits(words, bitorder="little")
+    found = np.zeros(code.columns * code.circulant, np.uint8)
+    found[: code.stored_bits] = bits[: code.stored_bits]
+    found[-ROWS * code.circulant :] = bits[code.stored_bits :]
+    return found.reshape(code.columns, code.circulant)
+
+
+def word_of(code: Code, bits: Bits) -> Words:
+    """Return the stored word of bits by column, uint8[word_bytes]."""
+    flat = bits.reshape(-1)
+    parts = flat[: code.stored_bits], flat[-ROWS * code.circulant :]
+    return np.packbits(np.concatenate(parts), bitorder="little")
+
+
+def numpy_checks(code: Code, bits: Bits, columns: int | None = None) -> Bits:
+    """Return the checks of the first ``columns`` columns (None: all), uint8[ROWS, circulant]."""
+    found = np.zeros((ROWS, code.circulant), np.uint8)
+    for row in range(ROWS):
+        for column in range(code.columns if columns is None else columns):
+            if (shift := code.shifts[row, column]) >= 0:
+                found[row] ^= np.roll(bits[column], -shift)
+    return found
+
+
+def inverse_of(of: Code) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the inverse of the parity columns as powers of the shift, int32[n], and the first of
+    each of its circulants, int32[ROWS * ROWS + 1]."""
+    lists = [powers for line in of.inverse for powers in line]
+    start = np.cumsum([0, *map(len, lists)]).astype(np.int32)
+    return np.array([power for powers in lists for power in powers], np.int32), start
+
+
+def numpy_parity(code: Code, bits: Bits) -> None:
+    """Set the parity columns of ``bits``, uint8[columns, circulant]."""
+    sums = numpy_checks(code, bits, code.columns - ROWS)
+    bits[-ROWS:] = 0
+    for column, line in enumerate(code.inverse):
+        for row, powers in enumerate(line):
+            for power in powers:
+                bits[column - ROWS] ^= np.roll(sums[row], -power)
+
+
+@njit
+def numba_checks(shifts, bits, columns, checks):
+    """Write the checks of the first ``columns`` columns; return how many are not satisfied."""
+    size = bits.shape[1]
+    checks[:] = 0
+    for row in range(shifts.shape[0]):
+        for column in range(columns):
+            shift = shifts[row, column]
+            if shift >= 0:
+                for i in range(size - shift):
+                    checks[row, i] ^= bits[column, i + shift]
+                for i in range(size - shift, size):
+                    checks[row, i] ^= bits[column, i + shift - size]
+    return checks.sum()
+
+
+@njit
+def numba_parity(shifts, bits, powers, start, sums):
+    """The same as `numpy_parity`. ``powers``, ``start``: the inverse as of `inverse_of`; ``sums``:
+    memory, uint8[ROWS, circulant]."""
+    rows, size = sums.shape
+    first = bits.shape[0] - rows
+    numba_checks(shifts, bits, first, sums)
+    bits[first:] = 0
+    for column in range(rows):
+        for row in range(rows):
+            for at in range(start[column * rows + row], start[column * rows + row + 1]):
+                power = powers[at]
+                for i in range(size - power):
+                    bits[first + column, i] ^= sums[row, i + power]
+                for i in range(size - power, size):
+                    bits[first + column, i] ^= sums[row, i + power - size]
