@@ -285,11 +285,12 @@ def block_records(
     one.stream = -1
     one.last = stripes - 1
     block = records(page_map.BLOCK, units * geometry.all_blocks)
-    block.view(np.uint8).reshape(units, -1)[:] = one.view(np.uint8)  # assignment by field is slow
-    of_unit = block.reshape(units, -1)
-    die, plane = np.divmod(np.arange(units), geometry.planes // geometry.unit_planes)
-    of_unit["plane"] = plane[:, None]
-    of_unit["die"] = (die * lanes + (plane if lanes > 1 else 0))[:, None]
+    of_unit, bytes_of_one = block.view(np.uint8).reshape(units, -1), one.view(np.uint8)
+    for unit in range(units):  # each record is written once: the table has megabytes
+        die, plane = divmod(unit, geometry.planes // geometry.unit_planes)
+        one["plane"] = plane
+        one["die"] = die * lanes + (plane if lanes > 1 else 0)
+        of_unit[unit] = bytes_of_one
     return block
 
 
@@ -315,11 +316,13 @@ def pool_records(geometry: Geometry, units: int) -> np.recarray:
 
 
 def tables(
-    cfg: Config, geometry: Geometry, table: np.record, n: int, lanes: int
+    cfg: Config, geometry: Geometry, table: np.record, n: int, lanes: int, planned: bool
 ) -> dict[str, np.ndarray]:
     """Return the tables of the FTL of ``n`` devices by field name of the state.
 
-    ``table``: constants of compiled code; ``lanes``: independently operating planes per die.
+    ``table``: constants of compiled code; ``lanes``: independently operating planes per die;
+    ``planned``: True if plans alone use the devices. They write to few blocks of each unit, and
+    the physical pages that they map are scattered.
     """
     units = n * geometry.units
     lpns, tpages, entries = int(table.lpns), int(table.tpages), int(table.map_entries)
@@ -331,7 +334,7 @@ def tables(
     bits = np.zeros((rows, geometry.page_bytes), np.uint8)
     return {
         "l2p": map_table((n, mapped), width),
-        "p2l": map_table((n, geometry.physical_pages), width),
+        "p2l": map_table((n, geometry.physical_pages), width, scattered=planned),
         "rewrites": np.zeros((n, REWRITES if table.partial else 1), np.int64),
         "sectors": map_table((n, mapped if table.partial else 1), np.int64),
         "stored": map_table(

@@ -10,6 +10,7 @@ import pytest
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core import sparse_table
 from ondie.emu.engine.core.sparse_table import PART, map_table, touched_parts
+from ondie.emu.engine.run.system import System
 from ondie.emu.replay import memory
 from ondie.emu.units import InputError
 from tests.smoke.commands import compiled, here, refused
@@ -180,6 +181,18 @@ def test_touched_parts(monkeypatch, told):
     assert len(found) == 41 if not told else size <= 5 * huge < length / 3
     assert sum(int(np.count_nonzero(second[p])) for p in found) == 1
     assert sum(int(np.count_nonzero(first[p])) for p in touched_parts(first)) == 3
+
+
+def test_a_plan_takes_memory_for_what_it_writes():
+    """10,000 pages lie in one block of each unit, far from each other: memory pages of 4 KiB hold
+    their entries; huge ones would be of 2 MiB for each unit."""
+    system = System(load_preset("optimstore-r2"), ("update",))
+    system.fill(0, 0, 10_000)
+    pages = system.arrays.p2l[0]
+    units, width = len(system.arrays.pool), pages.itemsize
+    held = sum(part.stop - part.start for part in touched_parts(pages)) * width
+    assert units >= 32 and pages.nbytes > sparse_table.SPARSE_BYTES
+    assert 10_000 * width <= held <= 10_000 * width + 2 * 4096 * units
 
 
 def _refuse(*args, **options):

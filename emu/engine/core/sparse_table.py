@@ -20,7 +20,7 @@ from ondie.emu.units import InputError
 SPARSE_BYTES = 1 << 22
 """Size in bytes above which a table gets memory without reservation."""
 HUGE_BYTES = 1 << 30
-"""Size in bytes up to which a sparse table uses huge memory pages.
+"""Size in bytes up to which a sparse table that is not scattered uses huge memory pages.
 
 In larger tables, huge pages would allocate memory for many untouched entries.
 """
@@ -34,12 +34,16 @@ _IN_USE_SHIFT = 62
 """Lowest of two bits of an entry of /proc/self/pagemap: the page is swapped out, or present."""
 
 
-def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
+def map_table(
+    shape: tuple[int, int], dtype: type[np.number], scattered: bool = False
+) -> np.ndarray:
     """Return a zeroed mapping table, of which only touched memory pages use memory.
 
     The tables of a server with 32 TB drives exceed its memory but are almost untouched. Large
-    tables are therefore mapped without reserved memory, in small pages. Raises InputError if the
-    address space is exhausted.
+    tables are therefore mapped without reserved memory, in small pages. ``scattered``: True if few
+    entries of each part are written; the table is then in small pages, whatever its size: a write
+    to an untouched huge page takes as long as 2 MiB of zeros. Raises InputError if the address
+    space is exhausted.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= SPARSE_BYTES:
@@ -54,7 +58,8 @@ def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
             f"address space, more than this machine has ({error.strerror}); use fewer or smaller "
             "drives"
         ) from error
-    advice = "MADV_HUGEPAGE" if size <= HUGE_BYTES else "MADV_NOHUGEPAGE"
+    huge = size <= HUGE_BYTES and not scattered
+    advice = "MADV_HUGEPAGE" if huge else "MADV_NOHUGEPAGE"
     if hasattr(mmap, advice):
         with contextlib.suppress(OSError):  # a kernel without huge pages uses small pages
             memory.madvise(getattr(mmap, advice))

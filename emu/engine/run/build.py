@@ -204,7 +204,7 @@ def build(
         command=records(COMMAND, txns),
         stage=build_stages(table[0]),
         **nand_tables.tables(cfg, geometry, n, lanes),
-        **ftl_tables.tables(cfg, geometry, table[0], n, lanes),
+        **ftl_tables.tables(cfg, geometry, table[0], n, lanes, planned=pairs == 0),
         **nvme_tables.tables(table[0], geometry, caches, pairs, txns, destage is not None),
         rmap=np.zeros((n, max(reservoir_super_pages, 1)), np.uint32),
         dev=_devices(n),
