@@ -26,8 +26,8 @@ from typing import NoReturn
 
 from ondie.emu.live import namespaces
 from ondie.emu.live.capture import Capture
-from ondie.emu.live.drive_end import PR_SET_PDEATHSIG, run_drive
 from ondie.emu.live.loopback import make_relay, reserve
+from ondie.emu.live.namespaces import PR_SET_PDEATHSIG
 from ondie.emu.live.network_device import Device
 from ondie.emu.live.placed_device import make_device
 from ondie.emu.live.relay import Place, Relay
@@ -196,6 +196,10 @@ class Cluster:
     def _fork(self, number: int) -> None:
         """Start the process of the next drive. The process has no descriptor of other drives: each
         sees the end of its own driver."""
+        # It imports the engine, without which commands that only ask a cluster start in half the
+        # time.
+        from ondie.emu.live.drive_end import run_drive
+
         device = self._devices.pop(0)
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         capture = self._capture(f"drive{number}")

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from ondie.emu.config.config import Config
 from ondie.emu.live.capture import Capture
 from ondie.emu.live.gso import carried
+from ondie.emu.live.namespaces import PR_SET_PDEATHSIG
 from ondie.emu.live.network_device import Device
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.nvme.tunnel.framing import Data, Format
@@ -35,7 +36,6 @@ MOST_WAITING = 4 << 20
 WAIT_S = 0.0005
 """Time until it is asked again whether the host has received."""
 POLL_MS = 200
-PR_SET_PDEATHSIG = 1
 
 
 class DriveEnd:

@@ -27,6 +27,7 @@ LINK = re.compile(r"ondie(\d+)")
 FOLDER = Path("/run/netns")
 PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 RUN_S = 20.0
+PR_SET_PDEATHSIG = 1
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from ondie.emu.live import namespaces
 from ondie.emu.live.cluster import ENDING, Cluster, listens, serve
-from ondie.emu.live.drive_end import PR_SET_PDEATHSIG
+from ondie.emu.live.namespaces import PR_SET_PDEATHSIG
 from ondie.emu.live.request import Request, Way, file_of
 from ondie.emu.units import InputError
 

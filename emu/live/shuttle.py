@@ -17,8 +17,8 @@ import sys
 import traceback
 
 from ondie.emu.live import namespaces
-from ondie.emu.live.drive_end import PR_SET_PDEATHSIG
 from ondie.emu.live.host_end import MOST_PACKETS
+from ondie.emu.live.namespaces import PR_SET_PDEATHSIG
 from ondie.emu.live.network_device import Device
 from ondie.emu.live.placed_device import make_device
 from ondie.emu.live.request import Way, namespace_name

@@ -5,6 +5,7 @@ import pytest
 from ondie.emu.live import entry
 from ondie.emu.units import InputError
 from tests.live.tunnel_cluster import NAME, cluster
+from tests.smoke.commands import here, refused
 
 FOUND = {
     "own_user": False,
@@ -44,16 +45,19 @@ def test_another_end_is_one_line(where):
     assert str(caught.value) == line
 
 
-def test_programs_at_the_ends():
+def test_programs_at_the_ends(capsys):
     with cluster("--drives", "1") as made:
         told = "$ONDIE_TUNNEL_ADDRESS $ONDIE_TUNNEL_DEVICE"
-        for where, end in (("host", -1), (made.address(0), 0)):
-            words = ["ondie", "tunnel", "exec", "--name", NAME, "--shell", where]
-            printed = made.live.run([*words, f"echo {told};", "ip", "-o", "-4", "addr"])
+        line = f"echo {told}; ip -o -4 addr"
+        ways = (
+            (-1, ["--shell", "host", f"echo {told};", "ip", "-o", "-4", "addr"], 0),
+            (0, [made.address(0), "--", "sh", "-c", f"{line}; exit 7"], 7),
+        )
+        for end, words, code in ways:
+            words = ["ondie", "tunnel", "exec", "--name", NAME, *words]
+            printed = made.live.run(words, code=code)
             address, device = printed.split("\n")[0].split()
             assert address == made.address(end)
             assert f" {device} " in printed and f" {address}/" in printed
-        words = ["ondie", "tunnel", "exec", "--name", NAME, "1", "--", "true"]
-        assert "1: no such end of the tunnel; must be host, 0 to 0" in made.live.run(words, code=2)
-        words = ["ondie", "tunnel", "exec", "--name", NAME, "0", "--", "sh", "-c", "exit 7"]
-        made.live.run(words, code=7)
+        words = ["tunnel", "exec", "--name", NAME, "1", "--", "true"]
+        refused(here(capsys, *words), "1: no such end of the tunnel; must be host, 0 to 0")
