@@ -52,7 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 ENGINES = (("tests.smoke.commands",), ("tests.timing.flash",), ("tests.state.small",))
-"""Modules that compile the engine, the engine of flash alone, and what saves a drive at a cut."""
+"""Modules that compile the engine, the engine of flash alone, and what few drives need: those that
+lose their power, are full, or are sanitized."""
 COLLECTION = ("pytest", "--collect-only", "-qq")
 """Compiles the test files with pytest's assertions, into their folders."""
 

@@ -29,7 +29,8 @@ class BCH:
 
     def encode(self, data):
         self.asked.append(("encode", len(data)))
-        return bytearray(self.code.encode(np.frombuffer(data, np.uint8)).tobytes())
+        words = np.frombuffer(data, np.uint8).copy()  # numba compiles read-only arrays anew
+        return bytearray(self.code.encode(words).tobytes())
 
     def decode(self, data, check):
         rows = (np.frombuffer(data, np.uint8).copy(), np.frombuffer(check, np.uint8).copy())

@@ -188,6 +188,7 @@ def test_damaged_files(clean, command):
     assert all(intact(path) for path in command.stored.iterdir())
 
 
+@pytest.mark.soak
 @only_small
 def test_folder_without_room(clean, command):
     """A small file system, or a small limit of the size of files where none may be mounted."""

@@ -12,7 +12,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core.counters import MAP_PROGRAM_PAGES as MAP_PROGRAM_PAGES
 from ondie.emu.nvme import command as queues
-from ondie.emu.nvme import purge
+from ondie.emu.nvme import purge, write_errors
 from tests.timing.harness import preset
 
 PAGE = 512
@@ -132,7 +132,7 @@ def random_writes(rng: np.random.Generator, n: int, lpns: int, longest: int = 1)
     return commands([(queues.WRITE, int(rng.integers(0, lpns - s + 1)), int(s)) for s in sizes])
 
 
-if __name__ == "__main__":  # fills the compile cache with what a cut and its recovery need
+if __name__ == "__main__":  # fills the compile cache for cuts, recoveries and full drives
     protected = Drive(
         config(
             cache__mode="write_back", cache__capacity="16 KiB", ftl__trim_maps="true",
@@ -146,3 +146,4 @@ if __name__ == "__main__":  # fills the compile cache with what a cut and its re
     marks = purge.mark_stale(protected.arrays, protected.store)
     purge.collect_marked(protected.state, 0, marks)
     purge.erase_free(protected.state, 0)
+    write_errors.end_waiting(protected.state, 0, 1)

@@ -130,7 +130,7 @@ def test_the_drive_is_a_dictionary(counts, monkeypatch):
     monkeypatch.setattr(store, "SEGMENT_BYTES", 1 << 16)
     machine.seen.clear()
     settings = hypothesis.settings(
-        max_examples=counts(30, 150),
+        max_examples=counts(15, 150),
         stateful_step_count=counts(15, 30),
         suppress_health_check=list(hypothesis.HealthCheck),
         derandomize=False,

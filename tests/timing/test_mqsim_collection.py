@@ -1,8 +1,11 @@
 """Collection in MQSim's order: when mapping entries are touched and changed, and who retries.
 
 Each test calls the function that decides on a drive of one die, with the events in MQSim's order.
+At small counts they run uncompiled (test_uncompiled.py): most of the functions would be
+compiled as programs of their own, which takes up to 5 s each.
 """
 
+import numba
 import numpy as np
 import pytest
 
@@ -15,6 +18,8 @@ from ondie.emu.nand.timing import PROGRAM
 from ondie.emu.nvme.request import WRITE
 from tests.state.written import PAGE, config, drive, play, requests
 from tests.timing.test_classes import SHAPE
+
+pytestmark = [] if numba.config.DISABLE_JIT else [pytest.mark.soak]
 
 CACHED_MAP = {"ftl__map_cache": "4 KiB", "ftl__gc_policy": "greedy"}
 

@@ -1,8 +1,11 @@
 """What MQSim submits together, when a chip's looks count, which reads join, and who retries.
 
 Each test calls the function that decides on a drive of one die, with events in MQSim's order.
+At small counts they run uncompiled (test_uncompiled.py): most of the functions would be
+compiled as programs of their own, which takes up to 5 s each.
 """
 
+import numba
 import pytest
 
 from ondie.emu.engine.core.events import CACHED, OWN
@@ -10,6 +13,8 @@ from ondie.emu.nand import channel, die_scheduler, erase_queue, event_order, mul
 from ondie.emu.nand import die as dies
 from ondie.emu.nand.timing import PROGRAM, READ
 from tests.timing.test_classes import zoned
+
+pytestmark = [] if numba.config.DISABLE_JIT else [pytest.mark.soak]
 
 
 @pytest.fixture

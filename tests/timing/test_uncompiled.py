@@ -1,8 +1,9 @@
 """Does the engine give the same times uncompiled (NUMBA_DISABLE_JIT=1), with NumPy's numbers?
 
-The suite of timing rules runs compiled with the other tests, and here uncompiled. NumPy computes in
-the type of its operands, which differs from the 64 bits of compiled code; the second test has the
-operations that this changes.
+The suite of timing rules runs compiled with the other tests, and here uncompiled, with the tests of
+MQSim's order, whose functions are compiled alone at full counts only. NumPy computes in the type of
+its operands, which differs from the 64 bits of compiled code; the second test has the operations
+that this changes.
 """
 
 import os
@@ -14,9 +15,13 @@ import pytest
 
 from ondie.emu.engine.core.state import Elements, Numbers, record_type
 
+ORDERED = ("mqsim_collection", "mqsim_order")
+"""Tests of single functions, each of which would be compiled as a program of its own."""
+
 
 def test_every_timing_rule_holds_uncompiled(root):
-    words = ["-q", "-p", "no:cacheprovider", "--benchmark-disable", "tests/timing/test_rules.py"]
+    words = ["-q", "-p", "no:cacheprovider", "--benchmark-disable"]
+    words += [f"tests/timing/test_{name}.py" for name in ("rules", *ORDERED)]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words],
         env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
@@ -27,6 +32,7 @@ def test_every_timing_rule_holds_uncompiled(root):
     )
     assert done.returncode == 0, done.stdout[-2000:]
     assert " passed" in done.stdout and "skipped" not in done.stdout
+    assert "deselected" not in done.stdout
 
 
 @pytest.mark.parametrize("kind", ["i1", "u1", "i2", "i4", "u4", "i8"])
