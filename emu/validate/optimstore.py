@@ -171,6 +171,13 @@ def _energy(base: Stage, isp: Stage, die: Stage) -> Iterator[Row]:
             yield row(f"energy, baseline / {who}, {reading}", SHOWN, published, found)
 
 
+@lru_cache(maxsize=4)
+def _model(op: str, n_params: int) -> Trace:
+    """Return the trace of `model`, the same one each time, so that `_run` finds its ledger."""
+    return model(op, n_params)
+
+
+@lru_cache(maxsize=16)
 def timed(trace: Trace, compute_s: float) -> Trace:
     """Return the trace with forward and backward times that sum to ``compute_s`` seconds."""
     forward = compute_s * FORWARD_SHARE
@@ -178,8 +185,9 @@ def timed(trace: Trace, compute_s: float) -> Trace:
     return dataclasses.replace(trace, steps=(step,))
 
 
+@lru_cache(maxsize=64)
 def _run(path: str, cfg: Config, trace: Trace, **options: str) -> Ledger:
-    """Simulate one step without payload and return its ledger."""
+    """Simulate one step without payload and return its ledger; several groups of rows use it."""
     result = run_path(path, cfg, trace, Options(**options), steps=1, payload=False)  # type: ignore[arg-type]
     assert result.ledger is not None
     return result.ledger
@@ -198,10 +206,10 @@ def iteration(cfg: Config) -> tuple[Trace, Ledger]:
 @lru_cache(maxsize=len(PRESETS))
 def _iterated(cfg: Config, n_params: int, share: float) -> tuple[Trace, Ledger]:
     """Return `iteration` of ``n_params`` parameters; two groups of rows use it."""
-    trace = model("adam", n_params)
+    trace = _model("adam", n_params)
     compute_s = 0.0
     for _ in range(6):
-        book = _run("host_offload", cfg, timed(trace, compute_s))
+        book = _run("host_offload", cfg, timed(trace, compute_s) if compute_s else trace)
         compute_s = (book.step_s - compute_s) * (1 / share - 1)
     return timed(trace, compute_s), book
 
@@ -227,7 +235,7 @@ def _iteration(cfg: Config) -> Iterator[Row]:
     found = (update - cpu) / whole
     yield row("I/O share, without gradients", SHOWN, 0.82, found, "share")
     row = _rows("end to end: 1 / (7 % + 93 % / speedup of the update stage), 2.2x to 2.5x by model")
-    speedup = base.update_s / _run("on_die", cfg, model("adam", PARAMS)).update_s
+    speedup = base.update_s / _run("on_die", cfg, _model("adam", PARAMS)).update_s
     amdahl = 1 / (1 - UPDATE_SHARE + UPDATE_SHARE / speedup)
     yield row("end to end", IDENTITY, 2.4, amdahl)
     for form in ("fp32", "fp16"):
@@ -313,7 +321,7 @@ def _dispatch(cfg: Config) -> Iterator[Row]:
         "weights to the host; neither is published"
     )
     for op, published in (("adam", 2.8), ("momentum", 3.2)):
-        trace = model(op, PARAMS)
+        trace = _model(op, PARAMS)
         base = _run("host_offload", cfg, trace).update_s
         for dispatch in DISPATCHES:
             mine = cfg.replace({"pe.dispatch": dispatch})
@@ -340,7 +348,7 @@ def _die_bus(cfg: Config) -> Iterator[Row]:
         "of planes do not wait for each other"
     )
     for op, published in (("adam", 2.8), ("momentum", 3.2)):
-        trace = model(op, PARAMS)
+        trace = _model(op, PARAMS)
         base = _run("host_offload", cfg, trace).update_s
         for values in BUS_VALUES:
             book = _run("on_die", cfg.replace({"pe.bus_values": values}), trace)
@@ -369,7 +377,7 @@ def _scaling(cfg: Config) -> Iterator[Row]:
 
     Expected ratio for twice the number: 1 where the rate does not depend on the number, else 2.
     """
-    trace = model("adam", PARAMS)
+    trace = _model("adam", PARAMS)
     row = _rows(
         "ratio of the rates with twice the channels or dies; expected: 1 if the rate does not "
         "depend on their number, 2 if it is proportional"
