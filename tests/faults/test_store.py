@@ -20,10 +20,11 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_check import check_store, describe_store
 from ondie.emu.nand.store_folder import StoreFolder, StoreFull
-from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
-from ondie.emu.nvme.status import Condition, CriticalWarning, Status
+from ondie.emu.nvme.command import COMMAND, FLUSH, READ, WRITE
+from ondie.emu.nvme.status import Condition, Status
 from ondie.emu.units import InputError
 from ondie.kernels import native
+from tests.faults.filled_store import commands, ends, run
 from tests.faults.test_compiled_code import mounts, without_privilege
 from tests.smoke.commands import here
 from tests.state import small
@@ -199,24 +200,6 @@ def test_written_in_order_it_takes_little_more(tmp_path, counts):
 
 
 # --- a drive
-
-
-def commands(items, drive):
-    """Commands of one unit each: (op, unit); data of a unit lie at its place in the buffer."""
-    found = np.zeros(len(items), COMMAND)
-    found["op"], found["offset"] = np.array(items, np.int64).reshape(-1, 2).T
-    found["offset"] *= drive.unit_bytes
-    found["size"] = np.where(found["op"] == FLUSH, 0, drive.unit_bytes)
-    found["data"] = np.where(found["op"] < 2, found["offset"], -1)
-    found["offset"][found["op"] == FLUSH] = 0
-    found["arrival"] = drive.earliest_arrival
-    return found
-
-
-def run(drive, items):
-    drive.submit(commands(items, drive))
-    drive.run()
-    return drive.completions()
 
 
 @pytest.mark.one_in(2)
@@ -586,45 +569,6 @@ def test_kills_of_a_drive_that_programs_and_collects(in_memory, rng, counts, roo
     assert max(programmed) > 256
 
 
-def ends(drive, each, **kw):
-    """Submit one command for each (op, unit), run until idle, return the statuses."""
-    drive.submit(commands(each, drive, **kw))
-    drive.run()
-    return [Status(status) for status in drive.completions()["status"]]
-
-
-def fill(drive):
-    """Write unit after unit until the store is full. Return the number of units written before."""
-    for unit in range(0, drive.units - 8, 8):
-        found = ends(drive, [(WRITE, unit + i) for i in range(8)])
-        if any(found):
-            assert set(found) <= {Status.SUCCESS, Status.WRITE_FAULT}
-            assert drive.condition is Condition.READ_ONLY and "no room" in drive.why
-            return unit
-    raise AssertionError("it never was full")
-
-
-def read_only(drive, units, path):
-    """What a full store still does."""
-    sent, drive.buffer[:] = drive.buffer.copy(), 0
-    run(drive, [(READ, unit) for unit in range(units)])
-    assert (drive.buffer[:units] == sent[:units]).all()
-    protected = Status.NAMESPACE_WRITE_PROTECTED
-    assert ends(drive, [(WRITE, 1), (TRIM, 1)]) == [protected] * 2
-    assert ends(drive, [(FLUSH, 1)]) == [Status.WRITE_FAULT]
-    assert CriticalWarning.READ_ONLY == drive.critical_warning
-    with pytest.raises(CommandError, match=r"namespace write protected.*no room") as raised:
-        drive.write(0, bytes(drive.unit_bytes))
-    assert raised.value.status is protected
-    assert (drive.read(0, drive.unit_bytes) == sent[0]).all()
-    drive.check()
-    with pytest.raises(CommandError, match="lost: what was written since"):
-        drive.close()
-    assert not describe_store(path)["clean"]
-    report = check_store(path)
-    assert report.intact and report.programmed_pages >= units - 8, report
-
-
 def test_no_room_in_mid_run(tmp_path, monkeypatch, rng):
     """In the middle of overwrites with collection."""
     path = tmp_path / "store"
@@ -659,22 +603,6 @@ def test_no_room_in_mid_run(tmp_path, monkeypatch, rng):
         drive.close()
     drive.close()
     assert check_store(path).intact
-
-
-TMPFS = """
-import sys
-import numpy as np
-from ondie.emu.config.config import load_preset
-from ondie.emu.drive import Drive
-from tests.faults import test_store
-path = sys.argv[1] + "/store"
-drive = Drive("gen4-tlc", True, store=path)
-drive.buffer = np.random.default_rng(1).integers(0, 256, (10240, drive.unit_bytes), np.uint8)
-units = test_store.fill(drive)
-assert units > int(sys.argv[2])
-test_store.read_only(drive, units, path)
-print("end", units)
-"""
 
 
 def test_a_strict_drive_raises_once(tmp_path, monkeypatch):
@@ -722,10 +650,10 @@ def test_a_failed_sync_fails_the_flush_and_all_later_changes(tmp_path, monkeypat
 
 def test_a_full_file_system(tmp_path, root):
     """A small file system, or a small limit of the size of files where none may be mounted."""
-    mount = 'mount -t tmpfs -o size=32m none "$0"; exec "$@"'
-    before, least = ["unshare", "-m", "sh", "-c", mount, str(tmp_path)], 1000
+    mount = 'mount -t tmpfs -o size=8m none "$0"; exec "$@"'
+    before, least = ["unshare", "-m", "sh", "-c", mount, str(tmp_path)], 250
     if not mounts():
-        before, least = ["prlimit", "--fsize=30000000"], -1
-    words = [*before, sys.executable, "-c", TMPFS, str(tmp_path), str(least)]
+        before, least = ["prlimit", "--fsize=6000000"], -1
+    words = [*before, sys.executable, "-m", "tests.faults.filled_store", str(tmp_path), str(least)]
     done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stdout.startswith("end"), done
