@@ -92,6 +92,16 @@ def divide(tables, word):
 
 
 @njit
+def copy_into(target, source):
+    """Copy ``source`` to the first elements of ``target``.
+
+    An assignment to a slice takes 2 s to compile, most of it for the message of its error.
+    """
+    for i in range(source.size):
+        target[i] = source[i]
+
+
+@njit
 def find_syndromes(tables, remainder, syndromes):
     """Write the values of a remainder at a^1 to a^(2 t)."""
     syndromes[:] = 0
@@ -119,7 +129,7 @@ def find_locator(tables, syndromes, locator):
         discrepancy = 0
         for i in range(min(step, length) + 1):
             discrepancy ^= multiply(tables, locator[i], syndromes[step - i])
-        before[:] = locator
+        copy_into(before, locator)
         if discrepancy:
             for i in range(size):
                 locator[i] = multiply(tables, scale, locator[i]) ^ multiply(
@@ -130,8 +140,9 @@ def find_locator(tables, syndromes, locator):
                 if length > tables.t:
                     return -1
                 scale = discrepancy
-                other[:] = before
-        other[2:] = other[: size - 2].copy()
+                copy_into(other, before)
+        for i in range(size - 1, 1, -1):
+            other[i] = other[i - 2]
         other[:2] = 0
     return length
 
@@ -177,13 +188,13 @@ def encode_words(tables, data, check):
     word = np.empty(size + data.shape[1], np.uint8)
     for i in range(data.shape[0]):
         word[:parity] = 0
-        word[size:] = data[i]
+        copy_into(word[size:], data[i])
         if tables.crc:
             crc = crc_of(tables, data[i])
             for j in range(4):
                 word[parity + j] = check[i, parity + j] = crc >> (8 * j) & 255
         divide(tables, word)
-        check[i, :parity] = word[:parity]
+        copy_into(check[i], word[:parity])
 
 
 @njit
@@ -195,8 +206,9 @@ def decode_words(tables, data, check, verify, correct, result):
     syndromes, locator = np.empty(2 * tables.t, np.int32), np.empty(2 * tables.t + 4, np.int32)
     positions = np.empty(tables.t + 1, np.int32)
     for i in range(data.shape[0]):
-        word[:size], word[size:] = check[i], data[i]
-        copy[:] = word
+        copy_into(word, check[i])
+        copy_into(word[size:], data[i])
+        copy_into(copy, word)
         divide(tables, copy)
         wrong = 0
         if copy[:parity].any():
@@ -212,7 +224,8 @@ def decode_words(tables, data, check, verify, correct, result):
         if wrong >= 0 and verify and not crc_agrees(tables, word, size):
             wrong = -2
         elif wrong > 0:
-            check[i], data[i] = word[:size], word[size:]
+            copy_into(check[i], word[:size])
+            copy_into(data[i], word[size:])
         result[i] = wrong
 
 
