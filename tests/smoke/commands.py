@@ -27,6 +27,10 @@ from ondie.emu.validate import model
 SMALL = ("flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
          "flash.pages_per_block=16", "ftl.gc_low_blocks=2")  # fmt: skip
 """Overrides that make a drive of four dies, each of which a small model uses."""
+SHORT = SMALL[2:]
+"""Overrides that leave all dies, with few and short blocks: as fast as the whole drive."""
+BY_SMALL = tuple(word for text in SMALL for word in ("--set", text))
+"""SMALL as options of a command."""
 
 
 def small_for(name):
@@ -142,6 +146,13 @@ def assumed_only(cfg: Config, *keys: str) -> Config:
     """A configuration whose other assumed constants are stated: a swing varies ``keys``, and what
     is published with a range."""
     return cfg.replace({leaf.key: leaf.value for leaf in cfg.assumed() if leaf.key not in keys})
+
+
+def swung_only(cfg: Config, *keys: str) -> Config:
+    """A configuration in which ``keys`` alone have a range, whatever their source: a swing varies
+    nothing else."""
+    ranged = (leaf for leaf in cfg.leaves() if leaf.low is not None and leaf.key not in keys)
+    return cfg.replace({leaf.key: leaf.value for leaf in ranged})
 
 
 SWUNG = (

@@ -16,7 +16,7 @@ from ondie.emu.analysis.compare import Stopped
 from ondie.emu.config.config import load_preset
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
-from tests.smoke.commands import compiled, files, here, refused
+from tests.smoke.commands import BY_SMALL, compiled, files, here, refused
 
 SOON_S = 30
 # Says when its imports are done: before that, an interrupt is Python's own affair.
@@ -56,9 +56,11 @@ def interrupted(folder: Path, after_s: float, *arguments: str) -> tuple[int, str
         process.wait()
 
 
-def test_a_long_comparison(tmp_path, counts):
+@pytest.mark.soak
+def test_a_long_comparison(tmp_path):
+    """`test_cli_terminal.py` has an interrupt of a comparison with a progress bar."""
     compiled()  # the compiler itself does not listen
-    for i, after_s in enumerate(counts((1.5,), (0.1, 0.4, 1.0, 4.0))):
+    for i, after_s in enumerate((0.1, 0.4, 1.0, 4.0)):
         folder = tmp_path / str(i)
         folder.mkdir()
         words = ("gpt-10b", "--out", "out", "--timeline", "line.json")
@@ -121,7 +123,7 @@ def test_while_the_files_are_written(tmp_path, capsys, monkeypatch):
         return made[-1]
 
     monkeypatch.setattr("ondie.emu.files.tempfile.mkstemp", mkstemp)
-    words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--out", "a/b"]
+    words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", *BY_SMALL, "--out", "a/b"]
     assert here(capsys, *words).code == 130
     assert len(made) == 2 and files(tmp_path) == []
 
@@ -137,6 +139,6 @@ def test_a_failure_while_drawing_writes_nothing(tmp_path, capsys, monkeypatch, e
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ondie.emu.cli.figures.compare.draw", draw)
-    words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--out", "out"]
+    words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", *BY_SMALL, "--out", "out"]
     refused(here(capsys, *words), str(error))
     assert files(tmp_path) == []

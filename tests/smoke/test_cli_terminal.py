@@ -12,7 +12,8 @@ from tests.smoke.commands import compiled, files
 
 
 def on_a_terminal(folder, *arguments: str, interrupt_after_s: float | None = None):
-    """(exit code, stdout, what the terminal saw of stderr) of `ondie compare ...`."""
+    """(exit code, stdout, what the terminal saw of stderr) of `ondie compare ...`, whose temporary
+    files are in ``folder``."""
     compiled()
     master, slave = os.openpty()
     process = subprocess.Popen(
@@ -21,7 +22,13 @@ def on_a_terminal(folder, *arguments: str, interrupt_after_s: float | None = Non
         stdout=subprocess.PIPE,
         stderr=slave,
         text=True,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+        env={
+            **os.environ,
+            "TERM": "xterm",
+            "COLUMNS": "100",
+            "LINES": "40",
+            "TMPDIR": str(folder),
+        },
     )
     os.close(slave)
     seen = b""
@@ -64,7 +71,8 @@ def test_quiet_draws_none(tmp_path):
 
 
 def test_an_interrupt_takes_the_bar_away(tmp_path):
-    code, out, seen = on_a_terminal(tmp_path, "gpt-10b", "--out", "out", interrupt_after_s=0.5)
+    words = ["gpt-10b", "--out", "out", "--timeline", "line.json"]
+    code, out, seen = on_a_terminal(tmp_path, *words, interrupt_after_s=0.1)
     assert (code, out) == (130, "")
     assert seen.rstrip().endswith("ondie: interrupted; nothing was written")
     assert "Traceback" not in seen

@@ -19,16 +19,16 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.results.tables import answer as screen
 from ondie.emu.results.tables import compare as report
-from tests.smoke.commands import LITTLE_FLASH, SMALL, SWUNG, assumed_only, here
-
-BY_SMALL = [word for text in SMALL for word in ("--set", text)]
+from tests.smoke.commands import BY_SMALL, LITTLE_FLASH, SHORT, SMALL, SWUNG, here, swung_only
 
 
 @pytest.fixture(scope="module")
 def found(counts):
-    """A comparison in which the dies update, with swings; at small counts, of few constants."""
-    cfg = load_preset("optimstore-r1")
-    return compare(traces.load("gpt-small"), counts(assumed_only(cfg, *SWUNG), cfg), steps=1)
+    """A comparison in which the dies update, with swings; at small counts, of few constants of a
+    drive with short blocks."""
+    few = swung_only(load_preset("optimstore-r1", SHORT), *SWUNG)
+    cfg = counts(few, load_preset("optimstore-r1"))
+    return compare(traces.load("gpt-small"), cfg, steps=1)
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +263,7 @@ def test_a_sub_group_of_everything_names_its_key(found):
 
 def on_tlc(*settings):
     """A comparison on a drive of TLC; only its dies read without ECC."""
-    cfg = load_preset("optimstore-r1", ["flash.cell=TLC", *settings])
+    cfg = load_preset("optimstore-r1", [*SHORT, "flash.cell=TLC", *settings])
     names = ["host_offload", "in_storage", "on_die"]
     return compare(traces.load("gpt-small"), cfg, paths=names, steps=1, swing=False)
 
@@ -335,7 +335,7 @@ def test_blocks_that_wear_out_before_the_drive_are_named(found):
 def test_other_batches_are_compared_per_sample():
     trace, cfg = (
         traces.load("mobilenetv2"),
-        load_preset("newport", [*LITTLE_FLASH, "system.devices=24"]),
+        load_preset("newport", [*LITTLE_FLASH, "system.devices=6"]),
     )
     comparison = compare(trace, cfg, options=Options(batch="paper"), swing=False)
     found = answer(comparison)

@@ -17,7 +17,7 @@ from ondie.emu.engine.run import system
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.paths.base import Options
 from ondie.emu.validate import model
-from tests.smoke.commands import SMALL, files, here, refused
+from tests.smoke.commands import BY_SMALL, SMALL, files, here, refused
 from tests.state import models as small
 
 CROWDED = tuple(x for x in SMALL if "blocks_per_plane" not in x and "gc_low" not in x)
@@ -295,6 +295,7 @@ def test_a_counter_off_by_one(capsys, tmp_path, monkeypatch, counter, words):
     monkeypatch.chdir(tmp_path)
     off_by_one(monkeypatch, counter)
     arguments = ["compare", "mlp-fp16", "--steps", "1", "--out", "out", "--timeline", "t.json"]
+    arguments += BY_SMALL
     refused(here(capsys, *arguments), f"defect: {words}", ", but ", code=1)
     assert files(tmp_path) == []
 
@@ -337,7 +338,7 @@ def test_an_imbalance_in_the_swing_is_found_too(capsys, tmp_path, monkeypatch):
         return found if len(calls) <= 8 else {**found, "commands": found["commands"] + 1}
 
     monkeypatch.setattr(system, "sum_counters", sum_counters)
-    arguments = ["compare", "mlp-fp16", "--steps", "1", "--out", "out"]
+    arguments = ["compare", "mlp-fp16", "--steps", "1", *BY_SMALL, "--out", "out"]
     refused(here(capsys, *arguments), "commands completed, at the end of the run", code=1)
     assert len(calls) > 8 and files(tmp_path) == []
 
@@ -349,7 +350,7 @@ def test_a_stuck_simulation_is_a_defect_in_one_line(capsys, tmp_path, monkeypatc
         raise SimulationError("stuck at 5 ps: row 1 of 2 cannot complete")
 
     monkeypatch.setattr(system.System, "run", stuck)
-    arguments = ["compare", "mlp-fp16", "--steps", "1", "--out", "out"]
+    arguments = ["compare", "mlp-fp16", "--steps", "1", *BY_SMALL, "--out", "out"]
     refused(here(capsys, *arguments), "defect: stuck at 5 ps", code=1)
     assert files(tmp_path) == []
 
@@ -358,7 +359,7 @@ def test_recorded_traces_balance_over_all_their_steps(counts):
     """Skipped steps included: the counters of the whole run, not of its last step."""
     for name in counts(["mlp-fp16"], ["mlp-fp16", "gpt-small", "mobilenetv2-digits"]):
         trace = traces.load(name)
-        c = compare(trace, load_preset("optimstore-r1"), swing=False)
+        c = compare(trace, load_preset("optimstore-r1", counts(SMALL, ())), swing=False)
         applied = sum(not step.skipped for step in trace.steps)
         for r in c.results:
             if r.ledger:

@@ -19,7 +19,7 @@ from ondie.emu.analysis.energy import (
 from ondie.emu.analysis.result_json import metrics
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.validate import model
-from tests.smoke.commands import SMALL, here
+from tests.smoke.commands import BY_SMALL, SMALL, here
 
 N = 1_000_000
 FORWARD_S, BACKWARD_S = 2, 1
@@ -283,11 +283,12 @@ def test_a_shared_uplink_is_a_second_port(one):
 
 def test_two_drives_wait_twice_as_much():
     """Idle power is per drive, while the bits that move are the same."""
+    cfg = load_preset("optimstore-r1")
     one, two = (
-        compare(training(), load_preset("optimstore-r1", [f"system.devices={n}"]), swing=False)
+        compare(training(), cfg.replace({"system.devices": n}), paths=["in_storage"], swing=False)
         for n in (1, 2)
     )
-    a, b = (typical(c.result("in_storage").energy) for c in (one, two))
+    a, b = (typical(c.results[0].energy) for c in (one, two))
     assert b["waiting controller"] == 2 * a["waiting controller"]
     assert b["NAND program"] == pytest.approx(a["NAND program"], rel=0.02)
 
@@ -309,7 +310,7 @@ def test_a_busy_processor_is_paid_by_core():
 
 
 def test_metrics_are_per_step_and_per_sample(one, capsys, tmp_path):
-    words = ["compare", "mlp-fp16", "--no-swing", "--out", tmp_path]
+    words = ["compare", "mlp-fp16", "--no-swing", *BY_SMALL, "--out", tmp_path]
     assert here(capsys, *words, "--steps", "4").code == 0
     for path in json.loads((tmp_path / "result.json").read_text())["paths"]:
         if path["status"] != "ok":

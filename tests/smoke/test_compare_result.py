@@ -28,7 +28,7 @@ from ondie.emu.cli.main import main
 from ondie.emu.config.config import Config, load_preset, preset_names, shown
 from ondie.emu.paths.offload.options import Offload
 from ondie.emu.results.tables import compare as report
-from tests.smoke.commands import SMALL, SWUNG, apart, as_toml, assumed_only, files, here
+from tests.smoke.commands import BY_SMALL, SMALL, SWUNG, apart, as_toml, files, here, swung_only
 
 FILES = [
     "figure.pdf", "figure.png", "line.json", "result.json", "tornado.pdf", "tornado.png",
@@ -36,6 +36,8 @@ FILES = [
 MORE = [("gpt-small", "newport"), ("mobilenetv2-digits", "laguna"), ("gpt2-124m", "smartssd")]
 
 
+FEW = 4
+"""Steps at small counts."""
 WORDS = ["--seed", "7", "--out", "out", "--timeline", "out/line.json", "--quiet"]
 
 
@@ -64,11 +66,11 @@ def cfg(counts) -> Config:
 @pytest.fixture(scope="module")
 def first(folders, scale) -> dict[str, bytes]:
     """The files of one run, with the swing over every assumed constant. At small counts, where no
-    other process is compared with it, it runs in this one."""
+    other process is compared with it, it runs in this one, and has few steps."""
     if scale == "full":
         return run(folders[0], "mlp-fp16", PYTHONHASHSEED="0")
     with contextlib.chdir(folders[0]), pytest.raises(SystemExit) as end:
-        main(["compare", "mlp-fp16", *(word for text in SMALL for word in ("--set", text)), *WORDS])
+        main(["compare", "mlp-fp16", "--steps", str(FEW), *BY_SMALL, *WORDS])
     assert not end.value.code
     assert files(folders[0] / "out") == FILES
     return {name: (folders[0] / "out" / name).read_bytes() for name in FILES}
@@ -123,9 +125,9 @@ def test_other_traces_and_devices(tmp_path, scale, name, device):
     assert run(tmp_path / "b", *words, wanted=wanted, PYTHONHASHSEED="2") == a
 
 
-def test_the_seed_is_recorded_and_changes_nothing_else(result, cfg):
+def test_the_seed_is_recorded_and_changes_nothing_else(result, cfg, counts):
     assert result["seed"] == 7
-    again = compare(traces.load("mlp-fp16"), cfg, swing=False)
+    again = compare(traces.load("mlp-fp16"), cfg, steps=counts(FEW, None), swing=False)
     data = result_data(again, 8)
     assert data["seed"] == 8
     assert data["paths"] == result["paths"]
@@ -175,7 +177,8 @@ def unpacked(pdf: bytes) -> list[str]:
 def test_a_preset_in_a_file_leaves_no_path(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(as_toml(load_preset("newport")), "utf-8")
-    c = compare(traces.load("mlp-fp16"), load_preset(path), steps=1, swing=False)
+    cfg = load_preset(path, SMALL)
+    c = compare(traces.load("mlp-fp16"), cfg, steps=1, swing=False, paths=["in_storage"])
     assert str(tmp_path) not in json.dumps(result_data(c, 0))
     assert "mine.toml" not in json.dumps(result_data(c, 0))
 
@@ -194,7 +197,7 @@ def test_a_trace_in_a_file_leaves_no_path(tmp_path, capsys, monkeypatch):
 # --- its form
 
 
-def test_the_form(result):
+def test_the_form(result, counts):
     assert result["schema_version"] == SCHEMA_VERSION == 1
     assert set(result) == {
         "schema_version", "ondie_version", "seed", "trace", "options", "configuration",
@@ -210,7 +213,7 @@ def test_the_form(result):
         "timing_source": "recorded",
         "op": "momentum",
         "n_params": trace.n_params,
-        "steps": len(trace.steps),
+        "steps": counts(FEW, len(trace.steps)),
     }
     options = dict(result["options"])
     assert options.pop("offload") == json.loads(json.dumps(asdict(Offload())))
@@ -278,7 +281,7 @@ def test_a_path_that_did_not_run_says_why(result):
 
 def test_a_path_that_cannot_run_is_a_row_unless_it_was_named(capsys, tmp_path):
     words = ["compare", "mlp-fp16", "--device", "newport", "--steps", "1", "--no-swing"]
-    outcome = here(capsys, *words, "--out", tmp_path)
+    outcome = here(capsys, *words, *BY_SMALL, "--out", tmp_path)
     assert outcome.code == 0
     assert re.search(r"on_die +n/a ", outcome.out)
     assert "on_die: n/a: no processing elements on the dies (pe.kind = none)" in outcome.out
@@ -361,7 +364,7 @@ def test_the_figure_can_be_read(first):
     width, height = struct.unpack(">II", png[16:24])
     assert width > 1000 and height > 400
     pixels = matplotlib.image.imread(io.BytesIO(png))
-    colours = np.unique((pixels[..., :3] * 255).astype(int).reshape(-1, 3), axis=0)
+    colours = np.unique((pixels[..., :3] * 255).astype(int) @ (1 << 16, 1 << 8, 1))
     assert len(colours) > 20  # bars of several colours, not an empty page
     assert first["figure.pdf"].startswith(b"%PDF-1.") and first["figure.pdf"].rstrip().endswith(
         b"%%EOF"
@@ -383,9 +386,8 @@ def test_the_tornado_can_be_read(first, result):
         leaf = cfg.leaf(bar["key"])
         texts = [shown(x, leaf.unit) for x in (leaf.low, leaf.value, leaf.high)]
         assert [bar["low"], bar["typical"], bar["high"]] == texts and bar["source"] == leaf.source
-    c = compare(
-        traces.load("mlp-fp16"), assumed_only(load_preset("optimstore-r1", SMALL), *SWUNG), steps=1
-    )
+    cfg = swung_only(load_preset("optimstore-r1", SMALL), *SWUNG)
+    c = compare(traces.load("mlp-fp16"), cfg, steps=1)
     for of, typical in zip(
         (lambda b: b.energy, lambda b: b.drive, lambda b: b.speedup), c.odds.ratios, strict=True
     ):

@@ -10,7 +10,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.results.tables.sweep import capacities, show
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
-from tests.smoke.commands import SMALL, files, here, refused
+from tests.smoke.commands import BY_SMALL, SMALL, files, here, refused
 
 PATHS = ("host_offload", "on_die")
 
@@ -25,7 +25,7 @@ def two() -> sweeping.Sweep:
 
 def test_rows_are_single_runs(capsys, tmp_path):
     """To the last bit, on the command line."""
-    words = ["compare", "mlp-fp16", "--steps", "1", "--quiet"]
+    words = ["compare", "mlp-fp16", "--steps", "1", "--quiet", *BY_SMALL]
     swept = here(
         capsys, *words, "--sweep", "flash.t_program=100 us,200 us", "--out", tmp_path / "s"
     )
@@ -127,7 +127,7 @@ def test_drives_as_a_key(capsys, tmp_path):
 
 def test_formats_as_a_key(capsys, tmp_path):
     """Rows are single runs with `--format`; a path that cannot keep one says so, named or not."""
-    words = ["compare", "mlp-fp16", "--steps", "1", "--quiet"]
+    words = ["compare", "mlp-fp16", "--steps", "1", "--quiet", *BY_SMALL]
     paths = ["--paths", "host_offload,in_storage,on_die"]
     swept = here(
         capsys, *words, *paths, "--sweep", "format=fp32,bf16_all,int8_dynamic", "--sweep",
