@@ -28,7 +28,7 @@ SMALL = ("flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane
          "flash.pages_per_block=16", "ftl.gc_low_blocks=2")  # fmt: skip
 """Overrides that make a drive of four dies, each of which a small model uses."""
 SHORT = SMALL[2:]
-"""Overrides that leave all dies, with few and short blocks: as fast as the whole drive."""
+"""Overrides that leave all dies, with few and short blocks."""
 BY_SMALL = tuple(word for text in SMALL for word in ("--set", text))
 """SMALL as options of a command."""
 

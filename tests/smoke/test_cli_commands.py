@@ -15,7 +15,7 @@ from ondie.emu.cli.main import commands
 from ondie.emu.config.config import diff, load_preset, preset_names, shown
 from ondie.emu.nand.constraints import timing_rows
 from ondie.emu.units import fmt_bytes
-from tests.smoke.commands import NO_COMPILER, apart, files, here, refused
+from tests.smoke.commands import BY_SMALL, NO_COMPILER, apart, files, here, refused
 
 
 def members(command) -> dict[str, click.Command]:
@@ -198,7 +198,11 @@ def test_json_to_a_file_and_to_a_folder(capsys, tmp_path):
 
 
 def test_json_on_standard_output_leaves_the_tables_out(capsys):
-    for words in (("preset", "list"), ("preset", "diff", "newport", "laguna"), ("validate",)):
+    for words in (
+        ("preset", "list"),
+        ("preset", "diff", "newport", "laguna"),
+        ("validate", "bytes"),
+    ):
         data = json.loads(here(capsys, *words, "--json", "-").out)
         assert isinstance(data, list) and data
 
@@ -372,7 +376,7 @@ def test_record_without_a_command(capsys, tmp_path, monkeypatch):
 
 def test_quiet_says_nothing(capsys, tmp_path):
     words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--quiet", "--out", tmp_path]
-    outcome = here(capsys, *words, "--paths", "host_offload")
+    outcome = here(capsys, *words, *BY_SMALL, "--paths", "host_offload")
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
     assert files(tmp_path) == ["figure.pdf", "figure.png", "result.json"]
 
@@ -380,6 +384,7 @@ def test_quiet_says_nothing(capsys, tmp_path):
 def test_compare_writes_json_to_standard_output_only(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--paths", "host_offload"]
+    words += BY_SMALL
     outcome = here(capsys, *words, "--json", "-")
     assert (outcome.code, outcome.err) == (0, "") and files(tmp_path) == []
     data = json.loads(outcome.out)

@@ -71,7 +71,7 @@ def test_quiet_draws_none(tmp_path):
 
 
 def test_an_interrupt_takes_the_bar_away(tmp_path):
-    words = ["gpt-10b", "--out", "out", "--timeline", "line.json"]
+    words = ["bert-large", "--out", "out", "--timeline", "line.json"]
     code, out, seen = on_a_terminal(tmp_path, *words, interrupt_after_s=0.1)
     assert (code, out) == (130, "")
     assert seen.rstrip().endswith("ondie: interrupted; nothing was written")

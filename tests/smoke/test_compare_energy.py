@@ -19,16 +19,16 @@ from ondie.emu.analysis.energy import (
 from ondie.emu.analysis.result_json import metrics
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.validate import model
-from tests.smoke.commands import BY_SMALL, SMALL, here
+from tests.smoke.commands import BY_SMALL, SHORT, SMALL, here, small_for
 
 N = 1_000_000
 FORWARD_S, BACKWARD_S = 2, 1
 MACHINES = {
     "optimstore-r1": (),
-    "newport": ("system.devices=2",),
-    "gen4-tlc": (),
-    "smartssd": (),
-    "laguna": (),
+    "newport": (*SHORT, "system.devices=2"),
+    "gen4-tlc": small_for("gen4-tlc")[2:],
+    "smartssd": SHORT,
+    "laguna": SHORT,
     "optimstore-r2": SMALL,  # so small that blocks are erased
 }
 

@@ -14,7 +14,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.kernels import get
-from tests.smoke.commands import BY_SMALL, files, here, refused, small_for
+from tests.smoke.commands import BY_SMALL, SHORT, files, here, refused, small_for
 from tests.traces.samples import sample, sample_file
 
 NAMES = ("gpt-small", "mobilenetv2-digits", "mlp-fp16")
@@ -67,7 +67,7 @@ def test_recorded_traces_end_on_the_definition(finals, counts, name, form):
     steps = counts(6, len(trace.steps))
     expected = defined(trace, form, steps)
     assert (bits(expected) != bits(trace.weights("initial"))).mean() > 0.9
-    cfg, options = load_preset("optimstore-r1"), Options(form=form)
+    cfg, options = load_preset("optimstore-r1", SHORT), Options(form=form)
     c = compare(trace, cfg, options=options, steps=steps, swing=False)
     assert set(finals) == set(UPDATING)
     for path, final in finals.items():
@@ -90,7 +90,7 @@ def test_the_bits_do_not_depend_on_the_device(finals, counts, name):
     steps = counts(5, len(trace.steps))
     expected = Arithmetic(trace).reference(steps)
     for device, overrides in counts(
-        [("newport", ())],
+        [("newport", SHORT)],
         [
             ("newport", ()),
             ("optimstore-r2", ("system.devices=3",)),
@@ -123,7 +123,7 @@ def test_the_torch_form_ends_on_the_recorded_weights(name):
     unit in the last place per step at most."""
     trace = traces.load(name)
     assert trace.form == "torch"
-    cfg = load_preset("optimstore-r1")
+    cfg = load_preset("optimstore-r1", SHORT)
     c = compare(trace, cfg, options=Options(form="torch"), paths=["on_die"], swing=False)
     w = c.results[0].weights
     reference = Arithmetic(trace, "torch").reference(len(trace.steps))
@@ -142,7 +142,7 @@ def test_the_torch_form_ends_on_the_recorded_weights(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_canonical_form_ends_near_the_recorded_weights(name):
     trace = traces.load(name)
-    c = compare(trace, load_preset("newport"), paths=["in_storage"], swing=False)
+    c = compare(trace, load_preset("newport", SHORT), paths=["in_storage"], swing=False)
     w = c.results[0].weights
     assert 0 < w.recorded_distance <= weights.TOLERANCE == 16
     assert 0.1 < w.recorded_equal_share < 1
@@ -150,7 +150,7 @@ def test_the_canonical_form_ends_near_the_recorded_weights(name):
 
 def test_without_all_steps_there_is_nothing_recorded_to_compare_with():
     trace, paths = traces.load("mlp-fp16"), ["host_offload"]
-    c = compare(trace, load_preset("newport"), steps=3, swing=False, paths=paths)
+    c = compare(trace, load_preset("newport", SHORT), steps=3, swing=False, paths=paths)
     w = c.result("host_offload").weights
     assert w.equal_bits == w.elements
     assert (w.recorded_distance, w.recorded_equal_share) == (None, None)
@@ -263,7 +263,7 @@ def test_weights_that_arrive_wrong_are_found(monkeypatch):
         return sent
 
     monkeypatch.setattr(OnDie, "delivered", flipped)
-    cfg = load_preset("optimstore-r1")
+    cfg = load_preset("optimstore-r1", SHORT)
     with pytest.raises(Mismatch, match=r"on_die: 1 of \d+ weights that were sent to the host"):
         compare(traces.load("mlp-fp16"), cfg, steps=1, paths=["on_die"], swing=False)
 
@@ -281,7 +281,9 @@ def test_a_trace_without_final_weights_is_held_against_the_reference_only():
     trace = sample()
     initial = {"initial": trace.weights("initial")}
     source = dataclasses.replace(trace.source, weight_vectors=initial)
-    c = compare(dataclasses.replace(trace, source=source), load_preset("newport"), swing=False)
+    c = compare(
+        dataclasses.replace(trace, source=source), load_preset("newport", SHORT), swing=False
+    )
     w = c.result("in_storage").weights
     assert (w.equal_bits, w.recorded_distance) == (trace.n_params, None)
 
@@ -296,7 +298,7 @@ def test_a_trace_without_initial_weights_is_refused(capsys, tmp_path, monkeypatc
 
 
 def test_half_precision_on_the_way_up_halves_the_bytes():
-    trace, cfg = traces.load("mlp-fp16"), load_preset("optimstore-r1")
+    trace, cfg = traces.load("mlp-fp16"), load_preset("optimstore-r1", SHORT)
     names = ["in_storage", "on_die"]
     full, half = (
         compare(trace, cfg, steps=2, options=Options(weights_up=width), swing=False, paths=names)
