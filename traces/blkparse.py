@@ -238,7 +238,8 @@ def _requeued(
     again = order >= len(entries)
     same = np.ones(len(order) - 1, bool)
     for key in (device, sector, sectors):
-        same &= key[order][1:] == key[order][:-1]
+        ordered = key[order]
+        same &= ordered[1:] == ordered[:-1]
     gone = order[:-1][same & again[1:] & ~again[:-1]]
     out.note("requests requeued by the driver and counted once", len(gone))
     return np.isin(line, line[entries[gone]])

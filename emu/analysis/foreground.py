@@ -132,11 +132,12 @@ class ForegroundRequests:
         """Add the pages and bytes of the requests to the planned totals, so that the totals cover
         plan and requests."""
         page = self.system.geometry.page_bytes
-        pages = (found["offset"] + found["size"] - 1) // page - found["offset"] // page + 1
+        offset, size = found["offset"], found["size"]
+        pages = (offset + size - 1) // page - offset // page + 1
         for op, what, way in ((READ, "read_pages", "up"), (WRITE, "program_pages", "down")):
             mine = found["op"] == op
             self.system.add_planned(0, what, int(pages[mine].sum()))
-            self.system.add_planned(0, f"link_{way}_bytes", int(found["size"][mine].sum()))
+            self.system.add_planned(0, f"link_{way}_bytes", int(size[mine].sum()))
 
 
 def fitted(trace: BlockTrace, room: int) -> BlockTrace:
@@ -249,8 +250,9 @@ def latencies(found: np.ndarray, until: int) -> dict[str, dict[str, float] | Non
     """
     out: dict[str, dict[str, float] | None] = {}
     for kind, op in (("read", READ), ("write", WRITE)):
-        mine = found[(found["op"] == op) & (found["arrival"] <= until)]
-        took = mine["end"] - mine["arrival"]
+        chosen = (found["op"] == op) & (found["arrival"] <= until)
+        end, arrival = found["end"][chosen], found["arrival"][chosen]
+        took = end - arrival
         out[kind] = summary(took) if len(took) >= FEWEST_REQUESTS else None
     return out
 

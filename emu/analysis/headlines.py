@@ -239,8 +239,9 @@ class Bench:
     def _mean_latency(self, cfg: Config, op: int, block: int) -> float:
         count = LATENCY_REQUESTS * self.scale
         kind = "none" if op == WRITE and self.state == "fresh" else "fill"
-        run = self._replay(cfg, op, block, 1, count, True, kind)
-        return float((run.requests["end"] - run.requests["start"]).mean())
+        requests = self._replay(cfg, op, block, 1, count, True, kind).requests
+        start, end = requests["start"], requests["end"]
+        return float((end - start).mean())
 
     def _largest_part(self, op: int, block: int) -> tuple[float, str, float]:
         """Return (mean latency of single requests in ps, key of the constant that contributes the

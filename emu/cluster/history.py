@@ -151,7 +151,8 @@ class History:
     def between(self, first: int, last: int) -> float:
         """Return the average speed over steps [first, last), samples per second."""
         part = self.steps[first:last]
-        spent = part["compute_s"] + part["exchange_s"] + part["update_s"]
+        compute, exchange, update = part["compute_s"], part["exchange_s"], part["update_s"]
+        spent = compute + exchange + update
         return float(part["samples"].sum() / spent.sum())
 
     def settled(self) -> float | None:

@@ -365,8 +365,9 @@ def _scan_since(
     held = scan.store.page_records(ppns)
     good = (read_spares(held) == READS_VALID) & (held["lpn"] == lpns)
     good &= held["sequence"] <= base[lpns // span]
-    scan.newest[lpns, 0] = np.where(good, held["sequence"], 0)
-    scan.newest[lpns, 1] = np.where(good, held["step"], 0)
+    sequence, step = held["sequence"], held["step"]
+    scan.newest[lpns, 0] = np.where(good, sequence, 0)
+    scan.newest[lpns, 1] = np.where(good, step, 0)
     l2p[lpns[~good]] = 0
     if scan.sectors is not None:
         scan.sectors[lpns[~good]] = 0

@@ -226,7 +226,8 @@ def _rings(arrays: Arrays, geometry: Geometry) -> Quantities:
     inside = np.arange(geometry.blocks) < count[:, None]
     np.add.at(held, (np.nonzero(inside)[0], ring[inside]), 1)
     empty = (blocks["state"] == FREE) | (blocks["state"] == BAD)
-    used = _valid(arrays, geometry) + blocks["flying"] + blocks["moving"] + blocks["reading"]
+    flying, moving, reading = blocks["flying"], blocks["moving"], blocks["reading"]
+    used = _valid(arrays, geometry) + flying + moving + reading
     return {
         "free_blocks": int(free.sum()),
         "free_count": int(count.sum()),

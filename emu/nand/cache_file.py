@@ -162,8 +162,9 @@ class CacheFile:
         numbers = held & np.uint64((1 << NUMBER_BITS) - 1)
         wrong = np.flatnonzero(checked(numbers, units) != held)
         if len(wrong):
+            first = int(units[wrong[0]])
             raise InputError(
-                f"{self.folder.path / TRIMS}: the record of mapping unit {units[wrong[0]]} is "
+                f"{self.folder.path / TRIMS}: the record of mapping unit {first} is "
                 "damaged, so that trimmed data cannot be told from others"
             )
         return units, numbers.astype(np.int64)

@@ -177,7 +177,8 @@ def _patched(model: np.ndarray, part: Part) -> np.ndarray:
     planes = np.frombuffer(plain, np.uint8, words * WORD, 8 + count * RUN.itemsize)
     values = np.ascontiguousarray(planes.reshape(WORD, words).T).view(np.uint32).reshape(-1)
     room = -(-max(len(model), part.size) // WORD)
-    if count and int((runs["start"] + runs["words"]).max()) > room:
+    starts, lengths = runs["start"], runs["words"]
+    if count and int((starts + lengths).max()) > room:
         raise InputError(f"version {part.version}: the delta changes bytes outside the model")
     out, at = _padded(model, room).copy(), 0
     for start, length in runs.tolist():

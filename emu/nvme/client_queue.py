@@ -387,8 +387,11 @@ def assigned(
         batch.parts.append(part)
         if batch.left == 0:
             done = batch.parts[0] if len(batch.parts) == 1 else np.concatenate(batch.parts)
-            one = len(done) == 1
-            done["tag"] = batch.tags if one else batch.tags[done["tag"] & MOST_COMMANDS - 1]
+            if len(done) == 1:
+                done["tag"] = batch.tags
+            else:
+                at_batch = done["tag"] & MOST_COMMANDS - 1
+                done["tag"] = batch.tags[at_batch]
             ready.append((batch, done))
     return ready, due
 

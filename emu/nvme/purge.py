@@ -35,7 +35,8 @@ def mark_stale(arrays: Arrays, store: PageStore) -> np.ndarray:
     of others, int64[blocks]. Pinned blocks, which are never collected, are others."""
     erases = np.full(len(arrays.block), -1, np.int64)
     for ppns, records in _dead_pages(arrays, store):
-        bids = np.unique(ppns[records["written"] == PROGRAMMED] // arrays.cfg.block_pages[0])
+        held = ppns[records["written"] == PROGRAMMED]
+        bids = np.unique(held // arrays.cfg.block_pages[0])
         states, retire = arrays.block["state"][bids], arrays.block["retire"][bids]
         at_rest = (page_map.FREE, page_map.BAD, page_map.ERASING)
         bids = bids[~np.isin(states, at_rest) & (retire != page_map.PINNED)]

@@ -69,7 +69,7 @@ def statistics(
     """
     _check(requests, flash)
     end = _joined([flow["end"] for flow in requests])
-    latency = _joined([flow["end"] - flow[since] for flow in requests])
+    latency = end - _joined([flow[since] for flow in requests])
     op = _joined([flow["op"].astype(np.int8) for flow in requests])
     size = sum(_bytes_of(flow, (READ, WRITE)) for flow in requests)
     count, last = len(end), int(end.max())
@@ -125,8 +125,8 @@ def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
         open_ = int((flow["end"] < 0).sum())
         if open_:
             raise SimulationError(f"flow {at}: {open_} of {len(flow)} requests did not complete")
-        wrong = (flow["arrival"] < 0) | (flow["start"] < flow["arrival"])
-        wrong |= flow["end"] < flow["start"]
+        arrival, start, end = flow["arrival"], flow["start"], flow["end"]
+        wrong = (arrival < 0) | (start < arrival) | (end < start)
         if wrong.any():
             row = flow[int(np.argmax(wrong))]
             raise SimulationError(

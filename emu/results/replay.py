@@ -320,10 +320,11 @@ def operations(requests: np.ndarray) -> dict[str, dict[str, Any]]:
     for op, name in enumerate(REQUEST_NAMES):
         rows = np.flatnonzero(requests["op"] == op)
         if len(rows):
+            end, arrival = requests["end"][rows], requests["arrival"][rows]
             found[name] = {
                 "requests": len(rows),
                 "bytes": int(requests["size"][rows].sum()),
-                "latency_us": summary(requests["end"][rows] - requests["arrival"][rows]),
+                "latency_us": summary(end - arrival),
             }
     return found
 

@@ -384,7 +384,8 @@ class _Rows:
         :func:`_ordered`."""
         same = np.ones(len(ours), bool)
         for name in ("offset", "size", "op", "stream"):
-            same &= theirs[name] == ours[name]
+            own = ours[name]
+            same &= theirs[name] == own
         self.counted("requests equal at the same position", 1.0, float(same.mean()), "", None)
         if not same.any():
             return
@@ -427,12 +428,14 @@ def _ordered(requests: np.ndarray) -> np.ndarray:
 
 def _latency(requests: np.ndarray) -> npt.NDArray[np.float64]:
     """Return the latency of each request (ps), float64[n]."""
-    return (requests["end"] - requests["start"]).astype(np.float64)
+    start, end = requests["start"], requests["end"]
+    return (end - start).astype(np.float64)
 
 
 def _latencies(requests: np.ndarray) -> dict[str, Any]:
     """Return the latency statistics (us) for all requests, for reads and for writes."""
-    return latencies(requests["end"] - requests["start"], requests["op"] != READ)
+    start, end, op = requests["start"], requests["end"], requests["op"]
+    return latencies(end - start, op != READ)
 
 
 def _rate(requests: np.ndarray, closed: bool) -> float:

@@ -233,13 +233,13 @@ def _runs(runs: Mapping[str, History], title: str) -> Table:
     table = make_table(title, (*columns, *(["dropped"] if lost else [])), left=("run",))
     for name, history in runs.items():
         steps = history.steps
-        computing = steps["compute_s"].sum()
+        compute = steps["compute_s"]
+        waiting, reading = ((steps[name] * compute).sum() for name in ("waiting", "reading"))
         table.add_row(
             name, f"{history.seconds:,.4g} s", fmt_count(history.samples_per_s),
             fmt_energy(history.joules_per_sample * 1e15),
             f"{steps['exchange_s'].sum() / history.seconds:.1%}",
-            f"{(steps['waiting'] * steps['compute_s']).sum() / computing:.1%}",
-            f"{(steps['reading'] * steps['compute_s']).sum() / computing:.1%}",
+            f"{waiting / compute.sum():.1%}", f"{reading / compute.sum():.1%}",
             format_range(steps["nodes"]), str(sum(x.what == "epoch" for x in history.notes)),
             *([f"{history.dropped:,}"] if lost else []),
         )  # fmt: skip

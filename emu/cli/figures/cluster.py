@@ -33,7 +33,8 @@ def over_time(runs: Mapping[str, History], title: str) -> dict[str, bytes]:
         top, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
         for (name, run), color in zip(runs.items(), COLORS, strict=False):
             steps = run.steps
-            length = steps["compute_s"] + steps["exchange_s"] + steps["update_s"]
+            compute, exchange, update = steps["compute_s"], steps["exchange_s"], steps["update_s"]
+            length = compute + exchange + update
             edges = np.append(steps["start_s"], steps["start_s"][-1] + length[-1])
             top.stairs(steps["samples"] / length, edges, color=color, label=name, baseline=None)
             below.stairs(steps["samples"], edges, color=color, baseline=None)

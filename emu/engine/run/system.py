@@ -229,12 +229,12 @@ class System(Driver):
             self.on_progress(self.rows_done)
 
     def _check_ids(self, chunk: np.ndarray) -> None:
-        first = self.next_row
+        first, ids = self.next_row, chunk["id"]
         if len(chunk) and (
-            chunk["id"][0] != first
-            or chunk["id"][-1] != first + len(chunk) - 1
-            or (chunk["after0"] >= chunk["id"]).any()
-            or (chunk["after1"] >= chunk["id"]).any()
+            ids[0] != first
+            or ids[-1] != first + len(chunk) - 1
+            or (chunk["after0"] >= ids).any()
+            or (chunk["after1"] >= ids).any()
             or not (0 <= chunk["device"].min() and chunk["device"].max() < self.devices)
             or not (0 <= chunk["phase"].min() and chunk["phase"].max() < len(self.phases))
             or min(chunk["bytes_in"].min(), chunk["bytes_out"].min(), chunk["array_ps"].min()) < 0
@@ -283,7 +283,8 @@ class System(Driver):
     def requested_amounts(self, chunk: np.ndarray) -> np.ndarray:
         """Return the amounts that rows request, from their columns: int64[devices, PLANNED]."""
         amounts = np.zeros_like(self.planned)
-        pages = -(-(chunk["bytes_in"] + chunk["bytes_out"]) // self.geometry.page_bytes)
+        bytes_in, bytes_out = chunk["bytes_in"], chunk["bytes_out"]
+        pages = -(-(bytes_in + bytes_out) // self.geometry.page_bytes)
         resource, kind, device = (
             np.ascontiguousarray(chunk[name]) for name in ("resource", "kind", "device")
         )

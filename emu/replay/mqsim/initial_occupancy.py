@@ -97,8 +97,9 @@ def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
     read = np.zeros(pages, np.bool_)
     count = 0
     for chunk in flow.chunks():
-        first = (chunk["offset"] - base) // page
-        n = (chunk["offset"] - base + chunk["size"] - 1) // page - first + 1
+        begin, size = chunk["offset"] - base, chunk["size"]
+        first = begin // page
+        n = (begin + size - 1) // page - first + 1
         rows = np.repeat(np.arange(len(chunk)), n)
         lpn = first[rows] + np.arange(len(rows)) - (np.cumsum(n) - n)[rows]
         new = np.unique(lpn[~seen[lpn]])

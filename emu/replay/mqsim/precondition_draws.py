@@ -206,7 +206,8 @@ def _inside(requests: np.ndarray, hot_last: int, last: int, unit: int) -> None:
     MQSim's flow does not move them, its preconditioning does.
     """
     begins = requests["offset"] // SECTOR_BYTES
-    ends = begins + requests["size"] // SECTOR_BYTES
+    sectors = requests["size"] // SECTOR_BYTES
+    ends = begins + sectors
     begins[(begins > hot_last) & (ends > last)] = hot_last + 1
     requests["offset"] = (begins - begins % unit) * SECTOR_BYTES
 

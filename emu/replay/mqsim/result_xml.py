@@ -64,8 +64,9 @@ def flow_lines(
     for i, (flow, done) in enumerate(zip(flows, requests, strict=True)):
         left = unserved[i] if unserved else 0
         served = f"{len(done) + left} requests generated, {len(done)} serviced"
-        response, delay = (int((done["end"] - done[since]).mean(dtype=np.float64)) // PS_PER_US
-                           for since in ("start", "arrival"))  # fmt: skip
+        end, start, arrival = done["end"], done["start"], done["arrival"]
+        response = int((end - start).mean(dtype=np.float64)) // PS_PER_US
+        delay = int((end - arrival).mean(dtype=np.float64)) // PS_PER_US
         lines += [
             f"{flow.name}: {served}"
             if left
@@ -143,7 +144,8 @@ def _flow(
     out |= {f"Bytes_Transferred{kind}": f"{size:.6f}" for kind, size in bytes_.items()}
     out |= {f"Bandwidth{kind}": _rate(size, seconds) for kind, size in bytes_.items()}
     for name, since in (("Device_Response_Time", "start"), ("End_to_End_Request_Delay", "arrival")):
-        time = done["end"] - done[since]
+        begin = done[since]
+        time = done["end"] - begin
         out[name] = str(int(time.mean(dtype=np.float64)) // PS_PER_US)
         out[f"Min_{name}"] = str(int(time.min()) // PS_PER_US)
         out[f"Max_{name}"] = str(int(time.max()) // PS_PER_US)
@@ -178,9 +180,10 @@ def response_log(done: np.ndarray, period_ps: int) -> str:
     """
     lines = ["SimulationTime(us)\tReponseTime(us)\tEndToEndDelay(us)"]
     order = np.argsort(done["end"], kind="stable")
-    end = done["end"][order]
-    response = np.concatenate([[0.0], np.cumsum((end - done["start"][order]) / PS_PER_US)])
-    delay = np.concatenate([[0.0], np.cumsum((end - done["arrival"][order]) / PS_PER_US)])
+    end, start, arrival = done["end"][order], done["start"][order], done["arrival"][order]
+    took, whole = (end - start) / PS_PER_US, (end - arrival) / PS_PER_US
+    response = np.concatenate([[0.0], np.cumsum(took)])
+    delay = np.concatenate([[0.0], np.cumsum(whole)])
     last, milestone = 0, period_ps
     while (at := int(np.searchsorted(end, milestone, "right"))) < len(end):
         count = at + 1 - last
