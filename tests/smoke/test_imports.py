@@ -5,6 +5,7 @@ import functools
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,108 @@ def test_extras_are_imported_where_they_are_used(root):
             continue
         bad = [i for i, loaded in imports(name, path) if loaded and i.split(".")[0] in EXTRAS]
         assert not bad, f"{path.relative_to(root)} imports {bad} when loaded"
+
+
+FAILS, SKIPS, LOADS = "fails", "skips", "loads"
+"""What becomes of a module where the EXTRAS are missing."""
+
+
+def statements(tree: ast.Module) -> list[ast.stmt]:
+    """What a module does when it is loaded, in order: not what is in its functions."""
+    found: list[ast.stmt] = []
+    todo = tree.body[::-1]
+    while todo:
+        node = todo.pop()
+        found.append(node)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for block in reversed(BLOCKS[:-1]):
+                todo += [
+                    below
+                    for part in reversed(getattr(node, block, ()))
+                    for below in (part.body[::-1] if block == "handlers" else [part])
+                ]
+    return found
+
+
+def is_skip(node: ast.stmt) -> bool:
+    """Whether a statement is `importorskip` of one of the EXTRAS."""
+    match node:
+        case ast.Expr(value=call) | ast.Assign(value=call):
+            pass
+        case _:
+            return False
+    match call:
+        case ast.Call(func=ast.Attribute(attr="importorskip"), args=[ast.Constant(value=name), *_]):
+            return str(name).split(".")[0] in EXTRAS
+    return False
+
+
+class WithoutExtras:
+    """Follows the imports of test files, and of our own modules, as Python would."""
+
+    def __init__(self, root: Path) -> None:
+        self.ours = {name.removesuffix(".__init__"): (name, path) for name, path in modules(root)}
+        paths = sorted((root / "tests").rglob("*.py"))
+        names = (path.relative_to(root).with_suffix("").parts for path in paths)
+        self.tests = dict(zip(map(".".join, names), paths, strict=True))
+        self._known: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        """FAILS, SKIPS or LOADS of a dotted name, without `ondie.`; its packages come first."""
+        if name.split(".")[0] in EXTRAS:
+            return FAILS
+        parts = name.split(".")
+        for length in range(1, len(parts) + 1):
+            found = self._of_module(".".join(parts[:length]))
+            if found != LOADS:
+                return found
+        return LOADS
+
+    def _of_module(self, name: str) -> str:
+        if name not in self._known:
+            self._known[name] = LOADS  # of a circle, until it is known
+            if name in self.ours:
+                loaded = [imported for imported, now in imports(*self.ours[name]) if now]
+                self._known[name] = self._first(loaded)
+            elif name in self.tests:
+                self._known[name] = self.of_file(self.tests[name].read_text("utf-8"))
+        return self._known[name]
+
+    def of_file(self, text: str) -> str:
+        """FAILS, SKIPS or LOADS of a test file: an import behind an `importorskip` does nothing."""
+        for node in statements(ast.parse(text)):
+            names = []
+            if is_skip(node):
+                return SKIPS
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found = self._first(name.removeprefix("ondie.") for name in names)
+            if found != LOADS:
+                return found
+        return LOADS
+
+    def _first(self, names: Iterable[str]) -> str:
+        """What the first import does that does not load."""
+        return next((found for name in names if (found := self.of(name)) != LOADS), LOADS)
+
+
+def test_every_test_file_can_be_collected_without_torch(root):
+    """`make test` needs no torch: a file that does is skipped before it imports it."""
+    rule = WithoutExtras(root)
+    lines = ("import pytest", 'torch = pytest.importorskip("torch")', "import torch")
+    assert rule.of_file("\n".join(lines)) == SKIPS
+    assert rule.of_file("\n".join(lines[::2])) == FAILS
+    assert rule.of_file("def f():\n    import torch") == LOADS
+    assert rule.of_file("try:\n    pass\nfinally:\n    import torch.nn") == FAILS
+    assert rule.of_file("from ondie.emu.studies.codes import CODES") == FAILS
+    assert rule.of_file("from tests.traces import training") == FAILS
+    assert rule.of_file("from tests.faults import test_training_errors") == SKIPS
+    assert rule.of("emu.config.config") == LOADS
+    files = [name for name in rule.tests if name.split(".")[-1].startswith("test_")]
+    bad = [name for name in files if rule.of(name) == FAILS]
+    assert len(files) > 300 and not bad, f"without torch, pytest cannot collect {bad}"
 
 
 def test_sockets_are_opened_in_serve_and_live_only(root):
