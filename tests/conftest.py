@@ -130,6 +130,18 @@ def few_transactions() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def small_memory_pages() -> Iterator[None]:
+    """Tables of the drives of a test are in small memory pages: a test writes few entries here and
+    there, and the system would zero 2 MB for each of them. Long runs over whole drives gain from
+    large pages; results do not depend on them."""
+    from ondie.emu.engine.core import sparse_table
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sparse_table, "HUGE_BYTES", 0)
+        yield
+
+
 MEMORY = Path("/dev/shm")
 ROOM = 1 << 30
 """Free bytes of MEMORY with which stores are put there."""

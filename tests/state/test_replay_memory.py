@@ -1,6 +1,7 @@
 """Does a replay use memory for what it touches, and is one that cannot fit refused beforehand?"""
 
 import json
+import mmap
 import subprocess
 import sys
 
@@ -163,11 +164,13 @@ def test_available_memory_is_that_of_the_machine():
     assert found is not None and 1 << 20 < found < 1 << 50
 
 
+@pytest.mark.parametrize("large", [True, False], ids=["large pages", "small pages"])
 @pytest.mark.parametrize("told", [True, False])
-def test_touched_parts(monkeypatch, told):
+def test_touched_parts(monkeypatch, told, large):
     """All entries that are not zero lie in the parts; with the system's help, few others do."""
     if not told:
         monkeypatch.setattr(sparse_table, "open", _refuse, raising=False)
+    monkeypatch.setattr(sparse_table, "HUGE_BYTES", 1 << 30 if large else 0)
     length = 40 * PART + 17
     first, second = (map_table((1, length), kind)[0] for kind in (np.uint32, np.int64))
     first[[3, 7 * PART, length - 1]] = 5
@@ -177,8 +180,8 @@ def test_touched_parts(monkeypatch, told):
     assert all(any(part.start <= at < part.stop for part in found) for at in written)
     assert all(part.stop - part.start <= PART for part in found)
     size = sum(part.stop - part.start for part in found)
-    huge = 2 * 2**20 // 4  # entries of a huge memory page, of which each write takes one
-    assert len(found) == 41 if not told else size <= 5 * huge < length / 3
+    page = (2 * 2**20 if large else mmap.PAGESIZE) // 4  # entries, of which each write takes some
+    assert len(found) == 41 if not told else size <= 5 * page < length / 3
     assert sum(int(np.count_nonzero(second[p])) for p in found) == 1
     assert sum(int(np.count_nonzero(first[p])) for p in touched_parts(first)) == 3
 
