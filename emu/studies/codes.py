@@ -1,10 +1,10 @@
 """Training behind real error-correcting codes: `ondie study errors --codes`.
 
-Owns the codes, the trainings behind each code and behind the capability model with its limit, and
-the counts of words that must agree. Does not own the trainings and their draws (errors.py), the
-codes in a drive (nand/codec.py) or the rows and the figure (codes_tables.py).
-Source: AiF, ISCA 2025 (BCH of 10 bit/1 KiB on the die, of 50 bit/1 KiB in the controller); the
-limit of the LDPC code is measured by `ondie validate ecc`.
+Owns the trainings behind each code and behind the capability model with its limit, and the counts
+of words that must agree. Does not own the codes and their drives (drives.py), the trainings and
+their draws (errors.py), the codes in a drive (nand/codec.py) or the rows and the figure
+(codes_tables.py).
+Source: none.
 
 A code and the model have the same seeds, hence the same wrong bits of data in the same reads. The
 check bits of the code are hit, too, with draws of their own. Every code word that is read with a
@@ -15,7 +15,7 @@ training behind the model is replaced by that without errors if no wrong bit rem
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,57 +23,19 @@ import numpy as np
 
 from ondie.emu.analysis.row import Progress, Row
 from ondie.emu.analysis.workers import Runner, pool
-from ondie.emu.config.config import Config, load_preset
 from ondie.emu.nand import pe_protection
 from ondie.emu.nand.codec import BareCounts
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.studies import codes_tables, errors
 from ondie.emu.studies.codes_tables import Coded, CodesFound
-from ondie.emu.studies.errors import DEVICE, MODELS, SEEDS, STEPS, Plain
+from ondie.emu.studies.drives import CODES, device
+from ondie.emu.studies.errors import MODELS, SEEDS, STEPS, Plain
 from ondie.emu.studies.errors_tables import Trained
 from ondie.emu.units import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-LDPC_BITS = load_preset("gen4-tlc").ecc.correctable_bits
-"""Wrong bits of 4 KiB that the capability model corrects for the LDPC code."""
-
-
-@dataclass(frozen=True)
-class Code:
-    """A code of the study. ``changes``: of the preset DEVICE. ``rates``: raw bit error rates on
-    both sides of its limit."""
-
-    changes: Mapping[str, Any]
-    rates: tuple[float, ...]
-
-
-CODES = {
-    "BCH 10 bit/1 KiB on the die": Code(
-        {"pe.protection": "on_die_ecc", "ecc.code": "bch"}, (1e-4, 3e-4, 6e-4, 1e-3)
-    ),
-    "BCH 50 bit/1 KiB": Code(
-        {"pe.protection": "controller_ecc", "ecc.code": "bch"}, (2.5e-3, 3.3e-3, 3.7e-3, 4.5e-3)
-    ),
-    "LDPC 4 KiB": Code(
-        {
-            "pe.protection": "controller_ecc", "ecc.code": "ldpc", "ecc.codeword": "4 KiB",
-            "ecc.correctable_bits": LDPC_BITS,
-        },
-        (6e-3, 7e-3, 7.5e-3, 8e-3),
-    ),
-}  # fmt: skip
-
-
-def device(code: str, rate: float, real: bool) -> Config:
-    """Return the configuration of the drive. ``code``: a key of CODES. ``rate``: raw bit error
-    rate. ``real``: True: the code decodes; False: the capability model with its limit."""
-    changes = dict(CODES[code].changes) | {"errors.kind": "rate", "errors.rate": rate}
-    if not real:
-        changes["ecc.code"] = "capability"
-    return load_preset(DEVICE).replace(changes)
 
 
 def train(

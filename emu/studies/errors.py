@@ -43,6 +43,7 @@ from ondie.emu.nand.rber import MOST_RBER
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.studies import errors_tables
+from ondie.emu.studies.drives import DEVICE
 from ondie.emu.studies.errors_tables import BYPASSED, COMPARED, MODES, Cell, Found, Trained
 from ondie.emu.units import InputError
 from ondie.traces import Trace
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 STEPS, SEEDS = 200, (1, 2, 3)
 RATES = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
-DEVICE = "optimstore-r1"
 MODELS: dict[str, tuple[ModuleType, str]] = {
     "MobileNetV2": (mobilenet, "adam"),
     "GPT": (gpt, "adamw"),

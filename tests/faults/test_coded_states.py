@@ -13,7 +13,7 @@ from ondie.emu.engine.core import rng as draws
 from ondie.emu.nand import pe_protection as shield
 from ondie.emu.nand.codec import BareDecoder, bare_decoder_of
 from ondie.emu.paths.base import Options
-from ondie.emu.studies.codes import CODES
+from ondie.emu.studies.drives import CODES
 from tests.smoke.commands import SMALL
 
 PAGE = 8192

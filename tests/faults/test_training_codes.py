@@ -20,17 +20,17 @@ from tests.smoke.commands import files, here, refused
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from ondie.emu.studies import codes, codes_tables  # noqa: E402
+from ondie.emu.studies import codes, codes_tables, drives  # noqa: E402
 from ondie.emu.studies.errors_tables import written  # noqa: E402
 
 pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed"),
 ]
-DIE, BCH, LDPC = codes.CODES
+DIE, BCH, LDPC = drives.CODES
 RUNS = {
     (model, code, written(rate))
-    for model in codes.MODELS for code, own in codes.CODES.items() for rate in own.rates
+    for model in codes.MODELS for code, own in drives.CODES.items() for rate in own.rates
 }  # fmt: skip
 """Those of the command; tests make fewer of them."""
 
@@ -41,9 +41,9 @@ def found(counts):
     all: 2 steps of the GPT, or 20 of both models."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codes, "MODELS", counts({"GPT": None}, codes.MODELS))
-        for name, own in codes.CODES.items():
-            few = codes.Code(own.changes, counts(own.rates[-1:], own.rates))
-            patch.setitem(codes.CODES, name, few)
+        for name, own in drives.CODES.items():
+            few = drives.Code(own.changes, counts(own.rates[-1:], own.rates))
+            patch.setitem(drives.CODES, name, few)
         yield codes.Suite(counts(2, 20), (1,), None, None, in_turn).found()
 
 
@@ -157,7 +157,7 @@ def test_the_table_of_the_page_is_one_of_these_codes():
         assert (only_model == 0) or code == LDPC
         if "NaN" in "".join(cells) or code == LDPC:
             continue
-        cfg = codes.device(code, float(rate), real=True)
+        cfg = drives.device(code, float(rate), real=True)
         word, limit = pe_protection.code(cfg)
         bits = 8 * (word + pe_protection.check_bytes(cfg))
         read = words / -np.expm1(bits * np.log1p(-float(rate)))  # words without wrong bits, too

@@ -1,0 +1,54 @@
+"""Drives of `ondie study errors`: their preset, and those with each error-correcting code.
+
+Owns the preset, the codes of `--codes`, and the configuration of a drive with one of them. Does not
+own the trainings (errors.py, codes.py). Imports no torch.
+Source: AiF, ISCA 2025 (BCH of 10 bit/1 KiB on the die, of 50 bit/1 KiB in the controller); the
+limit of the LDPC code is measured by `ondie validate ecc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ondie.emu.config.config import Config, load_preset
+
+DEVICE = "optimstore-r1"
+LDPC_BITS = load_preset("gen4-tlc").ecc.correctable_bits
+"""Wrong bits of 4 KiB that the capability model corrects for the LDPC code."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """A code of the study. ``changes``: of the preset DEVICE. ``rates``: raw bit error rates on
+    both sides of its limit."""
+
+    changes: Mapping[str, Any]
+    rates: tuple[float, ...]
+
+
+CODES = {
+    "BCH 10 bit/1 KiB on the die": Code(
+        {"pe.protection": "on_die_ecc", "ecc.code": "bch"}, (1e-4, 3e-4, 6e-4, 1e-3)
+    ),
+    "BCH 50 bit/1 KiB": Code(
+        {"pe.protection": "controller_ecc", "ecc.code": "bch"}, (2.5e-3, 3.3e-3, 3.7e-3, 4.5e-3)
+    ),
+    "LDPC 4 KiB": Code(
+        {
+            "pe.protection": "controller_ecc", "ecc.code": "ldpc", "ecc.codeword": "4 KiB",
+            "ecc.correctable_bits": LDPC_BITS,
+        },
+        (6e-3, 7e-3, 7.5e-3, 8e-3),
+    ),
+}  # fmt: skip
+
+
+def device(code: str, rate: float, real: bool) -> Config:
+    """Return the configuration of the drive. ``code``: a key of CODES. ``rate``: raw bit error
+    rate. ``real``: True: the code decodes; False: the capability model with its limit."""
+    changes = dict(CODES[code].changes) | {"errors.kind": "rate", "errors.rate": rate}
+    if not real:
+        changes["ecc.code"] = "capability"
+    return load_preset(DEVICE).replace(changes)
