@@ -7,23 +7,27 @@ Source: RAID 5 over dies (Patterson, Gibson and Katz, SIGMOD 1988), as paths/on_
 All pages of the die that were programmed read as damaged from then on. A stripe is the exclusive or
 of the others under its parity and of the parity; a parity that was on the die is made again from
 its stripes, and the commit record from the update that it commits. They are programmed at the
-places where they were. Conventional pages have no parity: their reads end with an unrecovered read
+places where they were. The pages of the other dies are read with the bit errors of a read, and pass
+the code of the reservoir (pe.protection): what it cannot correct is wrong in what is restored, too,
+and is counted. Conventional pages have no parity: their reads end with an unrecovered read
 error until they are written again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from ondie.emu.drive import Drive
+from ondie.emu.engine.core.counters import BARE_WRONG_BITS
 from ondie.emu.nand import parity_records
 from ondie.emu.nand.page_store import OOB, SPARE_BYTES, Spare
 from ondie.emu.paths.on_die.parity import RECORD_PLANES, Made
 from ondie.emu.paths.on_die.protection import Guarded
 from ondie.emu.paths.on_die.registers import Reservoir
+from ondie.emu.states.read_again import read_super_page
 from ondie.emu.units import InputError, whole_number
 
 
@@ -35,6 +39,8 @@ class Restored(NamedTuple):
     commit_records: int
     lost_pages: int
     """Conventional pages (mapping units) whose contents are lost."""
+    wrong_bits: int
+    """Wrong bits that the code has left in the pages of other dies that were read."""
 
 
 def check_die(drive: Drive, guarded: Guarded, die: int) -> None:
@@ -52,8 +58,16 @@ def replace_die(drive: Drive, payload: Reservoir, guarded: Guarded, die: int) ->
     """Take die ``die`` of ``drive`` away and restore the states ``payload`` on another one, in zero
     simulated time. No plan is running, and the last update has programmed all its parities."""
     lost = take_away(drive, die)
+    counters = drive.arrays.count[0]
+    before = int(counters[BARE_WRONG_BITS])
+
+    def read(super_page: int) -> np.ndarray:
+        return read_super_page(drive, payload, super_page)
+
     stripes = range(die, guarded.count, guarded.dies)
-    made = [_stripe(payload, stripe) for stripe in stripes]  # no stripe needs another of its die
+    made = [
+        _stripe(payload, stripe, read) for stripe in stripes
+    ]  # no stripe needs another of its die
     for stripe, contents in zip(stripes, made, strict=True):
         payload.put_again(0, stripe, contents)
     beside = guarded.beside(die)
@@ -61,9 +75,10 @@ def replace_die(drive: Drive, payload: Reservoir, guarded: Guarded, die: int) ->
         if guarded.is_record(super_page):
             payload.put_again(0, super_page, _commit_record(payload, super_page))
         else:
-            payload.put_again(0, super_page, _parity(payload, guarded, super_page))
+            payload.put_again(0, super_page, _parity(payload, guarded, super_page, read))
     records = sum(guarded.is_record(super_page) for super_page in beside)
-    return Restored(len(stripes), len(beside) - records, records, lost)
+    wrong = int(counters[BARE_WRONG_BITS]) - before
+    return Restored(len(stripes), len(beside) - records, records, lost, wrong)
 
 
 def take_away(drive: Drive, die: int) -> int:
@@ -89,9 +104,10 @@ def _programmed(drive: Drive, pages: range) -> Iterator[int]:
                 yield first + at
 
 
-def _stripe(payload: Reservoir, stripe: int) -> Made:
-    """Return the contents of a stripe from the others under its parity."""
-    planes, records = payload.rebuilt(0, stripe)
+def _stripe(payload: Reservoir, stripe: int, read: Callable[[int], np.ndarray]) -> Made:
+    """Return the contents of a stripe from the others under its parity. ``read``: function that
+    returns the pages of a super-page."""
+    planes, records = payload.rebuilt(0, stripe, read)
     spares = []
     for record in records:
         found = np.zeros(1, OOB)
@@ -100,13 +116,14 @@ def _stripe(payload: Reservoir, stripe: int) -> Made:
     return Made(spares, planes)
 
 
-def _parity(payload: Reservoir, guarded: Guarded, super_page: int) -> Made:
-    """Return the contents of a parity from its stripes."""
+def _parity(
+    payload: Reservoir, guarded: Guarded, super_page: int, read: Callable[[int], np.ndarray]
+) -> Made:
+    """Return the contents of a parity from its stripes. ``read``: as :func:`_stripe`."""
     store = payload.stores[0]
-    pages = [payload.pages(0, stripe) for stripe in guarded.under(guarded.number(super_page))]
-    planes = np.bitwise_xor.reduce(
-        [np.stack([store.read(ppn) for ppn in of_stripe]) for of_stripe in pages]
-    )
+    under = guarded.under(guarded.number(super_page))
+    pages = [payload.pages(0, stripe) for stripe in under]
+    planes = np.bitwise_xor.reduce([read(stripe) for stripe in under])
     records = np.bitwise_xor.reduce(
         [np.stack([parity_records.covered(store, ppn) for ppn in of_stripe]) for of_stripe in pages]
     )

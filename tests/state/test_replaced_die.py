@@ -162,6 +162,89 @@ def test_states_that_cannot_be_restored():
     same(both)
 
 
+# --- the other dies' pages have bit errors
+
+CODES = {
+    "bch on the die": {"pe__protection": "on_die_ecc", "ecc__code": "bch",
+                       "pe__ecc_correctable_bits": 20, "pe__ecc_codeword": "512 B"},
+    "bch": {"pe__protection": "controller_ecc", "ecc__code": "bch"},
+    "ldpc": {"pe__protection": "controller_ecc", "ecc__code": "ldpc"},
+    "capability": {"pe__protection": "controller_ecc"},
+    "none": {"pe__protection": "none"},
+}  # fmt: skip
+WEAR = {
+    "ecc__codeword": "512 B", "ecc__correctable_bits": 20, "ecc__soft_reads": 0,
+    "ecc__soft_gain": 1, "flash__spare": "69 B", "errors__wear": 0, "errors__retention": 0,
+    "errors__disturb": 0, "errors__pslc": 1,
+}  # fmt: skip
+
+
+def hit(rate):
+    """Errors of the model whose rate is the floor, at which it stays."""
+    return WEAR | {"errors__kind": "model", "errors__floor": rate}
+
+
+def hit_drive(code, rate, form="parity, records"):
+    both = Both(more=FORMS[form] | CODES[code] | hit(rate))
+    for _ in range(2):
+        both.begin()
+        both.drive.run()
+    return both
+
+
+def bits(both):
+    """Counters of corrected and of wrong bits, and code words that a real code has decoded."""
+    count = both.drive.arrays.count[0]
+    own = (int(count[COUNTERS.index(f"bare_{what}_bits")]) for what in ("corrected", "wrong"))
+    decoder = both.states._payload.decoder
+    return np.array([*own, 0 if decoder is None else decoder.counts.words])
+
+
+@pytest.mark.parametrize("code", list(CODES)[:-1])
+def test_wrong_bits_of_the_other_dies_are_corrected(code):
+    """At 2e-3 nearly every page that is read has wrong bits, 8 in the mean, and the code takes all
+    of them back: each die is restored to the last bit, parities included, and goes on."""
+    both = hit_drive(code, 2e-3)
+    same(both)
+    seen = both.drive.arrays.seen[0]
+    for die in range(4):
+        before, reads = bits(both), int(seen.sum())
+        found = both.states.replace_die(die)
+        corrected, wrong, words = bits(both) - before
+        pages = int(seen.sum()) - reads
+        assert wrong == found.wrong_bits == 0
+        assert pages % 3 == 0 and pages >= 3 * (found.stripes + found.parities)
+        assert abs(corrected - pages * 4096 * 2e-3) < 5 * (pages * 4096 * 2e-3) ** 0.5
+        assert words == 0 if code == "capability" else 0.9 * pages < words <= pages
+        same(both)
+    both.begin()
+    both.drive.run()
+    same(both)
+    both.drive.check()
+
+
+@pytest.mark.parametrize(("code", "rate"), [("none", 1e-3), ("bch", 8e-3), ("ldpc", 3e-2)])
+def test_what_the_code_leaves_is_in_the_restored_die(code, rate):
+    """Bits that no code takes back are wrong in the stripes of the die, each once, and counted."""
+    both = hit_drive(code, 0 if code == "none" else 1e-3, "parity")
+    same(both)
+    both.drive.arrays.rate["floor"] = rate
+    both.drive.arrays.quality["cycles"] = 0  # draws the rates again
+    payload = both.states._payload
+    stripes = range(1, both.states.stripes, 4)
+
+    def contents():
+        pages = [ppn for stripe in stripes for ppn in payload.pages(0, stripe)]
+        return np.stack([both.drive.moved.store.read(ppn) for ppn in pages])
+
+    right, before = contents(), bits(both)
+    found = both.states.replace_die(1)
+    left = int(np.bitwise_count(contents() ^ right).sum())
+    assert 0 < left <= found.wrong_bits == bits(both)[1] - before[1]
+    with pytest.raises(AssertionError):
+        same(both)
+
+
 def test_over_the_control_socket_of_a_served_drive(tmp_path_factory):
     """`ondie ctl … replace-die`: the answer, and what is refused."""
     both = updated("parity, records")
@@ -182,5 +265,6 @@ def test_over_the_control_socket_of_a_served_drive(tmp_path_factory):
         finally:
             control.close()
     assert found["stripes"] == 2 and found["commit_records"] == 1 and found["parities"] > 0
+    assert found["wrong_bits"] == 0
     both.states.open(both.drive)
     same(both)

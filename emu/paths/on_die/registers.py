@@ -212,9 +212,12 @@ class Reservoir:
         held = np.stack([parity_records.covered(store, ppn) for ppn in pages])
         self.beside[device].join(self.homes[device].stripe(super_page), planes, held)
 
-    def rebuilt(self, device: int, super_page: int) -> tuple[np.ndarray, np.ndarray]:
+    def rebuilt(
+        self, device: int, super_page: int, read: Callable[[int], np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return (pages, out-of-band data) of a super-page, uint8[planes, page_bytes] and
-        uint8[planes, SPARE_BYTES], reconstructed from the other super-pages under its parity."""
+        uint8[planes, SPARE_BYTES], reconstructed from the other super-pages under its parity.
+        ``read``: function that returns the pages of a super-page; None: as stored."""
         beside, store = self.beside[device], self.stores[device]
 
         def data(other: int) -> np.ndarray:
@@ -229,7 +232,7 @@ class Reservoir:
             both = zip(pages, rests, strict=True)
             return np.stack([parity_records.joined(store, *each) for each in both])
 
-        return beside.again(super_page, data), beside.again(super_page, spare)
+        return beside.again(super_page, read or data), beside.again(super_page, spare)
 
     def span(self, device: int, super_page: int, group: int) -> tuple[int, int]:
         """Return the range of parameters [start, stop) in one group of a super-page."""
@@ -418,18 +421,29 @@ class Reservoir:
         else:
             start, stop = self.span(device, entry.lpn, page)
             data = self.sent[start:stop].view(np.uint8)
+        self.hit(
+            device, data, entry.lpn * self.stripes[device].planes + page, entry.key, entry.rate
+        )
+
+    def hit(self, device: int, data: np.ndarray, number: int, key: int, rate: float) -> None:
+        """Give ``data``, the bytes of a page as stored, uint8[at most page bytes], the wrong bits
+        that the code of the reservoir leaves of a read, in place, and correct the counters if a
+        real code leaves others than the capability model.
+
+        ``number``: of the page, for the cipher. ``key``: of the draws of the read. ``rate``: its
+        raw bit error rate.
+        """
         size = self.system.geometry.flash_page_bytes
         stored = np.zeros(size, np.uint8)  # 0 behind the end of the weights
         stored[: len(data)] = data
-        number = entry.lpn * self.stripes[device].planes + page
         if self.cipher is not None:
             stored = self.cipher.encrypt(stored, number)
         if self.decoder is None:
             exposure = self.system.cfg.errors.exposure
-            stored ^= pe_protection.wrong_bits(size, entry.rate, entry.key, *self.code, exposure)
+            stored ^= pe_protection.wrong_bits(size, rate, key, *self.code, exposure)
         else:
             before, count = self.decoder.beside_model, self.system.arrays.count[device]
-            stored = self.decoder.decode(stored, entry.key, entry.rate)
+            stored = self.decoder.decode(stored, key, rate)
             count[BARE_WRONG_BITS] += self.decoder.beside_model - before
             count[BARE_CORRECTED_BITS] -= self.decoder.beside_model - before
         if self.cipher is not None:

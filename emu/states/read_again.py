@@ -1,0 +1,64 @@
+"""Reads of super-pages of the reservoir in zero simulated time, with the bit errors of a read.
+
+Owns the draws of these reads. Does not own the draws of reads that take time (ftl/reservoir.py),
+the error rates (nand/rber.py), or what a code makes of the bytes (paths/on_die/registers.py).
+Source: this project.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.drive import Drive
+from ondie.emu.engine.core.counters import BARE_CORRECTED_BITS, BARE_WRONG_BITS
+from ondie.emu.engine.core.rng import absorb, page_key
+from ondie.emu.ftl import page_health
+from ondie.emu.ftl.reservoir import block_of
+from ondie.emu.nand import pe_protection, rber
+from ondie.emu.paths.on_die.registers import Reservoir
+from ondie.kernels.jit import njit
+
+
+@njit
+def draw_read(st, die, place, plane, page):
+    """Draw a read of a page of the reservoir of the first device, as ftl/reservoir.py does.
+
+    Returns (uint64 key of the draws, raw bit error rate). ``place``: physical super-page of the
+    reservoir of die ``die``; ``plane``: plane of the page; ``page``: its physical page number. The
+    read is counted at the page and its block.
+    """
+    cfg = st.cfg[0]
+    block = block_of(st, die, place)
+    at = die * (cfg.all_blocks - cfg.blocks) + place // cfg.pages
+    cycles = page_health.pe_cycles_after(st, block, st.worn[at, plane])
+    shifted = page_health.shifted_rate_of(st, block, page)
+    rate = rber.total_rate(st.quality[block].stable, shifted, st.scale[place % cfg.pages])
+    st.seen[0, page] += 1
+    st.block[block].reads += 1
+    return page_key(absorb(cfg.seed, 0), page, cycles, st.seen[0, page]), rate
+
+
+def read_super_page(drive: Drive, payload: Reservoir, super_page: int) -> np.ndarray:
+    """Return the pages of a super-page of the first device, uint8[planes, page bytes], as its code
+    (pe.protection) gives them, and count their wrong bits.
+
+    No time passes. A code word that the code cannot correct keeps its wrong bits.
+    """
+    cfg, geometry = drive.cfg, drive.geometry
+    at = payload.at(0, super_page)
+    pages = payload.pages(0, super_page)
+    planes = np.stack([payload.flash[0].read(ppn) for ppn in pages])
+    if cfg.errors.kind == "none":
+        return planes
+    handle, counters = drive.state, drive.arrays.count[0]
+    for role, ppn in enumerate(pages):
+        plane = (role + at.turned) % geometry.planes
+        key, rate = draw_read(handle, at.die, at.place, plane, ppn)
+        raw, left = pe_protection.count_wrong_bits(
+            np.uint64(key), rate, planes.shape[1], *payload.code, cfg.errors.exposure
+        )
+        counters[BARE_WRONG_BITS] += left
+        counters[BARE_CORRECTED_BITS] += raw - left
+        if raw:
+            payload.hit(0, planes[role], super_page * len(planes) + role, int(key), rate)
+    return planes
