@@ -206,17 +206,25 @@ def test_wrong_bits_of_the_other_dies_are_corrected(code):
     of them back: each die is restored to the last bit, parities included, and goes on."""
     both = hit_drive(code, 2e-3)
     same(both)
-    seen = both.drive.arrays.seen[0]
+    seen, guarded = both.drive.arrays.seen[0], both.states._path.guarded[0]
+    others, every = both.states._payload.beside[0].others, []
     for die in range(4):
         before, reads = bits(both), int(seen.sum())
         found = both.states.replace_die(die)
         corrected, wrong, words = bits(both) - before
         pages = int(seen.sum()) - reads
         assert wrong == found.wrong_bits == 0
-        assert pages % 3 == 0 and pages >= 3 * (found.stripes + found.parities)
+        needed = [len(others(stripe)) for stripe in range(die, both.states.stripes, 4)]
+        parities = [int(sp) for sp in guarded.parity if sp % 4 == die]
+        needed += [len(guarded.under(guarded.number(sp))) for sp in parities]
+        assert pages == 3 * sum(needed)  # w, m and v
+        every.append(int(corrected))
         assert abs(corrected - pages * 4096 * 2e-3) < 5 * (pages * 4096 * 2e-3) ** 0.5
         assert words == 0 if code == "capability" else 0.9 * pages < words <= pages
         same(both)
+    before = bits(both)
+    both.states.replace_die(0)
+    assert (bits(both) - before)[0] != every[0]  # another read has other wrong bits
     both.begin()
     both.drive.run()
     same(both)
@@ -245,9 +253,10 @@ def test_what_the_code_leaves_is_in_the_restored_die(code, rate):
         same(both)
 
 
-def test_over_the_control_socket_of_a_served_drive(tmp_path_factory):
+@pytest.mark.parametrize("code", [None, "ldpc"])
+def test_over_the_control_socket_of_a_served_drive(tmp_path_factory, code):
     """`ondie ctl … replace-die`: the answer, and what is refused."""
-    both = updated("parity, records")
+    both = hit_drive(code, 2e-3) if code else updated("parity, records")
     path = os.path.relpath(tmp_path_factory.mktemp("ctl") / "s")
     with Service(both.drive) as service:
         listener = Listener(Address(path=path), "--ctl", private=True)
