@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_void_p, cast
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.config.rules.code_words import bch_degree, ldpc_circulant
+from ondie.emu.engine.core.intrinsics import DECODER
 from ondie.emu.nand import ecc, pe_protection
 from ondie.emu.nand.bit_errors import code_words
 from ondie.emu.nand.soft_reads import soft_messages
@@ -80,6 +82,9 @@ class DecodeCounts(NamedTuple):
     """Iterations of min-sum; of BCH: wrong bits found, or its limit in a word that failed."""
     flips: int = 0
     """Rounds of bit flipping."""
+    hard_failures: int = 0
+    """Hard decodings that failed although the capability model corrects the page; another reading
+    followed. Their iterations and words are in no other of these counts."""
 
     def plus(self, other: DecodeCounts) -> DecodeCounts:
         """Return the sums with ``other``."""
@@ -222,7 +227,8 @@ def _made(data_bytes: int, limit: int, circulant: int | None) -> WordCode:
 class Decoder:
     """The decoder of a drive's controller for the real code of ``cfg`` (ecc.code bch or ldpc).
 
-    :meth:`decode` may be called by one thread at a time. ``decode_all``: True: words without a
+    :meth:`decode` may be called by one thread at a time, the one that runs the engine.
+    ``decode_all``: True: words without a
     wrong bit are decoded, too, which changes nothing.
     """
 
@@ -235,9 +241,48 @@ class Decoder:
         self._soft = cfg.ecc.soft_reads > 0
         self._coder = controller_code(cfg)
         self._threads = ThreadPoolExecutor(THREADS, "ondie decoder")
+        self._function = DECODER(self.corrects) if cfg.ecc.code == "ldpc" else None
+        self.error: BaseException | None = None
+        """Why a call of :attr:`address` failed; None: no one did."""
+
+    @property
+    def address(self) -> int:
+        """Address of :meth:`corrects`, which lives as long as this object, for ecc.read_page; 0 for
+        BCH, which corrects what the model says."""
+        return 0 if self._function is None else int(cast(self._function, c_void_p).value or 0)
+
+    def corrects(self, key: int, rate: float, level: int) -> int:
+        """Return 1 if hard decision corrects a page that the model corrects; count it otherwise.
+
+        The engine calls it before the bytes of the page are known, so the code words are those of
+        zeros. Whether an LDPC code corrects a word depends on the wrong bits and hardly on the
+        data; a last reading that fails with its own data still fails its command. Words that
+        ecc.SURE says are corrected are not decoded.
+        """
+        try:
+            mask = code_words(self._words * self._data_bytes, rate, key, self.code, level)
+            sure = int(self.code["limit"]) // ecc.SURE
+            mask = mask[np.bitwise_count(mask).sum(1, dtype=np.int64) > sure]
+            none = np.zeros(len(mask))
+            zeros = np.zeros((len(mask), self._data_bytes), np.uint8)
+            hard = _Words(zeros, mask, none.astype(bool), none.astype(np.uint64), none)
+            found = self._decode_words(hard)
+        except BaseException as error:  # noqa: BLE001  # none may pass through the engine
+            self.error = error
+            return 1
+        failed = not found.good.all()
+        self.counts = self.counts._replace(hard_failures=self.counts.hard_failures + failed)
+        return int(not failed)
+
+    def check(self) -> None:
+        """Raise what a call of :attr:`address` has failed with."""
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
 
     def decode(self, reads: Sequence[PageRead]) -> list[DecodedPage]:
         """Decode pages. Each word with a wrong bit is encoded, hit and decoded."""
+        self.check()
         code, size = self.code, self._data_bytes
         page_bytes = self._words * size
         pages = np.stack([read.data for read in reads]).reshape(-1, size)

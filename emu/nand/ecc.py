@@ -41,6 +41,7 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.config.rules.code_words import bch_degree, ldpc_check_bytes, ldpc_circulant
 from ondie.emu.config.rules.rule import mapping_unit
+from ondie.emu.engine.core.intrinsics import call_decoder
 from ondie.emu.engine.core.rng import absorb, below, binomial
 from ondie.emu.engine.core.state import record_type, records
 from ondie.emu.nand.rber import MOST_RBER, total_rate
@@ -61,6 +62,7 @@ CODE = record_type(
     covered="i8",  # iterations of a decoding that fit into ``decode``
     step="i8",  # wrong bits between two points of the table of iterations; 0: BCH
     soft_step="i8",  # the same with soft decision
+    decoder="i8",  # address of the function that says whether a page decodes; 0: none
     decode_limit="i8",  # ps for a page at its limit, or given up
     soft_decode="i8",  # ps
     gain="f8",
@@ -74,6 +76,8 @@ POINTS, SAMPLES = 33, 64
 """Numbers of wrong bits in the table of iterations of LDPC, and samples for each."""
 BEYOND = 1.5
 """The last number of wrong bits in the table, in limits of the code; no word is corrected there."""
+SURE = 2
+"""A word with less than one in SURE of the limit's wrong bits is taken to be corrected."""
 CHANCE = 1 << 50
 """Index, in a code word's random sequence, of the first number that selects its iterations."""
 CORRECTED, SOFT, UNCORRECTABLE = range(3)
@@ -365,18 +369,36 @@ def read_page(code, key, stable, shifted, scale):
     decision). ``code``: a record of CODE; ``key``: from rng.page_key; ``stable`` and ``shifted``:
     from rber.stable_rate and rber.shifted_rate; ``scale``: from rber.scales. The result depends on
     the arguments only, not on the order or time of the reads.
+
+    What the model corrects by hard decision, the decoder of an LDPC code must correct, too
+    (``code.decoder``); otherwise the next reading follows.
     """
     level = 0
     while True:
         rate = total_rate(stable, shifted, scale)
         if rate <= code.hopeless or level == code.retries:
             errors, worst = page_errors(code, key, level, rate)
-            if worst <= code.limit:
+            if worst <= code.limit and is_decoded(code, key, rate, level, worst):
                 return CORRECTED, level, errors
             if level == code.retries:
                 return (SOFT if worst <= code.soft_limit else UNCORRECTABLE), level, errors
         shifted *= code.gain
         level += 1
+
+
+@njit
+def is_decoded(code, key, rate, level, worst):
+    """Return True if the real decoder corrects the page of :func:`page_errors`, whose worst code
+    word has ``worst`` wrong bits, by hard decision, or if there is nothing else to try.
+
+    The decoder is not asked about pages whose words have no more than half of the wrong bits that
+    the model corrects.
+    """
+    if code.decoder == 0 or worst <= code.limit // SURE:
+        return True
+    if level == code.retries and code.soft_reads == 0:
+        return True  # the last reading is decoded with the bytes
+    return call_decoder(code.decoder, key, rate, level) != 0
 
 
 @njit

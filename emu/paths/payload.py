@@ -45,7 +45,10 @@ def moved_bytes(system: System, stores: Sequence[PageStore] | None = None) -> Mo
         pages = geometry.physical_pages
         stores = [PageStore(geometry.page_bytes, pages=pages) for _ in range(system.devices)]
     transfers = np.zeros(len(system.arrays.req), TRANSFER)  # requests beside a plan move no bytes
-    moved = MovedBytes(system.arrays, geometry, transfers, stores, decoder=decoder_of(system.cfg))
+    decoder = decoder_of(system.cfg)
+    if decoder is not None:
+        system.arrays.code["decoder"] = decoder.address
+    moved = MovedBytes(system.arrays, geometry, transfers, stores, decoder=decoder)
     system.on_log = moved.apply_log
     return moved
 

@@ -11,7 +11,7 @@ from ondie.emu.nand.codec import Decoder, PageRead
 from ondie.emu.nand.soft_reads import soft_model
 from ondie.emu.nvme.command import COMMAND, READ, WRITE
 from ondie.emu.validate.ldpc_curve import intervals
-from ondie.kernels import bch
+from ondie.kernels import bch, ldpc
 from tests.faults.test_media_errors import MEDIA_ERROR, MODEL, counter, read, write
 from tests.serve import nbd_client as nbd
 from tests.serve import served
@@ -121,6 +121,68 @@ def test_soft_decision_corrects_more(rng):
         failed.append(int((status != 0).sum()))
     assert failed[0] < 30 and failed[1] > 90
     assert made.decode_counts.soft_words > 100 and hard.decode_counts.soft_words == 0
+
+
+TRUSTING = SOFT | {"ecc__correctable_bits": 70, "ecc__retry_gain": 1}
+"""The model's limit is above what the code corrects: at 1e-2 it hardly gives up any page."""
+
+
+def counters(made):
+    names = ("retried_pages", "retry_read_pages", "soft_pages", "soft_read_pages", "array_reads",
+             "read_pages", "ecc_decoded_pages", "media_errors")  # fmt: skip
+    return {name: counter(made, name) for name in names}
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_readings_go_on_when_the_decoder_fails_below_the_limit(rng, retries):
+    """The model corrects every page by the first reading; many words are too much for the decoder.
+    It asks for retries, then soft reads, and their counters are those of the readings made."""
+    made, lpns = fresh(TRUSTING | {"ecc__retries": retries}, 1e-2), np.arange(200)
+    data = write(made, rng, lpns)
+    before = counters(made)
+    status, got = read(made, lpns)
+    found = made.decode_counts
+    now = {name: value - before[name] for name, value in counters(made).items()}
+    soft, retried = now["soft_pages"], now["retry_read_pages"]
+    assert soft > 0 and (retries == 0 or retried > soft)
+    assert found.hard_failures == retried + soft
+    assert now["soft_read_pages"] == 2 * soft
+    assert now["retry_read_pages"] >= retries * soft
+    assert now["array_reads"] == now["read_pages"] + retried + 2 * soft
+    assert now["ecc_decoded_pages"] == now["read_pages"] + retried + soft
+    assert found.failed_pages == now["media_errors"] == (status != 0).sum() < soft
+    assert not wrong_bits(got, data)[status == 0].any() and wrong_bits(got, data)[status != 0].all()
+    made.check()
+
+
+def test_a_failed_hard_decoding_takes_the_time_of_further_readings(rng):
+    """One page after the other: a read with soft decision takes longer than one without by two
+    readings and a decoding."""
+    made, lpns = fresh(TRUSTING | {"ecc__retries": 0}, 1e-2), np.arange(60)
+    write(made, rng, lpns)
+    took = {0: [], 1: []}
+    for lpn in lpns:
+        soft, start = counter(made, "soft_pages"), made.now
+        read(made, np.array([lpn]))
+        took[counter(made, "soft_pages") - soft].append(made.now - start)
+    assert took[0] and took[1]
+    sense = int(made.arrays.page_ps[0].min())
+    assert min(took[1]) > min(took[0]) + 2 * sense
+
+
+def test_whether_a_word_is_corrected_depends_on_its_wrong_bits(rng):
+    """The engine asks about words of zeros, before it has the bytes: with random data as many
+    fail, but for very few."""
+    code = ldpc.get(512, 128)
+    bits = 8 * code.code.word_bytes
+    mask = np.zeros((600, bits), np.uint8)
+    for row in mask:
+        row[rng.choice(bits, 42, replace=False)] = 1
+    hit = np.packbits(mask, axis=1, bitorder="little")
+    zeros, data = np.zeros((600, 512), np.uint8), rng.integers(0, 256, (600, 512), np.uint8)
+    failed = [code.decode(code.encode(words) ^ hit).outcome != ldpc.CORRECT
+              for words in (zeros, data)]  # fmt: skip
+    assert 100 < failed[0].sum() < 500 and (failed[0] != failed[1]).sum() <= 6
 
 
 @pytest.mark.parametrize("rate", [1e-3, 5e-3, 1.2e-2, 3e-2])

@@ -7,6 +7,7 @@ Source: LLVM language reference: llvm.cttz, llvm.ctpop, llvm.prefetch.
 
 from __future__ import annotations
 
+from ctypes import CFUNCTYPE, c_double, c_int64, c_uint64
 from typing import Any
 
 import numba
@@ -14,6 +15,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+DECODER = CFUNCTYPE(c_int64, c_uint64, c_double, c_int64)
+"""Function that a drive's real code gives the engine: whether a page decodes (nand/codec.py)."""
 POLICIES: list[Any] = []
 """Policy functions by index, for uncompiled runs. Compiled runs call policies by address."""
 
@@ -33,6 +36,10 @@ if numba.config.DISABLE_JIT:
 
     def prefetch(array: Any, at: int) -> None:
         """Prefetch element ``at`` (row-major index) of a table. Uncompiled, this does nothing."""
+
+    def call_decoder(address: int, key: int, rate: float, level: int) -> int:
+        """Call the function ``int64 f(uint64, double, int64)`` at ``address``."""
+        return int(DECODER(int(address))(int(key), float(rate), int(level)))
 
     def call_policy(st: Any, which: int, argument: int) -> int:
         """Call policy ``POLICIES[which]`` with the state and ``argument``; return its result."""
@@ -72,6 +79,22 @@ else:
             return builder.call(builder.inttoptr(address, kind.as_pointer()), [state, value])
 
         return types.int64(st, which, argument), codegen
+
+    @intrinsic
+    def call_decoder(typingctx, address, key, rate, level):
+        """Call the function ``int64 f(uint64, double, int64)`` at ``address``."""
+
+        def codegen(context, builder, signature, args):
+            i64, given = ir.IntType(64), (types.int64, types.uint64, types.float64, types.int64)
+            address, key, rate, level = (
+                context.cast(builder, value, kind, wanted)
+                for value, kind, wanted in zip(args, signature.args, given, strict=True)
+            )
+            kind = ir.FunctionType(i64, [i64, ir.DoubleType(), i64])
+            called = builder.inttoptr(address, kind.as_pointer())
+            return builder.call(called, [key, rate, level])
+
+        return types.int64(address, key, rate, level), codegen
 
     @intrinsic
     def choose(typingctx, condition, yes, no):

@@ -83,6 +83,8 @@ class PayloadSystem(CommandSystem):
         self._bytes: MovedBytes | None = None
         if store is not None:
             self._decoder = decoder_of(cfg)
+            if self._decoder is not None:
+                self.arrays.code["decoder"] = self._decoder.address
             self._bytes = MovedBytes(
                 self.arrays, self.geometry, self._transfers, (store,), cache_file, self._decoder
             )
