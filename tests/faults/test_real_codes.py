@@ -144,10 +144,10 @@ def test_readings_go_on_when_the_decoder_fails_below_the_limit(rng, retries):
     found = made.decode_counts
     now = {name: value - before[name] for name, value in counters(made).items()}
     soft, retried = now["soft_pages"], now["retry_read_pages"]
-    assert soft > 0 and (retries == 0 or retried > soft)
+    assert soft > 0
     assert found.hard_failures == retried + soft
     assert now["soft_read_pages"] == 2 * soft
-    assert now["retry_read_pages"] >= retries * soft
+    assert retried > retries * soft if retries else retried == 0  # some are corrected by a retry
     assert now["array_reads"] == now["read_pages"] + retried + 2 * soft
     assert now["ecc_decoded_pages"] == now["read_pages"] + retried + soft
     assert found.failed_pages == now["media_errors"] == (status != 0).sum() < soft
