@@ -20,6 +20,10 @@ failed:
     3. soft decision with ``soft_reads`` additional reads
     4. media error
 
+What the model corrects by hard decision, LDPC may not correct. A drive with payload asks its
+decoder (``decoder``, with words of zeros: the outcome depends on the wrong bits and hardly on data)
+and goes on with the next step if it fails.
+
 With a real code, a decoding takes ``decode``, which includes the iterations that fit into it, and
 the time of further iterations. A word of BCH has one for each wrong bit, or as many as the code
 corrects if there are more. Those of a word of LDPC are
@@ -77,7 +81,7 @@ POINTS, SAMPLES = 33, 64
 BEYOND = 1.5
 """The last number of wrong bits in the table, in limits of the code; no word is corrected there."""
 SURE = 2
-"""A word with less than one in SURE of the limit's wrong bits is taken to be corrected."""
+"""A word with up to the limit divided by SURE wrong bits is taken to be corrected."""
 CHANCE = 1 << 50
 """Index, in a code word's random sequence, of the first number that selects its iterations."""
 CORRECTED, SOFT, UNCORRECTABLE = range(3)
