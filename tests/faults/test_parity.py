@@ -11,6 +11,7 @@ import pytest
 
 from ondie.emu.analysis.compare import Run
 from ondie.emu.engine.core import payload_log
+from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.nand.parity_records import covered
 from ondie.emu.paths.base import Options
@@ -121,6 +122,36 @@ def test_a_lost_die_is_read_out_through_its_parities(case, die):
     again.step(0)
     plain.step(2)
     assert (again.path.finish() == plain.path.finish()).all()
+
+
+@pytest.mark.parametrize(("code", "die"), [("bch on the die", 0), ("bch", 1), ("ldpc", 2)])
+def test_a_lost_die_behind_a_real_code(code, die):
+    """At 1e-3 most pages are read with wrong bits, 8 in the mean, also those of the parities; a
+    real decoder takes them back, and the vectors are those of a drive without errors."""
+    on_die = code == "bch on the die"
+    changes = CASES["three dies"] | {
+        "errors__kind": "model", "errors__floor": 1e-3, "errors__wear": 0, "errors__retention": 0,
+        "errors__disturb": 0, "errors__pslc": 1, "ecc__code": code.split()[0],
+        "ecc__correctable_bits": 40, "ecc__soft_reads": 0, "flash__spare": "150 B",
+        "pe__protection": "on_die_ecc" if on_die else "controller_ecc",
+        "pe__ecc_codeword": "1 KiB", "pe__ecc_correctable_bits": 40,
+    }  # fmt: skip
+    plain = started("three dies")
+    run = Run("on_die", preset(LEAVES, **changes), model("adam", 3), Options(), payload=True)
+    for i in range(2):
+        plain.step(i)
+        run.step(i)
+    decoder, count = run.path.payload.decoder, run.system.arrays.count[0]
+    lose(run, 0, die)
+    before = decoder.counts
+    saved = run.checkpoint((0, die)).vectors
+    for name in run.path.vectors:
+        assert (saved[name] == plain.path.payload.stored(name)).all(), name
+    assert decoder.counts.pages - before.pages > 10
+    assert decoder.counts.failed_words == decoder.counts.wrong_bits_left == 0
+    corrected = int(count[COUNTERS.index("bare_corrected_bits")])
+    assert 0 < corrected < decoder.counts.wrong_bits  # check bits were hit, too
+    assert count[COUNTERS.index("bare_wrong_bits")] == 0
 
 
 def test_a_wrong_bit_of_a_parity_is_in_what_it_makes():
