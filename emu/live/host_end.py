@@ -59,6 +59,8 @@ class Port:
         """Called once, when nothing passes any more."""
         self.drive_status: dict[str, int | bytes] = {}
         """What the drive says of its end (controller/tunnel.STATUS_DATA), when last asked."""
+        self.bounded = False
+        """The ends bound what waits for the drive, so that no packet is dropped for it."""
         self._asked = self._asking = self._answered = False
         """The status shall be asked for; it is, and its identifier is in use; the drive has said
         it."""
@@ -93,7 +95,7 @@ class Port:
     @property
     def full(self) -> bool:
         """As many bytes wait as may."""
-        return self.relay.waiting * self.relay.form.down >= MOST_WAITING
+        return not self.bounded and self.relay.waiting * self.relay.form.down >= MOST_WAITING
 
     @property
     def blocks_others(self) -> bool:
@@ -238,6 +240,7 @@ class HostEnd:
             raise InputError(f"address {dotted(port.address)}: two ends of the tunnel have it")
         self.ports[port.address] = port
         port.told_gone = self._left
+        port.bounded = self.device is not None and self.device.bounded
 
     @property
     def holds(self) -> bool:

@@ -8,7 +8,8 @@ include/uapi/linux/ethtool.h.
 Both devices have the same interface: ``fileno`` is readable when ``read`` has a packet; ``read``
 returns an IP packet, with ``lead`` bytes in front, or None; ``write`` takes such a packet, and
 returns False for one that the kernel refuses. A device ends with its descriptor. Who drops a packet
-of a device calls ``lost``; whose tunnel opens anew, ``restart``; whose peer has gone, ``left``.
+of a device calls ``lost``; whose tunnel opens anew, ``restart``; whose peer has gone, ``left``. A
+``bounded`` device itself bounds the bytes that wait for each other end, also those of drives.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ SOL_PACKET = 263
 class Networked:
     """What the devices have in common: programs use the kernel's TCP, which repeats what is
     lost."""
+
+    bounded = False
 
     def restart(self) -> None:
         """Do nothing: connections outlive the tunnel."""

@@ -3,16 +3,18 @@ own, for users who may make neither network devices nor namespaces.
 
 Owns listening sockets, connections, and the packets that carry their bytes. Does not own the way of
 packets through the tunnel, or addresses (loopback.py).
-Source: Linux, ip(7), tcp(7), epoll(7); RFC 3692 for the number of the protocol. The messages are
-defined here.
+Source: Linux, ip(7), tcp(7), epoll(7).
 
 It has the interface of network_device.py. A program connects to an address that stands for another
 end; this relay accepts, and the relay of that end connects to the program there. Between them each
-connection is a stream of messages, one in each IP packet: a header of IPv4 with protocol 253, then
-HEAD. A sender has a credit in bytes, which the receiver gives back when a program has taken them. A
-message that is missing, or of no stream, resets the connection. Nothing is repeated: whoever drops
-a message says so (``lost``), and both ends reset that connection. When the tunnels open anew, an
-end resets all (``restart``), and when another end has gone, all with that one (``left``).
+connection is a stream of messages, one in each IP packet (tcp_stream.py). A sender has a credit in
+bytes, which the receiver gives back when a program has taken them. Of all connections to another
+end, ON_WAY bytes cross the tunnels at a time: while that end takes none, programs that send to it
+wait, and nobody need drop a packet for lack of room. A connection to which the other end says
+nothing within OPEN_S is reset. A message that is missing, or of no stream, resets the connection.
+Nothing is repeated: whoever drops a message says so (``lost``), and both ends reset that
+connection. When the tunnels open anew, an end resets all (``restart``), and when another end has
+gone, all with that one (``left``).
 """
 
 from __future__ import annotations
@@ -26,21 +28,21 @@ import select
 import socket
 import struct
 import threading
-from collections import deque
-from collections.abc import Iterable, Mapping
-from enum import IntEnum
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 
-from ondie.emu.live.gso import ones_sum
+from ondie.emu.live.tcp_stream import HEAD, IP, WINDOW, Kind, Stream, is_message, packet_of
+from ondie.emu.live.timer import Timer
 from ondie.emu.nvme.tunnel.framing import Data
 from ondie.emu.units import InputError
 
-IP = struct.Struct(">BBHHHBBH4s4s")
-PROTOCOL = 253
-"""For experiments (RFC 3692)."""
-HEAD = struct.Struct(">IIBBH")
-"""Number of the stream, of the message, kind, whether its sender has opened the stream, port."""
-WINDOW = 256 << 10
-"""Bytes of a connection that are on their way at most."""
+ON_WAY = 1 << 20
+"""Bytes of all connections to one end that are on their way through the tunnels at most."""
+TAKEN = ON_WAY // 4
+"""Bytes of an end after which it is told that they have arrived."""
+OPEN_S = 30.0
+"""Time in which the other end must say that a program there has accepted a connection."""
 BACKLOG = 128
 MOST_READ = 64 << 10
 IP_BIND_ADDRESS_NO_PORT = 24
@@ -48,46 +50,6 @@ RESETS, ENDS = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 """SO_LINGER: a close, also that of a process that ends, resets the connection; or ends it."""
 SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of accept(2) that stay until something is given back."""
-
-
-class Kind(IntEnum):
-    """What a message says. CREDIT has the bytes in its data, 4 bytes big-endian. GONE is of all
-    streams of the end that it names as its source, and no message of that end."""
-
-    OPEN, OPENED, DATA, END, CREDIT, RESET, GONE = range(7)
-
-
-class Stream:
-    """One connection. ``peer``: address of the other end, bytes[4]. ``number``: of the stream.
-    ``opener``: this end has opened it."""
-
-    def __init__(self, sock: socket.socket, peer: bytes, number: int, opener: bool) -> None:
-        self.sock, self.peer, self.number, self.opener = sock, peer, number, opener
-        self.connecting = not opener
-        self.sends = False
-        """The other end takes bytes."""
-        self.sent = self.received = 0
-        """Messages."""
-        self.credit, self.owed = WINDOW, 0
-        """Bytes that may be sent, and that the program has taken since the last CREDIT."""
-        self.waiting = bytearray()
-        """Bytes for the program."""
-        self.ended = False
-        """The program sends no more."""
-        self.ends = self.shut = False
-        """The other end sends no more; the program knows."""
-        self.mask = 0
-
-    @property
-    def key(self) -> tuple[bytes, int, bool]:
-        """What identifies it at this end."""
-        return self.peer, self.number, self.opener
-
-    def wants(self) -> int:
-        """Return the events of epoll(7) that matter now."""
-        reads = self.sends and not self.ended and self.credit > 0
-        writes = self.connecting or bool(self.waiting)
-        return select.EPOLLIN * reads | select.EPOLLOUT * writes
 
 
 class TcpRelay:
@@ -100,6 +62,7 @@ class TcpRelay:
 
     kind = "TCP relay"
     lead = 0
+    bounded = True
 
     def __init__(
         self,
@@ -114,7 +77,13 @@ class TcpRelay:
         self._streams: dict[tuple[bytes, int, bool], Stream] = {}
         self._by_file: dict[int, Stream] = {}
         self._packets: deque[bytes] = deque()
-        self._next = self._identity = 0
+        self._next = self._identity = self._turns = 0
+        self._on_way: Counter[bytes] = Counter()
+        """Bytes to each end that have not arrived there, as far as this end knows."""
+        self._arrived: Counter[bytes] = Counter()
+        """Bytes of each end that have arrived, of which it does not know yet."""
+        self._opening: dict[tuple[bytes, int, bool], float] = {}
+        """When the streams that wait for OPENED are reset, s of the monotonic clock; in order."""
         self._paused = False
         """The listeners are not in the epoll, since there are no descriptors."""
         with contextlib.ExitStack() as undo:
@@ -123,6 +92,8 @@ class TcpRelay:
             self._wake, self._awake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), False
             undo.callback(os.close, self._wake)
             self._epoll.register(self._wake, select.EPOLLIN)
+            self._timer = undo.enter_context(Timer())
+            self._epoll.register(self._timer, select.EPOLLIN)
             self._listeners = {}
             for place, other in others.items():
                 for port in ports:
@@ -167,6 +138,9 @@ class TcpRelay:
             for stream in list(self._streams.values()):
                 self._drop(stream)
             self._packets.clear()
+            self._on_way.clear()
+            self._arrived.clear()
+            self._set_timer()  # that of another process
             self._next = random.SystemRandom().randrange(1 << 32)  # not that of the earlier process
             self._resume(again=True)
             self._signal()
@@ -178,11 +152,17 @@ class TcpRelay:
         if not is_message(data):
             return []
         number, _, kind, opener, _ = HEAD.unpack_from(data, IP.size)
-        if kind == Kind.GONE:
+        if kind in (Kind.GONE, Kind.ARRIVED):
             return [data]
         found = []
         source, to = data[12:16], data[16:20]
+        size = len(data) - IP.size - HEAD.size if kind == Kind.DATA else 0
         with self._lock:
+            if size and source == self._own:  # its bytes are on their way no more
+                self._has_arrived(to, size)
+            elif size:
+                size_field = size.to_bytes(4, "big")
+                found.append(self._packet(to, source, 0, 0, Kind.ARRIVED, False, size_field))
             for end, other, opened in ((source, to, bool(opener)), (to, source, not opener)):
                 stream = self._streams.get((other, number, opened)) if end == self._own else None
                 if stream is not None:
@@ -207,15 +187,22 @@ class TcpRelay:
     # --- this end's programs
 
     def _work(self) -> None:
-        """Handle what has happened at the sockets."""
-        for fd, _ in self._epoll.poll(0):
+        """Handle what has happened at the sockets; of streams, those first whose turn was long
+        ago, since there may not be room for the bytes of all."""
+        for fd in sorted((fd for fd, _ in self._epoll.poll(0)), key=self._turn_of):
             if fd in self._listeners:
                 self._accept(*self._listeners[fd])
             elif (stream := self._by_file.get(fd)) is not None:
-                self._serve(stream)
+                self._serve(stream, self._turn)
             elif fd == self._wake and not self._awake:  # set by a process that has ended
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
+            elif fd == self._timer.fileno():
+                self._end_unanswered()
+
+    def _turn_of(self, fd: int) -> int:
+        stream = self._by_file.get(fd)
+        return stream.turn if stream is not None else 0
 
     def _accept(self, listener: socket.socket, other: bytes, port: int) -> None:
         try:
@@ -228,6 +215,21 @@ class TcpRelay:
         self._next = (self._next + 1) & 0xFFFFFFFF
         stream = self._add(Stream(sock, other, self._next, True))
         self._send(stream, Kind.OPEN, port=port)
+        self._opening[stream.key] = time.monotonic() + OPEN_S
+        if len(self._opening) == 1:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Have the timer end when the time of the first stream does that waits for OPENED."""
+        first = next(iter(self._opening.values()), None)
+        self._timer.set(None if first is None else first - time.monotonic())
+
+    def _end_unanswered(self) -> None:
+        """Reset the connections to which the other end has said nothing in time."""
+        now = time.monotonic()
+        for key in [key for key, deadline in self._opening.items() if deadline <= now]:
+            self._reset(self._streams[key])
+        self._set_timer()
 
     def _pause(self) -> None:
         """Accept nothing until a connection has ended: programs wait meanwhile."""
@@ -252,20 +254,25 @@ class TcpRelay:
         self._watch(stream)
         return stream
 
-    def _serve(self, stream: Stream) -> None:
-        """Take what the program sends, and give it what waits."""
+    def _serve(self, stream: Stream, turn: Callable[[Stream], None] | None = None) -> None:
+        """Give the program what waits for it, as :meth:`_flush` does; or do all of a ``turn``. A
+        program that does not take it resets the connection."""
         try:
-            if stream.connecting:
-                self._connected(stream)
-            self._flush(stream)
-            if stream.sends and not stream.ended and stream.credit:
-                self._take(stream)
+            (turn or self._flush)(stream)
         except BlockingIOError:
             pass
         except OSError:
             self._reset(stream)
             return
         self._settle(stream)
+
+    def _turn(self, stream: Stream) -> None:
+        """Take what the program sends, and give it what waits. Raises OSError."""
+        if stream.connecting:
+            self._connected(stream)
+        self._flush(stream)
+        if stream.sends and not stream.ended and stream.credit and self._room(stream.peer) > 0:
+            self._take(stream)
 
     def _connected(self, stream: Stream) -> None:
         """A connection to a program is made, or not. Raises OSError."""
@@ -277,13 +284,30 @@ class TcpRelay:
 
     def _take(self, stream: Stream) -> None:
         """Send bytes of the program. Raises OSError."""
-        data = stream.sock.recv(min(stream.credit, MOST_READ))
+        data = stream.sock.recv(min(stream.credit, MOST_READ, self._room(stream.peer)))
+        self._turns += 1
+        stream.turn = self._turns
         if not data:
             stream.ended = True
             self._send(stream, Kind.END)
         stream.credit -= len(data)
         for at in range(0, len(data), self._most):
             self._send(stream, Kind.DATA, data[at : at + self._most])
+        self._on_way[stream.peer] += len(data)
+
+    def _room(self, peer: bytes) -> int:
+        """Return the bytes that may be sent to an end now, 0 or more."""
+        return ON_WAY - self._on_way[peer]
+
+    def _has_arrived(self, peer: bytes, size: int) -> None:
+        """``size`` bytes to an end are on their way no more. Some may be of an earlier time, before
+        this end had restarted."""
+        full = not self._room(peer)
+        self._on_way[peer] = max(self._on_way[peer] - size, 0)
+        if full and self._room(peer):
+            for stream in self._streams.values():
+                if stream.peer == peer:
+                    self._watch(stream)
 
     def _flush(self, stream: Stream) -> None:
         """Give the program what waits for it. Raises OSError."""
@@ -309,7 +333,7 @@ class TcpRelay:
 
     def _watch(self, stream: Stream) -> None:
         """Have the socket in the epoll for what matters, and not at all if nothing does."""
-        mask, old = stream.wants(), stream.mask
+        mask, old = stream.wants(self._room(stream.peer) > 0), stream.mask
         stream.mask = mask
         if mask and old:
             if mask != old:
@@ -333,12 +357,14 @@ class TcpRelay:
         """Reset the connections with an end at this end."""
         for stream in [each for each in self._streams.values() if each.peer == peer]:
             self._drop(stream)
+        del self._on_way[peer], self._arrived[peer]
 
     def _forget(self, stream: Stream) -> None:
         if stream.mask:
             self._epoll.unregister(stream.sock)
             stream.mask = 0
         self._streams.pop(stream.key, None)
+        self._opening.pop(stream.key, None)
         self._by_file.pop(stream.sock.fileno(), None)
         self._resume()
 
@@ -355,6 +381,12 @@ class TcpRelay:
         if kind == Kind.GONE:
             self._leave(peer)
             return
+        if kind == Kind.ARRIVED:
+            if len(data) == 4:
+                self._has_arrived(peer, int.from_bytes(data, "big"))
+            return
+        if kind == Kind.DATA:
+            self._tell_arrived(peer, len(data))
         stream = self._streams.get(key)
         if stream is None:
             if kind in (Kind.OPENED, Kind.DATA, Kind.END):  # CREDIT may follow a right end
@@ -366,7 +398,14 @@ class TcpRelay:
         elif count != stream.received or not self._obey(stream, kind, data):
             self._reset(stream)
         else:
-            self._serve_given(stream)
+            self._serve(stream)
+
+    def _tell_arrived(self, peer: bytes, size: int) -> None:
+        """``size`` bytes of an end have crossed the tunnels: say so, a part of ON_WAY at a time."""
+        self._arrived[peer] += size
+        if (count := self._arrived[peer]) >= TAKEN:
+            self._queue(peer, 0, 0, Kind.ARRIVED, False, count.to_bytes(4, "big"))
+            self._arrived[peer] = 0
 
     def _open(self, peer: bytes, number: int, port: int) -> None:
         """Connect to a program of this end, for one of the end ``peer``."""
@@ -393,6 +432,7 @@ class TcpRelay:
         """Do what a message says; return False for one that may not come now."""
         if kind == Kind.OPENED and stream.opener and not stream.sends:
             stream.sends = True
+            self._opening.pop(stream.key, None)
         elif kind == Kind.DATA and not stream.ends and len(data) + len(stream.waiting) <= WINDOW:
             stream.waiting += data
         elif kind == Kind.END and not stream.ends:
@@ -403,17 +443,6 @@ class TcpRelay:
         else:
             return False
         return True
-
-    def _serve_given(self, stream: Stream) -> None:
-        """Give the program what a message has brought."""
-        try:
-            self._flush(stream)
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._reset(stream)
-            return
-        self._settle(stream)
 
     def _send(self, stream: Stream, kind: Kind, data: bytes = b"", port: int = 0) -> None:
         stream.sent += 1
@@ -433,22 +462,14 @@ class TcpRelay:
     ) -> bytes:  # fmt: skip
         """Return a packet with a message."""
         self._identity = (self._identity + 1) & 0xFFFF
-        size = IP.size + HEAD.size + len(data)
-        fields = (0x45, 0, size, self._identity, 0, 64, PROTOCOL)
-        head = IP.pack(*fields, 0xFFFF - ones_sum(IP.pack(*fields, 0, source, to)), source, to)
-        return head + HEAD.pack(number, count, kind, opener, port) + data
+        fields = HEAD.pack(number, count, kind, opener, port)
+        return packet_of(self._identity, source, to, fields, data)
 
     def _signal(self) -> None:
         """Let the descriptor be readable while packets wait."""
         if bool(self._packets) != self._awake:
             self._awake = not self._awake
             (os.eventfd_write(self._wake, 1) if self._awake else os.eventfd_read(self._wake))
-
-
-def is_message(packet: bytes) -> bool:
-    """Return True for a packet of a relay."""
-    right = len(packet) >= IP.size + HEAD.size and packet[0] == 0x45 and packet[9] == PROTOCOL
-    return right and int.from_bytes(packet[2:4], "big") == len(packet)
 
 
 def new_socket() -> socket.socket:

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ondie.emu.live.tcp_relay import HEAD, IP, WINDOW, Kind, TcpRelay
+from ondie.emu.live.tcp_relay import TcpRelay
+from ondie.emu.live.tcp_stream import HEAD, IP, WINDOW, Kind
 from ondie.emu.units import InputError
 from tests.live.processes import wait_for
 
@@ -265,7 +266,7 @@ def test_a_message_of_no_stream_is_answered_by_a_reset(kind):
         end.close()
 
 
-@pytest.mark.parametrize("kind", [Kind.CREDIT, Kind.RESET, Kind.GONE, 7, 255])
+@pytest.mark.parametrize("kind", [Kind.CREDIT, Kind.RESET, Kind.GONE, Kind.ARRIVED, 8, 255])
 def test_others_are_not(kind):
     """A credit may come after the end of a stream, which was a right one."""
     pair = Pair()

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from ondie.emu.live.host_end import HostEnd, Port
-from ondie.emu.live.tcp_relay import HEAD, IP, WINDOW, Kind
+from ondie.emu.live.tcp_stream import HEAD, IP, WINDOW, Kind
 from ondie.emu.nvme.tunnel.framing import Format
 from ondie.emu.nvme.tunnel.protocol import Packet
 from tests.live.processes import wait_for

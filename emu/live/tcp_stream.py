@@ -1,0 +1,86 @@
+"""One connection of a TCP relay (tcp_relay.py), and the messages that carry it.
+
+Owns the form of a message in its IP packet, and the state of a connection at one end. Does not own
+sockets that listen, or what a message makes an end do.
+Source: RFC 791; RFC 3692 for the number of the protocol. The messages are defined here.
+
+A packet has a header of IPv4 with protocol 253, then HEAD, then the data of the message.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from enum import IntEnum
+
+from ondie.emu.live.gso import ones_sum
+
+IP = struct.Struct(">BBHHHBBH4s4s")
+PROTOCOL = 253
+"""For experiments (RFC 3692)."""
+HEAD = struct.Struct(">IIBBH")
+"""Number of the stream, of the message, kind, whether its sender has opened the stream, port."""
+WINDOW = 256 << 10
+"""Bytes of a connection that its program has not taken, at most."""
+
+
+class Kind(IntEnum):
+    """What a message says. CREDIT has the bytes in its data, 4 bytes big-endian. GONE is of all
+    streams of the end that it names as its source, and no message of that end. ARRIVED is of all
+    streams between two ends: bytes of data that have crossed the tunnels, as in CREDIT."""
+
+    OPEN, OPENED, DATA, END, CREDIT, RESET, GONE, ARRIVED = range(8)
+
+
+class Stream:
+    """One connection. ``peer``: address of the other end, bytes[4]. ``number``: of the stream.
+    ``opener``: this end has opened it."""
+
+    def __init__(self, sock: socket.socket, peer: bytes, number: int, opener: bool) -> None:
+        self.sock, self.peer, self.number, self.opener = sock, peer, number, opener
+        self.connecting = not opener
+        self.sends = False
+        """The other end takes bytes."""
+        self.sent = self.received = 0
+        """Messages."""
+        self.credit, self.owed = WINDOW, 0
+        """Bytes that may be sent, and that the program has taken since the last CREDIT."""
+        self.waiting = bytearray()
+        """Bytes for the program."""
+        self.ended = False
+        """The program sends no more."""
+        self.ends = self.shut = False
+        """The other end sends no more; the program knows."""
+        self.mask = 0
+        self.turn = 0
+        """When its program was last asked for bytes: another order than that of time has none."""
+
+    @property
+    def key(self) -> tuple[bytes, int, bool]:
+        """What identifies it at this end."""
+        return self.peer, self.number, self.opener
+
+    def wants(self, room: bool) -> int:
+        """Return the events of epoll(7) that matter now. ``room``: bytes may cross the tunnels."""
+        reads = self.sends and not self.ended and self.credit > 0 and room
+        writes = self.connecting or bool(self.waiting)
+        return select.EPOLLIN * reads | select.EPOLLOUT * writes
+
+
+def is_message(packet: bytes) -> bool:
+    """Return True for a packet of a relay."""
+    right = len(packet) >= IP.size + HEAD.size and packet[0] == 0x45 and packet[9] == PROTOCOL
+    return right and int.from_bytes(packet[2:4], "big") == len(packet)
+
+
+def packet_of(identity: int, source: bytes, to: bytes, head: bytes, data: bytes) -> bytes:
+    """Return the packet of a message. ``identity``: of the packet, 16 bits. ``source``, ``to``:
+    addresses, bytes[4]. ``head``: HEAD, packed."""
+    size = IP.size + len(head) + len(data)
+    fields = (0x45, 0, size, identity, 0, 64, PROTOCOL)
+    return b"".join((
+        IP.pack(*fields, 0xFFFF - ones_sum(IP.pack(*fields, 0, source, to)), source, to),
+        head,
+        data,
+    ))  # fmt: skip

@@ -1,0 +1,332 @@
+"""Do programs wait for an end that takes nothing, and no longer than stated for an answer?"""
+
+import contextlib
+import hashlib
+import os
+import random
+import select
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from ondie.emu.live import processes, tcp_relay
+from ondie.emu.live.host_end import MOST_WAITING, SILENT_S
+from ondie.emu.live.tcp_relay import ON_WAY
+from ondie.emu.live.tcp_stream import HEAD, IP, Kind
+from ondie.emu.live.timer import Timer
+from tests.live.processes import Live, alone, wait_for
+from tests.live.test_tcp_relay import Pair, packet, take_all
+from tests.live.test_tcp_relay_losses import FORM, given, kind_of, no_streams, opened, relayed
+from tests.live.tunnel_cluster import NAME, up
+
+STREAMS = 40
+SIZE = 640 << 10
+
+
+@contextlib.contextmanager
+def connections(pair: Pair, count: int):
+    """Sockets of programs at the host, and those of the drive's programs."""
+    with pair.listen(pair.drive) as listener, contextlib.ExitStack() as undo:
+        near, far = [], []
+        for _ in range(count):
+            near.append(undo.enter_context(pair.connect(pair.to_drive)))
+            far.append(undo.enter_context(listener.accept()[0]))
+        wait_for("open streams", lambda: all_send(pair, count), 20)
+        yield near, far
+
+
+def all_send(pair: Pair, count: int) -> bool:
+    return all(sum(stream.sends for stream in list(end._streams.values())) == count
+               for end in pair.ends)  # fmt: skip
+
+
+def carried_bytes(packets) -> int:
+    """Bytes of programs in packets."""
+    head = IP.size + HEAD.size
+    return sum(len(each) - head for each in packets if kind_of(each) == Kind.DATA)
+
+
+def message_of(relay) -> bytes:
+    """The next message, when there is one."""
+    found: list[bytes | None] = [None]
+
+    def read() -> bool:
+        found[0] = relay.read()
+        return found[0] is not None
+
+    wait_for("a message", read, 20)
+    return found[0]
+
+
+class Senders:
+    """Threads that send ``data`` each, and say so to the other program. ``into``: sockets."""
+
+    def __init__(self, into: list[socket.socket], data: list[bytes]) -> None:
+        self.into, self.data = into, data
+        self.threads = [threading.Thread(target=self._send, args=(number,))
+                        for number in range(len(into))]  # fmt: skip
+        for each in self.threads:
+            each.start()
+
+    def _send(self, number: int) -> None:
+        with contextlib.suppress(OSError):  # the other end then has too little
+            self.into[number].sendall(self.data[number])
+            self.into[number].shutdown(socket.SHUT_WR)
+
+    def join(self) -> None:
+        for each in self.threads:
+            each.join(60)
+
+
+def hashes_of(sockets: list[socket.socket]) -> list[str]:
+    """What all have got until the end, taken at the same time."""
+    found = [""] * len(sockets)
+
+    def take(number: int) -> None:
+        sockets[number].settimeout(60)
+        with contextlib.suppress(OSError):
+            found[number] = hashlib.sha256(take_all(sockets[number])).hexdigest()
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(len(sockets))]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(90)
+    return found
+
+
+# --- a drive that takes nothing
+
+
+def waiting_for(drive: int) -> int:
+    """Bytes that wait in the host's relay for a drive, and room for those that the drive has been
+    given."""
+    found = processes.status(NAME)
+    return (found["drives"][drive]["waiting_blocks"] + found["in_flight"]) * found["payload"]
+
+
+def test_forty_streams_into_a_stopped_drive():
+    """Half of them come from the host, half from another drive, which notices nothing."""
+    port = 20000 + os.getpid() % 10000
+    options = ["--network-device", "relay", "--port", str(port), "--pace", "none", "--mtu", "9000",
+               "--payload", "65536"]  # fmt: skip
+    data = [random.Random(number).randbytes(SIZE) for number in range(STREAMS)]
+    with alone("tunnel"), Live() as live, up(live, *options) as made, contextlib.ExitStack() as all:
+        listener = all.enter_context(socket.create_server((made.address(1), port)))
+        other = all.enter_context(socket.create_server((made.address(0), port)))
+        near, far = [], []
+        for number in range(STREAMS):
+            place = made.seen(-1 if number % 2 else 0, 1)
+            near.append(all.enter_context(socket.create_connection((place, port), 20)))
+            far.append(all.enter_context(listener.accept()[0]))
+            far[-1].sendall(b"x")
+            assert near[-1].recv(1) == b"x"
+            near[-1].settimeout(60)
+        stopped = processes.status(NAME)["drives"][1]["process"]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            senders = Senders(near, data)
+            wait_for("a full tunnel", lambda: waiting_for(1) >= 2 * ON_WAY, 30)  # of two ends
+            time.sleep(2 * SILENT_S)  # after which packets of a kernel's TCP would be dropped
+            assert waiting_for(1) < 2.6 * ON_WAY
+            with socket.create_connection((made.seen(-1, 0), port), 20) as quick:
+                with other.accept()[0] as answering:
+                    answering.sendall(b"y")
+                    assert quick.recv(1) == b"y"
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        found = hashes_of(far)
+        senders.join()
+        assert found == [hashlib.sha256(each).hexdigest() for each in data]
+        after = made.settled()
+        ends = [after["host"], *after["drives"]]
+        assert [end["dropped"] for end in ends] == [0] * len(ends)
+        assert not any(drive["drive_dropped"] for drive in after["drives"])
+
+
+def test_so_many_bytes_are_on_their_way_and_no_more():
+    with Pair(9000) as pair, connections(pair, STREAMS) as (near, far):
+        pair.held = True
+        data = [random.Random(number).randbytes(SIZE // 8) for number in range(STREAMS)]
+        senders = Senders(near, data)
+        relay = pair.ends[0]
+
+        def full() -> bool:
+            with relay._lock:
+                relay._work()
+            return relay._on_way[pair.drive.packed] == ON_WAY
+
+        wait_for("a full tunnel", full, 20)
+        for _ in range(20):
+            assert full() and carried_bytes(relay._packets) == ON_WAY
+        pair.held = False
+        assert hashes_of(far) == [hashlib.sha256(each).hexdigest() for each in data]
+        senders.join()
+        assert relay._on_way[pair.drive.packed] < tcp_relay.TAKEN
+
+
+def test_many_ends_may_send_to_one_that_takes_nothing():
+    """Each sends ON_WAY bytes at most, and the host drops none of them and holds up nobody."""
+    pair = Pair()
+    host, ports, queues = relayed(pair, 2)
+    opened(host, ports)
+    message = bytearray(packet(pair, Kind.DATA, data=bytes(1000)))
+    message[16:20] = ports[1].address
+    for _ in range(MOST_WAITING // 900):
+        assert ports[1].send(bytes(message))
+    assert ports[1].relay.waiting * FORM.payload > MOST_WAITING
+    assert not ports[1].full and not host.holds
+    for end in pair.ends:
+        end.close()
+
+
+def test_streams_take_turns(monkeypatch):
+    """There is room for one at a time; without turns, the first ones have all of it."""
+    monkeypatch.setattr(tcp_relay, "ON_WAY", 1 << 16)
+    monkeypatch.setattr(tcp_relay, "TAKEN", 1 << 14)
+    with Pair(9000) as pair, connections(pair, 8) as (near, far):
+        going, got = True, [0] * 8
+
+        def send(number: int) -> None:
+            with contextlib.suppress(OSError):
+                while going:
+                    near[number].send(bytes(1 << 16))
+
+        def take(number: int) -> None:
+            with contextlib.suppress(OSError):
+                while part := far[number].recv(1 << 16):
+                    got[number] += len(part)
+
+        threads = [threading.Thread(target=each, args=(number,), daemon=True)
+                   for each in (take, send) for number in range(8)]  # fmt: skip
+        for each in threads:
+            each.start()
+        wait_for("bytes", lambda: sum(got) > 16 << 20, 60)
+        now = list(got)
+        going = False
+        for each in near:
+            each.shutdown(socket.SHUT_RDWR)
+        for each in threads:
+            each.join(60)
+        assert min(now) > max(now) / 3
+
+
+# --- losses
+
+
+def test_dropped_bytes_are_on_their_way_no_more(monkeypatch):
+    monkeypatch.setattr(tcp_relay, "ON_WAY", 1 << 16)
+    monkeypatch.setattr(tcp_relay, "TAKEN", 1 << 14)
+    losing = True
+    with Pair(9000, drop=lambda each: losing and kind_of(each) == Kind.DATA) as pair:
+        for _ in range(3):
+            with pair.connection() as (near, far):
+                with contextlib.suppress(OSError):
+                    near.sendall(bytes(1 << 16))
+                with pytest.raises(ConnectionResetError):
+                    far.recv(1)
+            wait_for("no streams", lambda: no_streams(pair), 20)
+        wait_for("no bytes", lambda: not pair.ends[0]._on_way[pair.drive.packed], 20)
+        losing = False
+        with pair.connection() as (near, far):
+            senders = Senders([near], [bytes(1 << 18)])
+            assert len(take_all(far)) == 1 << 18
+            senders.join()
+
+
+def test_a_drop_between_drives_frees_the_way():
+    pair = Pair()
+    host, ports, queues = relayed(pair, 2)
+    opened(host, ports)
+    message = bytearray(packet(pair, Kind.DATA, number=9, data=b"12345"))
+    message[12:16], message[16:20] = ports[0].address, ports[1].address
+    ports[1].gone = "the drive has gone"
+    given(queues[0])
+    queues[0].drive.send(bytes(message))
+    host.work(ports[0])
+    arrived, reset = given(queues[0])
+    assert HEAD.unpack_from(arrived, IP.size) == (0, 0, Kind.ARRIVED, 0, 0)
+    assert arrived[IP.size + HEAD.size :] == (5).to_bytes(4, "big")
+    assert arrived[12:16] == ports[1].address and kind_of(reset) == Kind.RESET
+    assert host.device.lost(arrived) == [arrived]  # again, so that it cannot get lost
+    for end in pair.ends:
+        end.close()
+
+
+def test_an_end_that_has_gone_takes_nothing_that_is_counted():
+    with Pair() as pair, pair.connection() as (near, far):
+        near.sendall(b"x")
+        assert far.recv(1) == b"x"
+        assert pair.ends[0]._on_way[pair.drive.packed] == 1
+        pair.ends[0].left(pair.drive.packed, [])
+        assert not pair.ends[0]._on_way
+    for _, count in ((0, 0), (1, 7)):  # what arrives from before is no room to come
+        pair.ends[0]._has_arrived(pair.drive.packed, count)
+        assert pair.ends[0]._room(pair.drive.packed) == ON_WAY
+
+
+# --- an answer that does not come
+
+
+def test_a_connection_without_an_answer_is_reset(monkeypatch):
+    """Also at the other end, if that gets the beginning late."""
+    monkeypatch.setattr(tcp_relay, "OPEN_S", 0.4)
+    pair = Pair()
+    relay, drive = pair.ends
+    with pair.listen(pair.drive) as listener, pair.connect(pair.to_drive) as near:
+        began = time.monotonic()
+        late = [message_of(relay), message_of(relay)]
+        assert 0.4 < time.monotonic() - began < 5 and not relay._streams
+        with pytest.raises(ConnectionResetError):
+            near.recv(1)
+        for each in late:
+            assert drive.write(each)
+        far, _ = listener.accept()
+        with far, pytest.raises(ConnectionResetError):
+            far.recv(1)
+        assert not drive._streams
+    for end in pair.ends:
+        end.close()
+
+
+def test_an_answered_connection_may_be_silent(monkeypatch):
+    monkeypatch.setattr(tcp_relay, "OPEN_S", 0.2)
+    with Pair() as pair, pair.connection() as (near, far):
+        assert not pair.ends[0]._opening
+        time.sleep(0.4)
+        far.sendall(b"x")
+        assert near.recv(1) == b"x"
+
+
+def test_the_relay_wakes_for_each_of_them(monkeypatch):
+    monkeypatch.setattr(tcp_relay, "OPEN_S", 0.2)
+    pair = Pair()
+    relay = pair.ends[0]
+    kinds = []
+    with pair.connect(pair.to_drive), pair.connect(pair.to_drive):
+        deadline = time.monotonic() + 10
+        while len(kinds) < 4 and time.monotonic() < deadline:
+            select.select([relay], [], [], 10)
+            while (message := relay.read()) is not None:
+                kinds.append(kind_of(message))
+            time.sleep(0.05)  # so that their times differ
+    assert sorted(kinds) == [Kind.OPEN, Kind.OPEN, Kind.RESET, Kind.RESET]
+    assert not select.select([relay], [], [], 0.3)[0] and not relay._streams
+    for end in pair.ends:
+        end.close()
+
+
+def test_a_timer():
+    with Timer() as timer:
+        assert not select.select([timer], [], [], 0.05)[0]
+        timer.set(0.05)
+        assert not select.select([timer], [], [], 0)[0] and select.select([timer], [], [], 5)[0]
+        timer.set(60)
+        assert not select.select([timer], [], [], 0)[0]
+        timer.set(-1)
+        assert select.select([timer], [], [], 5)[0]
+        timer.set(None)
+        assert not select.select([timer], [], [], 0.05)[0]
