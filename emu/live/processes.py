@@ -13,14 +13,12 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ondie.emu.live import namespaces
+from ondie.emu.live import forked, namespaces
 from ondie.emu.live.cluster import ENDING, Cluster, listens, serve
 from ondie.emu.live.namespaces import PR_SET_PDEATHSIG
 from ondie.emu.live.request import Request, Way, file_of
@@ -86,55 +84,37 @@ def run(request: Request, way: Way, ready: Callable[[int], None]) -> None:
 def _start(request: Request, way: Way, log: Path | None) -> int:
     """Start the process of a cluster; return it when packets may pass. ``log``: file for what it
     prints; None: it prints where this process does, and ends with it. Raises InputError."""
-    told, telling = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
-        os.close(told)
-        _be_cluster(request, way, log, telling)
-    os.close(telling)
-    with open(told, encoding="utf-8") as file:
-        answer = file.readline().rstrip("\n")  # drives have this pipe, too
-    if answer != "ready":
-        os.waitpid(pid, 0)
-        raise InputError(answer or f"tunnel up: has ended{'' if log is None else f'; see {log}'}")
-    return pid
+    parent = os.getpid()
+
+    def run(ready: Callable[[], None]) -> None:
+        _be_cluster(request, way, log, parent, ready)
+
+    return forked.start(run, f"tunnel up: has ended{'' if log is None else f'; see {log}'}")
 
 
-def _be_cluster(request: Request, way: Way, log: Path | None, telling: int) -> None:
-    """Be the cluster. Does not return."""
-    code = 1
-    parent = os.getppid()
-    try:
-        os.setsid()
-        if log is not None:
-            file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            for target, source in ((0, null), (1, file), (2, file)):
-                os.dup2(source, target)
+def _be_cluster(
+    request: Request, way: Way, log: Path | None, parent: int, told: Callable[[], None]
+) -> None:
+    """Be the cluster. ``told``: called when packets may pass. Raises InputError."""
+    if log is not None:
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for target, source in ((0, null), (1, file), (2, file)):
+            os.dup2(source, target)
 
-        def begun(cluster: Cluster) -> None:
-            write_state(cluster)
-            if log is not None:  # not before: a cluster that is up may write there
-                os.ftruncate(1, 0)
+    def begun(cluster: Cluster) -> None:
+        write_state(cluster)
+        if log is not None:  # not before: a cluster that is up may write there
+            os.ftruncate(1, 0)
 
-        def ready(cluster: Cluster) -> None:
-            if log is None:  # not before: a new user namespace forgets it
-                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-                if os.getppid() != parent:
-                    cluster.end()
-            os.write(telling, b"ready\n")
-            os.close(telling)
+    def ready(cluster: Cluster) -> None:
+        if log is None:  # not before: a new user namespace forgets it
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                cluster.end()
+        told()
 
-        serve(request, way, begun, ready)
-        code = 0
-    except InputError as error:
-        os.write(telling, f"{error}\n".encode())
-    except BaseException:  # noqa: BLE001 - the fork must not go on in the caller's frames
-        os.write(2, traceback.format_exc().encode())
-    finally:
-        os._exit(code)
+    serve(request, way, begun, ready)
 
 
 def status(name: str) -> dict[str, Any]:

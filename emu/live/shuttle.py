@@ -13,16 +13,14 @@ import ipaddress
 import os
 import select
 import signal
-import sys
-import traceback
+from collections.abc import Callable
 
-from ondie.emu.live import namespaces
+from ondie.emu.live import forked, namespaces
 from ondie.emu.live.host_end import MOST_PACKETS
 from ondie.emu.live.namespaces import PR_SET_PDEATHSIG
 from ondie.emu.live.network_device import Device
 from ondie.emu.live.placed_device import make_device
 from ondie.emu.live.request import Way, namespace_name
-from ondie.emu.units import InputError
 
 HOST, DRIVE = -1, 0
 """Numbers of the two ends, as those of a cluster."""
@@ -37,19 +35,12 @@ class Shuttle:
     def __init__(
         self, way: Way, network: ipaddress.IPv4Network, mtu: int, offloads: bool
     ) -> None:  # fmt: skip
-        told, telling = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(told)
-            _be_shuttle(way, network, mtu, offloads, telling)
-        os.close(telling)
-        with open(told, encoding="utf-8") as file:
-            answer = file.readline().rstrip("\n")
-        if answer != "ready":
-            os.waitpid(self.pid, 0)
-            raise InputError(answer or "shuttle: has ended")
+        parent = os.getpid()
+
+        def run(ready: Callable[[], None]) -> None:
+            _be_shuttle(way, network, mtu, offloads, parent, ready)
+
+        self.pid = forked.start(run, "shuttle: has ended")
 
     def __enter__(self) -> Shuttle:
         return self
@@ -60,33 +51,22 @@ class Shuttle:
 
 
 def _be_shuttle(
-    way: Way, network: ipaddress.IPv4Network, mtu: int, offloads: bool, telling: int
-) -> None:
-    """Be the process. Does not return."""
-    code = 1
-    parent = os.getppid()
-    try:
-        os.setsid()
-        for each in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        ending = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        signal.signal(signal.SIGTERM, lambda *_: os.eventfd_write(ending, 1))
-        if way.own_user:
-            namespaces.become_root()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        with contextlib.ExitStack() as undo:
-            near, far = _devices(way, network, mtu, offloads, undo)
-            os.write(telling, b"ready\n")
-            os.close(telling)
-            if os.getppid() == parent:
-                _copy(near, far, ending)
-        code = 0
-    except InputError as error:
-        os.write(telling, f"{error}\n".encode())
-    except BaseException:  # noqa: BLE001 - the fork must not go on in the caller's frames
-        os.write(2, traceback.format_exc().encode())
-    finally:
-        os._exit(code)
+    way: Way, network: ipaddress.IPv4Network, mtu: int, offloads: bool, parent: int,
+    ready: Callable[[], None],
+) -> None:  # fmt: skip
+    """Be the process, until SIGTERM or the end of its parent. Raises InputError."""
+    for each in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(each, signal.SIG_DFL)
+    ending = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    signal.signal(signal.SIGTERM, lambda *_: os.eventfd_write(ending, 1))
+    if way.own_user:
+        namespaces.become_root()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    with contextlib.ExitStack() as undo:
+        near, far = _devices(way, network, mtu, offloads, undo)
+        ready()
+        if os.getppid() == parent:
+            _copy(near, far, ending)
 
 
 def _devices(
