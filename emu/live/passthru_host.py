@@ -21,7 +21,7 @@ from typing import Any
 from ondie.emu.live.host_end import HostEnd, Port
 from ondie.emu.live.network_device import TunDevice, bring_up
 from ondie.emu.live.passthru_queue import PassthruQueue
-from ondie.emu.nvme.tunnel.framing import LONGEST, PS_PER_MS, Format
+from ondie.emu.nvme.tunnel.framing import LONGEST, OFFLOAD_HEADER, PS_PER_MS, Format
 from ondie.emu.units import InputError
 
 DEFAULT_MTU, DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 1500, 64 << 10, 4, 12
@@ -51,10 +51,11 @@ class HostRequest:
     def of(
         cls, devs: tuple[str, ...], address: str, *, mtu: int = DEFAULT_MTU,
         payload: int = DEFAULT_PAYLOAD, in_flight: int = DEFAULT_IN_FLIGHT, name: str = "tun0",
-        take_over: bool = False,
+        take_over: bool = False, gso: bool = True,
     ) -> HostRequest:  # fmt: skip
         """Return the request. ``devs``: DEVICE=ADDRESS of each drive. ``address``: ADDRESS/PREFIX
-        of the host. ``mtu``, ``payload``: bytes. Raises InputError that names the option."""
+        of the host. ``mtu``, ``payload``: bytes. ``gso``: segments of TCP are not cut for drives
+        that take them so, if the MTU leaves room. Raises InputError that names the option."""
         try:
             own = ipaddress.IPv4Interface(address)
         except ValueError as error:
@@ -88,7 +89,8 @@ class HostRequest:
             raise InputError(f"--in-flight {in_flight}: must be from 1 to {MOST_IN_FLIGHT}, for "
                              "which the driver has room")  # fmt: skip
         try:
-            form = Format(payload, in_flight, mtu, True, "hold", HOLD_MS * PS_PER_MS)
+            form = Format(payload, in_flight, mtu, True, "hold", HOLD_MS * PS_PER_MS,
+                          gso and mtu <= LONGEST - OFFLOAD_HEADER)  # fmt: skip
         except InputError as error:
             raise InputError(f"--payload {payload}: {error}") from error
         return cls(drives=drives, address=own, form=form, name=name, take_over=take_over)
@@ -110,7 +112,7 @@ class PassthruHost:
         self._undo.callback(os.close, self._ending)
         with contextlib.ExitStack() as undo:
             undo.callback(self._undo.close)
-            device = TunDevice(request.name)
+            device = TunDevice(request.name, request.form.offloads)
             self._undo.callback(device.close)
             self.host = HostEnd(device, request.address.packed)
             self._poll = select.poll()
@@ -124,6 +126,8 @@ class PassthruHost:
             for port, path in zip(self.host.ports.values(), request.drives.values(), strict=True):
                 if not port.open:
                     raise InputError(f"--dev {path}: {why_not_open(port, request.form)}")
+            # else the kernel cuts segments, which is faster than here
+            device.offload(any(port.relay.form.offloads for port in self.host.ports.values()))
             bring_up(request.name, request.address, request.form.mtu)
             undo.pop_all()
 

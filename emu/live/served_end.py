@@ -18,6 +18,7 @@ from ondie.emu.live.drive_end import DriveEnd
 from ondie.emu.live.placed_device import make_device
 from ondie.emu.live.request import (
     DEFAULT_PAYLOAD,
+    GSO_PAYLOAD,
     LEAST_MTU,
     MOST_IN_FLIGHT,
     cost_of,
@@ -25,7 +26,7 @@ from ondie.emu.live.request import (
     way_with_networks,
 )
 from ondie.emu.nvme.tunnel.cost import TunnelCost
-from ondie.emu.nvme.tunnel.framing import LONGEST, Format
+from ondie.emu.nvme.tunnel.framing import LONGEST, OFFLOAD_HEADER, Format
 from ondie.emu.serve.tunnel import MOST_HOLD_PS, DriveTunnel
 from ondie.emu.units import InputError
 
@@ -36,7 +37,8 @@ class ServedEnd:
 
     ``address``: ADDRESS/PREFIX of the drive. ``pace``: "model", "none", or a rate of TCP's data. A
     host may ask for packets of tunnel.mtu, blocks of 64 KiB and 16 commands in flight at most.
-    Raises InputError, and then leaves nothing.
+    Without a pace and with a TUN, it may ask for segments of TCP that are not cut, and for blocks
+    of 256 KiB. Raises InputError, and then leaves nothing.
     """
 
     def __init__(self, cfg: Config, address: str, pace: str = "model") -> None:
@@ -47,21 +49,23 @@ class ServedEnd:
             raise InputError(
                 f"tunnel.mtu = {mtu}: must be from {LEAST_MTU} to {LONGEST} bytes for --tunnel"
             )
-        payload = min(DEFAULT_PAYLOAD, cfg.frontend.max_transfer_bytes)
-        form = Format(payload, MOST_IN_FLIGHT, mtu, model.form.concatenate, "hold", MOST_HOLD_PS)
         cost = cost_of(model, pace, mtu, "--tunnel-pace")
         if os.geteuid():
             raise InputError("--tunnel: must be root, who may make a network namespace; `ondie "
                              "tunnel up` needs none")  # fmt: skip
+        way = way_with_networks("auto")
+        fits = mtu <= LONGEST - OFFLOAD_HEADER
+        offloads = cost is None and way.device == "tun" and fits
+        payload = min(GSO_PAYLOAD if offloads else DEFAULT_PAYLOAD, cfg.frontend.max_transfer_bytes)
+        form = Format(payload, MOST_IN_FLIGHT, mtu, model.form.concatenate, "hold", MOST_HOLD_PS,
+                      offloads)  # fmt: skip
         pid = os.getpid()
         self.namespace = namespace_name(0, pid)
         with contextlib.ExitStack() as undo:
             namespaces.sweep()
             undo.callback(namespaces.sweep, pid)
             namespaces.run("netns", "add", self.namespace)
-            device = make_device(
-                way_with_networks("auto").device, self.namespace, 0, self.address, mtu
-            )
+            device = make_device(way.device, self.namespace, 0, self.address, mtu, offloads)
             undo.callback(device.close)
             end = DriveEnd(device, form, cost)
             undo.callback(end.close)

@@ -269,10 +269,11 @@ def address(number: int) -> str:
 
 
 @pytest.fixture
-def served():
-    """A drive with its end in a namespace, behind the stand-in for the driver."""
+def served(request):
+    """A drive with its end in a namespace, behind the stand-in for the driver. The parameter is its
+    pace."""
     needs_tunnels()
-    with ServedEnd(CFG, f"{address(2)}/24", "none") as end:
+    with ServedEnd(CFG, f"{address(2)}/24", request.param) as end:
         driver = Driver(end.tunnel)
         yield end, driver
 
@@ -281,14 +282,20 @@ def request_of(**options) -> HostRequest:
     return HostRequest.of((f"/dev/null={address(2)}",), f"{address(1)}/24", name=DEVICE, **options)
 
 
-def test_programs_reach_the_drive_through_a_tun(served, monkeypatch):
+@pytest.mark.parametrize(
+    ("served", "gso", "uncut"),
+    [("none", True, True), ("none", False, False), ("1GB/s", True, False)],
+    indirect=["served"],
+)
+def test_programs_reach_the_drive_through_a_tun(served, gso, uncut, monkeypatch):
+    """A drive with a pace takes no segments uncut, and a host need not give them."""
     end, driver = served
 
     def open_queue(path: str, payload: int) -> PassthruQueue:
         return PassthruQueue(path, payload, 3, driver.ioctl)
 
     monkeypatch.setattr(passthru_host, "open_queue", open_queue)
-    host = PassthruHost(request_of())
+    host = PassthruHost(request_of(gso=gso))
     thread = threading.Thread(target=host.run)
     thread.start()
     inside = ["ip", "netns", "exec", end.namespace]
@@ -313,7 +320,10 @@ def test_programs_reach_the_drive_through_a_tun(served, monkeypatch):
         thread.join(END_S)
         found = host.close()
     drive = found["drives"]["/dev/null"]
-    assert drive["drive_packetsdown"] == drive["packets_down"] > 1000 and drive["dropped"] == 0
+    assert drive["offloads"] == uncut
+    assert drive["drive_packetsdown"] == drive["packets_down"] > 10 and drive["dropped"] == 0
+    mean = drive["bytes_down"] / drive["packets_down"]
+    assert 3000 < mean if uncut else 500 < mean <= 1500
     assert found["host"]["packets_in"] == drive["packets_down"]
     assert found["host"]["packets_out"] == drive["packets_up"] > 10
     wait_for("the close", lambda: end.tunnel.commands.relay.state is DriveState.CLOSED)
