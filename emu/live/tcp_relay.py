@@ -32,8 +32,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 
-from ondie.emu.live.tcp_stream import HEAD, IP, WINDOW, Kind, Stream, is_message, packet_of
-from ondie.emu.live.timer import Timer
+from ondie.emu.live.tcp_stream import HEAD, IP, WINDOW, Kind, Stream, Timer, is_message, packet_of
 from ondie.emu.nvme.tunnel.framing import Data
 from ondie.emu.units import InputError
 

@@ -1,18 +1,25 @@
-"""One connection of a TCP relay (tcp_relay.py), and the messages that carry it.
+"""One connection of a TCP relay (tcp_relay.py), the messages that carry it, and the timer of those
+that open.
 
-Owns the form of a message in its IP packet, and the state of a connection at one end. Does not own
-sockets that listen, or what a message makes an end do.
-Source: RFC 791; RFC 3692 for the number of the protocol. The messages are defined here.
+Owns the form of a message in its IP packet, the state of a connection at one end, and the timer's
+descriptor, which Python has from version 3.13. Does not own sockets that listen, or what a message
+makes an end do.
+Source: RFC 791; RFC 3692 for the number of the protocol; Linux, timerfd_create(2). The messages are
+defined here.
 
 A packet has a header of IPv4 with protocol 253, then HEAD, then the data of the message.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import select
 import socket
 import struct
+import time
 from enum import IntEnum
+from typing import Self
 
 from ondie.emu.live.gso import ones_sum
 
@@ -23,6 +30,10 @@ HEAD = struct.Struct(">IIBBH")
 """Number of the stream, of the message, kind, whether its sender has opened the stream, port."""
 WINDOW = 256 << 10
 """Bytes of a connection that its program has not taken, at most."""
+ITIMERSPEC = struct.Struct("4l")
+"""Seconds and nanoseconds of the interval, and of the time until the end."""
+LEAST_NS = 1
+"""A time of 0 would stop the timer."""
 
 
 class Kind(IntEnum):
@@ -66,6 +77,37 @@ class Stream:
         reads = self.sends and not self.ended and self.credit > 0 and room
         writes = self.connecting or bool(self.waiting)
         return select.EPOLLIN * reads | select.EPOLLOUT * writes
+
+
+class Timer:
+    """A timer that does not run; leaving the context closes it. Raises OSError."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        flags = os.O_NONBLOCK | os.O_CLOEXEC  # TFD_NONBLOCK and TFD_CLOEXEC have their values
+        self._fd = self._checked(self._libc.timerfd_create(time.CLOCK_MONOTONIC, flags))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._fd)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for poll(2): readable from the end until the next :meth:`set`."""
+        return self._fd
+
+    def set(self, seconds: float | None) -> None:
+        """Let the time be over ``seconds`` from now, at once if that is below 0; None: never."""
+        total_ns = 0 if seconds is None else max(round(seconds * 1e9), LEAST_NS)
+        spec = ITIMERSPEC.pack(0, 0, *divmod(total_ns, 10**9))
+        self._checked(self._libc.timerfd_settime(self._fd, 0, spec, None))
+
+    def _checked(self, result: int) -> int:
+        if result < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return result
 
 
 def is_message(packet: bytes) -> bool:

@@ -15,8 +15,7 @@ import pytest
 from ondie.emu.live import processes, tcp_relay
 from ondie.emu.live.host_end import MOST_WAITING, SILENT_S
 from ondie.emu.live.tcp_relay import ON_WAY
-from ondie.emu.live.tcp_stream import HEAD, IP, Kind
-from ondie.emu.live.timer import Timer
+from ondie.emu.live.tcp_stream import HEAD, IP, Kind, Timer
 from tests.live.processes import Live, alone, wait_for
 from tests.live.test_tcp_relay import Pair, packet, take_all
 from tests.live.test_tcp_relay_losses import FORM, given, kind_of, no_streams, opened, relayed
@@ -184,34 +183,31 @@ def test_many_ends_may_send_to_one_that_takes_nothing():
 
 
 def test_streams_take_turns(monkeypatch):
-    """There is room for one at a time; without turns, the first ones have all of it."""
-    monkeypatch.setattr(tcp_relay, "ON_WAY", 1 << 16)
-    monkeypatch.setattr(tcp_relay, "TAKEN", 1 << 14)
-    with Pair(9000) as pair, connections(pair, 8) as (near, far):
-        going, got = True, [0] * 8
-
-        def send(number: int) -> None:
-            with contextlib.suppress(OSError):
-                while going:
-                    near[number].send(bytes(1 << 16))
-
-        def take(number: int) -> None:
-            with contextlib.suppress(OSError):
-                while part := far[number].recv(1 << 16):
-                    got[number] += len(part)
-
-        threads = [threading.Thread(target=each, args=(number,), daemon=True)
-                   for each in (take, send) for number in range(8)]  # fmt: skip
-        for each in threads:
-            each.start()
-        wait_for("bytes", lambda: sum(got) > 16 << 20, 60)
-        now = list(got)
-        going = False
+    """There is room for one at a time: each of them gets it before another one does again."""
+    count, room = 8, 1 << 14
+    monkeypatch.setattr(tcp_relay, "ON_WAY", room)
+    with Pair(9000) as pair, connections(pair, count) as (near, _):
+        pair.held = True
+        relay, peer = pair.ends[0], pair.drive.packed
         for each in near:
-            each.shutdown(socket.SHUT_RDWR)
-        for each in threads:
-            each.join(60)
-        assert min(now) > max(now) / 3
+            each.sendall(bytes(2 * room))
+        turns = []
+        for _ in range(2 * count):
+            with relay._lock:
+                relay._packets.clear()
+                relay._on_way[peer] = room
+                relay._has_arrived(peer, room)
+
+            def taken() -> bool:
+                with relay._lock:
+                    relay._work()
+                return relay._on_way[peer] == room
+
+            wait_for("bytes", taken, 20)
+            turns.append({HEAD.unpack_from(each, IP.size)[0] for each in relay._packets})
+        rounds = turns[:count], turns[count:]
+        assert all(sorted(map(len, each)) == [1] * count for each in rounds)
+        assert all(len(set().union(*each)) == count for each in rounds)
 
 
 # --- losses
