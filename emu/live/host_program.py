@@ -40,18 +40,18 @@ DEV = "Controller of a drive, and the drive's address; may be repeated."
 ADDRESS = "Address of this host and its network."
 NAME = "Name of the TUN device."
 TAKE_OVER = "Close a tunnel that another host has left open."
-NO_GSO = "Let the kernel cut segments of TCP, also for drives that would take them uncut."
+GSO = "Give segments of TCP uncut to drives that take them so."
 STATS = "Print the counters at the end, as JSON."
 
 
 def run(
     devs: tuple[str, ...], address: str, mtu: int, payload: int, in_flight: int, name: str,
-    take_over: bool, no_gso: bool, stats: bool,
+    take_over: bool, gso: bool, stats: bool,
 ) -> None:  # fmt: skip
     """Be a host's end until a signal. Raises InputError."""
     request = HostRequest.of(
         devs, address, mtu=mtu, payload=payload, in_flight=in_flight, name=name,
-        take_over=take_over, gso=not no_gso,
+        take_over=take_over, gso=gso,
     )  # fmt: skip
 
     def ready(host: PassthruHost) -> None:
@@ -84,12 +84,12 @@ def main() -> None:
                             metavar=size.metavar, help=size.help)  # fmt: skip
     parser.add_argument("--name", default="tun0", metavar="NAME", help=NAME)
     parser.add_argument("--take-over", action="store_true", help=TAKE_OVER)
-    parser.add_argument("--no-gso", action="store_true", help=NO_GSO)
+    parser.add_argument("--gso", action="store_true", help=GSO)
     parser.add_argument("--stats", action="store_true", help=STATS)
     found = parser.parse_args()
     try:
         run(tuple(found.dev), found.address, found.mtu, found.payload, found.in_flight, found.name,
-            found.take_over, found.no_gso, found.stats)  # fmt: skip
+            found.take_over, found.gso, found.stats)  # fmt: skip
     except InputError as error:
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(2)

@@ -51,11 +51,11 @@ class HostRequest:
     def of(
         cls, devs: tuple[str, ...], address: str, *, mtu: int = DEFAULT_MTU,
         payload: int = DEFAULT_PAYLOAD, in_flight: int = DEFAULT_IN_FLIGHT, name: str = "tun0",
-        take_over: bool = False, gso: bool = True,
+        take_over: bool = False, gso: bool = False,
     ) -> HostRequest:  # fmt: skip
         """Return the request. ``devs``: DEVICE=ADDRESS of each drive. ``address``: ADDRESS/PREFIX
         of the host. ``mtu``, ``payload``: bytes. ``gso``: segments of TCP are not cut for drives
-        that take them so, if the MTU leaves room. Raises InputError that names the option."""
+        that take them so. Raises InputError that names the option."""
         try:
             own = ipaddress.IPv4Interface(address)
         except ValueError as error:
@@ -85,12 +85,15 @@ class HostRequest:
             raise InputError("--dev: must be given, as /dev/nvme0=10.78.0.2")
         if not LEAST_MTU <= mtu <= LONGEST:
             raise InputError(f"--mtu {mtu}: must be from {LEAST_MTU} to {LONGEST} bytes")
+        if gso and mtu > LONGEST - OFFLOAD_HEADER:
+            raise InputError(
+                f"--mtu {mtu}: must be at most {LONGEST - OFFLOAD_HEADER} bytes with --gso"
+            )
         if not 1 <= in_flight <= MOST_IN_FLIGHT:
             raise InputError(f"--in-flight {in_flight}: must be from 1 to {MOST_IN_FLIGHT}, for "
                              "which the driver has room")  # fmt: skip
         try:
-            form = Format(payload, in_flight, mtu, True, "hold", HOLD_MS * PS_PER_MS,
-                          gso and mtu <= LONGEST - OFFLOAD_HEADER)  # fmt: skip
+            form = Format(payload, in_flight, mtu, True, "hold", HOLD_MS * PS_PER_MS, gso)
         except InputError as error:
             raise InputError(f"--payload {payload}: {error}") from error
         return cls(drives=drives, address=own, form=form, name=name, take_over=take_over)

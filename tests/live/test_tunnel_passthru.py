@@ -345,6 +345,7 @@ def test_programs_reach_the_drive_through_a_tun(served, gso, uncut, monkeypatch)
         (("a=10.78.0.2",), "10.78.0.0/24", {}, "--address 10.78.0.0/24: must be an address of"),
         (("a=10.78.0.2",), "ten", {}, "--address ten: .*; write 10.78.0.1/24"),
         (("a=10.78.0.2",), "10.78.0.1/24", {"mtu": 67}, "--mtu 67: must be from 68 to 65535"),
+        (("a=10.78.0.2",), "10.78.0.1/24", {"mtu": 65526, "gso": True}, "--mtu 65526: .* 65525 b"),
         (("a=10.78.0.2",), "10.78.0.1/24", {"in_flight": 13}, "--in-flight 13: must be from 1 to"),
         (("a=10.78.0.2",), "10.78.0.1/24", {"payload": 6}, "--payload 6: tunnel payload 6 B"),
     ],

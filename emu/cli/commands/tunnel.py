@@ -119,18 +119,18 @@ def sizes(command: Callable[..., None]) -> Callable[..., None]:
 @sizes
 @click.option("--name", default="tun0", show_default=True, metavar="NAME", help=host_program.NAME)
 @click.option("--take-over", is_flag=True, help=host_program.TAKE_OVER)
-@click.option("--no-gso", is_flag=True, help=host_program.NO_GSO)
+@click.option("--gso", is_flag=True, help=host_program.GSO)
 @click.option("--stats", is_flag=True, help=host_program.STATS)
 def host(
     devs: tuple[str, ...], address: str, mtu: int, payload: int, in_flight: int, name: str,
-    take_over: bool, no_gso: bool, stats: bool,
+    take_over: bool, gso: bool, stats: bool,
 ) -> None:  # fmt: skip
     """Be the host's end in a virtual machine.
 
     Makes a TUN device. Packets for the drives cross as commands that the NVMe driver of Linux
     passes through, such as --dev /dev/nvme0=10.78.0.2. It needs root, and ends with a signal.
     """
-    host_program.run(devs, address, mtu, payload, in_flight, name, take_over, no_gso, stats)
+    host_program.run(devs, address, mtu, payload, in_flight, name, take_over, gso, stats)
 
 
 @tunnel.command()
