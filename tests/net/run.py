@@ -22,6 +22,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import time
@@ -83,6 +84,8 @@ MOST_RECORDS = 1500
 FIRST = 5
 """Elements that a digest shows."""
 MISSING = "<missing>"
+CONSTANT = re.compile(r"[a-z]\w*(\.[a-z]\w*)+")
+"""A configuration key."""
 
 
 def main() -> int:
@@ -285,6 +288,12 @@ def differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, str, str]]
                 yield here, shown(old.get(key, MISSING)), shown(new.get(key, MISSING))
             else:
                 yield from differences(old[key], new[key], here)
+    elif (before := by_key(old)) and (after := by_key(new)):
+        yield from differences(before, after, path)
+        orders = [[key for key in one if key in other]
+                  for one, other in ((before, after), (after, before))]  # fmt: skip
+        if orders[0] != orders[1]:
+            yield f"{path}/order", shown(orders[0]), shown(orders[1])
     elif isinstance(old, list) and isinstance(new, list):
         if len(old) != len(new):
             yield f"{path}/length", str(len(old)), str(len(new))
@@ -294,6 +303,16 @@ def differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, str, str]]
         return
     elif type(old) is not type(new) or repr(old) != repr(new):
         yield path, shown(old), shown(new)
+
+
+def by_key(value: Any) -> dict[str, Any]:
+    """The objects of a list by the configuration keys that they belong to, and such keys; or none:
+    a new constant then moves no others."""
+    if not isinstance(value, list):
+        return {}
+    keys = [item.get("key") if isinstance(item, dict) else item for item in value]
+    named = all(isinstance(key, str) and CONSTANT.fullmatch(key) for key in keys)
+    return dict(zip(keys, value, strict=True)) if named and len(set(keys)) == len(keys) else {}
 
 
 def is_texts(value: Any) -> bool:
