@@ -4,8 +4,8 @@ Owns the interface of a single drive: single reads and writes, its condition, an
 books. Does not own the commands and their clock (engine/run/command_system.py), bytes, store and
 power (engine/run/power_system.py), the statuses with which commands end (nvme/status.py,
 nvme/write_errors.py), the execution of commands inside the drive (engine, nvme, ftl, nand) or the
-plans of paths (engine/run/system.py), which may run beside commands.
-Source: this project's command record (nvme/command.py).
+plans of paths (engine/run/system.py), which may run concurrently with commands. Source: this
+project's command record (nvme/command.py).
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Drive(PowerSystem):
     commands with a status (:attr:`condition`). With ``strict``, for development and tests,
     ``run_until`` and ``run`` raise an error instead.
 
-    ``reservoir``: sizes of what plans keep in the reservoir beside the commands' namespace, as
-    states/drive_states.py gives them.
+    ``reservoir``: sizes of what plans keep in the reservoir, outside the namespace of the commands,
+    as states/drive_states.py gives them.
 
     Raises InputError for fewer than one queue, a depth below one, an impossible block size, or a
     folder that cannot be used.
@@ -195,8 +195,8 @@ class Drive(PowerSystem):
         super().start(plan)
 
     def start_beside(self, plan: Iterable[np.ndarray]) -> MixedPlan:
-        """Start a plan as :meth:`start` does, beside others that were started with this method;
-        return it. Raises InputError as that does."""
+        """Start a plan as :meth:`start` does, concurrently with others that were started with this
+        method; return it. Raises InputError as that does."""
         self._check_plan()
         return super().start_beside(plan)
 

@@ -50,19 +50,19 @@ NOBODY = -1  # number of no thread
 
 
 class Service(ClientTurns):
-    """Serves ``drive`` from a thread of its own until :meth:`close`.
+    """Serves ``drive`` from a separate thread until :meth:`close`.
 
     ``clock``: ``virtual``, simulated time advances as fast as possible while commands are in
     flight, and stands still otherwise; ``real``, simulated time follows the wall clock, ``scale``
     simulated seconds per second, and a completion is delivered when the wall clock has reached its
-    end, or later if the simulation is slower (:attr:`lag`). Until the end of the service, the
-    drive belongs to it: other users of the drive get InputError. Do not use the drive in a callback
-    of a future either.
+    end, or later if the simulation is slower (:attr:`lag`). The service owns the drive until it is
+    closed: other users of the drive get InputError. Do not use the drive in a callback of a future
+    either.
 
     With the clock ``real``, the simulation runs up to AHEAD_NS of wall time ahead while commands
-    are in flight (ALONE_NS for one that its client's thread runs alone), so that a completion is at
-    hand when its time has come. A batch that is handed over meanwhile arrives as much later, which
-    counts as lag; a thread that runs its command alone sees what is sent to it as much later.
+    are in flight (ALONE_NS for one that its client's thread runs alone), so that a completion is
+    ready at its time. A batch that is handed over meanwhile arrives as much later, which counts as
+    lag; a thread that runs its command alone sees what is sent to it as much later.
 
     Raises InputError for an unknown clock, a scale that is not above 0 and at most MOST_SCALE, or a
     scale with the clock ``virtual``; for a drive that is closed, has no power, belongs to another
@@ -127,7 +127,7 @@ class Service(ClientTurns):
         return batch.future
 
     def connect(self) -> Connection:
-        """Return a connection for a client that waits in a thread of its own; see Connection."""
+        """Return a connection for a client that waits in a separate thread; see Connection."""
         return Connection(self._hand_over, self._bell, lambda: self._thread, self)
 
     def idle(self, seconds: float) -> Future[np.ndarray]:
@@ -158,7 +158,7 @@ class Service(ClientTurns):
         return batch.future
 
     def run_plan(self, begin: Callable[[], Running], end: Callable[[], Any]) -> Future[Any]:
-        """Let a plan run on the drive, beside the commands of all clients and other plans.
+        """Run a plan on the drive, concurrently with the commands of all clients and other plans.
 
         The thread of the service calls ``begin``, which starts the plan and returns it, and
         ``end`` when it is done. The result of the future is that of ``end``, or what one of them or

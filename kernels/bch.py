@@ -245,17 +245,17 @@ class Numba:
         )  # fmt: skip
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """As Functions."""
+        """Implement the method of Functions."""
         encode_words(self._tables, data, check)
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """As Functions."""
+        """Implement the method of Functions."""
         result = np.empty(len(data), np.int32)
         decode_words(self._tables, data, check, verify, False, result)
         clean[:] = result == 0
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """As Functions."""
+        """Implement the method of Functions."""
         decode_words(self._tables, data, check, verify, True, result)
 
 
@@ -353,7 +353,7 @@ class Native:
         return aligned(split.transpose(2, 0, 3, 1))
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """As Functions."""
+        """Implement the method of Functions."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_encode(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
@@ -361,7 +361,7 @@ class Native:
         )  # fmt: skip
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """As Functions."""
+        """Implement the method of Functions."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_check(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
@@ -369,7 +369,7 @@ class Native:
         )  # fmt: skip
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """As Functions."""
+        """Implement the method of Functions."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_decode(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),

@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def time_swings(self) -> tuple[Swing, ...]:
-        """Swings of all constants that may affect time, whatever their source."""
+        """Swings of all constants that may affect time, regardless of their source."""
         every = (*self.swings, *self.published_swings)
         return tuple(swing for swing in every if not is_price(swing.key))
 

@@ -1,9 +1,9 @@
-"""What a trace and a configuration need so that processors in drives compute a training's layers.
+"""Conditions under which processors in drives can compute the layers of a training.
 
-Owns the reasons why they cannot. Does not own their speeds (training.py) or whether data fit the
-flash (paths/). Source: this project.
+Owns the checks and the text of each reason. Does not own their speeds (training.py) or whether data
+fit the flash (paths/). Source: this project.
 
-Each function returns the reason as a text for the path's row, or None.
+Each function returns the reason why the path cannot run, as text for its row, or None.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ondie.traces import Trace
 
 
 def no_cores(cfg: Config, work: str) -> str | None:
-    """``work``: what the drive's processor has to do, such as "train"."""
+    """Return why the drive has no processor for ``work``, such as "train"; None if it has one."""
     if cfg.isp.kind == "cores":
         return None
     return (
@@ -25,14 +25,15 @@ def no_cores(cfg: Config, work: str) -> str | None:
 
 
 def no_samples(trace: Trace) -> str | None:
-    """The size of a sample must be known."""
+    """Return why the size of a sample is unknown; None if the trace states it."""
     if trace.bytes_per_sample:
         return None
     return f"{trace.name} does not state the size of its samples (bytes_per_sample = 0)"
 
 
 def no_times(trace: Trace, needed: Callable[[Sequence[float]], bool]) -> str | None:
-    """``needed``: any or all of a step's times of forward and backward must be positive."""
+    """Return which step lacks its times; None if none does. ``needed``: any, or all, decides
+    whether the times of forward and backward of a step suffice."""
     for i, record in enumerate(trace.steps):
         if not needed((record.forward_s, record.backward_s)):
             return (
@@ -43,7 +44,8 @@ def no_times(trace: Trace, needed: Callable[[Sequence[float]], bool]) -> str | N
 
 
 def no_speed(ratio: float) -> str | None:
-    """``ratio``: training speed of a drive divided by the host's."""
+    """Return why the drive's processor cannot train; None if it can. ``ratio``: training speed of a
+    drive divided by that of the host."""
     if ratio:
         return None
     return (
@@ -53,6 +55,7 @@ def no_speed(ratio: float) -> str | None:
 
 
 def no_dram(cfg: Config, key: str, what: str, need: int) -> str | None:
-    """``key``: dram.isp or host.dram. ``need``: bytes of what must be there; ``what`` says so."""
+    """Return why ``need`` bytes do not fit in the DRAM of ``key`` (dram.isp or host.dram); None if
+    they do. ``what``: beginning of the reason, which names the data."""
     room = {"dram.isp": cfg.dram.isp_bytes, "host.dram": cfg.host.dram_bytes}[key]
     return f"{what}, more than {key} = {room / 1e9:.4g} GB" if need > room else None

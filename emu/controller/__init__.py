@@ -6,7 +6,7 @@ decisions on commands. Does not own sockets or host memory (a transport), the ex
 Source: NVM Express Base Specification 2.0, NVM Command Set Specification 1.0, NVMe over PCIe
 Transport Specification 1.0.
 
-No module here does I/O, reads a clock or knows a drive. A transport drives them as follows:
+No module here does I/O, reads a clock or refers to a drive. A transport drives them as follows:
 
 1. It makes one ``Controller`` (admin.py) from ``Capabilities`` (capabilities.py) and a function
    that returns the drive's counters as ``Health`` (health.py).

@@ -1,4 +1,4 @@
-"""What a controller asks of its transport: the names of the actions, and their arguments.
+"""Actions that a controller requests of its transport: their names and arguments.
 
 Owns the records. Does not own the decisions (registers.py, admin.py) or the execution (the
 transport and the drive).
@@ -63,6 +63,6 @@ class Action(NamedTuple):
     first: int = 0
     """First byte on the drive."""
     size: int = 0
-    """Bytes."""
+    """Number of bytes."""
     abrupt: bool = False
     host: bytes = b""

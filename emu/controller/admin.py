@@ -42,7 +42,7 @@ TO_CONTROLLER, TO_HOST = 1, 2
 
 
 class Reply(NamedTuple):
-    """What follows an admin command."""
+    """Reply to an admin command: completions, data and actions."""
 
     entries: tuple[Cqe, ...]
     """Completions, in order; none while the command stays outstanding. An Abort or a request may
@@ -50,7 +50,7 @@ class Reply(NamedTuple):
     data: bytes = b""
     """Data for the host memory at the command's data pointer."""
     actions: tuple[Action, ...] = ()
-    """To be performed before the entries are posted, except Do.SANITIZE. If one fails, the
+    """Actions to perform before the entries are posted, except Do.SANITIZE. If one fails, the
     transport calls Controller.failed instead of posting the entries."""
 
 
@@ -95,7 +95,8 @@ class Controller:
         return self.registers.disabled()
 
     def subsystem_reset(self) -> None:
-        """The action SUBSYSTEM_RESET is done: the same, and all registers."""
+        """Reset everything that a controller reset does, and all registers. The transport calls
+        this after the action SUBSYSTEM_RESET."""
         self._forget()
         self.registers.subsystem_reset()
 
@@ -350,9 +351,8 @@ COMMANDS: dict[int, Callable[[Controller, Sqe, bytes], Reply]] = {
 def transfer_of(sqe: Sqe, most: int, with_tunnel: bool = False) -> tuple[int, int]:
     """Return (direction, bytes) of the data of an admin command: TO_CONTROLLER, TO_HOST or 0.
 
-    ``with_tunnel``: the controller has the commands of the tunnel.
-    ``most``: largest transfer, bytes; a command that asks for more is refused by
-    :meth:`Controller.execute`, and moves none.
+    ``with_tunnel``: the controller has the commands of the tunnel. ``most``: largest transfer,
+    bytes; a command that transfers more is refused by :meth:`Controller.execute`, and moves none.
     """
     match sqe.opcode:
         case Admin.IDENTIFY:

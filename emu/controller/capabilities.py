@@ -1,4 +1,4 @@
-"""What a controller offers: sizes, limits and names that stay the same while it has power.
+"""Capabilities of a controller: sizes, limits and names that do not change while it has power.
 
 Owns the record and how it follows from a configuration. Does not own the fields that carry it
 (identify_controller.py, identify_namespace.py, registers.py) or counters (health.py).
@@ -17,7 +17,7 @@ from ondie.emu.units import InputError, quoted, whole_number
 MEMORY_PAGE_BYTES = 4096
 """CAP.MPSMIN: the smallest memory page that a host may choose."""
 MOST_MEMORY_PAGE_BYTES = 65536
-"""CAP.MPSMAX."""
+"""CAP.MPSMAX: the largest memory page that a host may choose, bytes."""
 MOST_QUEUES = 256
 """Largest number of I/O queue pairs, as of a drive (drive.py)."""
 _OWN = uuid.uuid5(uuid.NAMESPACE_URL, "urn:ondie:nvme")
@@ -26,7 +26,7 @@ _OWN = uuid.uuid5(uuid.NAMESPACE_URL, "urn:ondie:nvme")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the controller of a drive offers. Sizes are in bytes."""
+    """Capabilities of the controller of a drive. Sizes are in bytes."""
 
     serial: str
     """Serial number, at most 20 ASCII characters."""
@@ -63,9 +63,9 @@ class Capabilities:
     sgl_support: int = 1
     """SGLS; 1: SGLs without alignment, 0: none."""
     computation: bool = False
-    """It takes computation commands."""
+    """True if the controller accepts computation commands."""
     tunnel: bool = False
-    """It has a TCP/IP tunnel."""
+    """True if the controller has a TCP/IP tunnel."""
     capsule_bytes: int = 0
     """Fabrics only: bytes of a command capsule with its data."""
     shadow_doorbells: bool = True
@@ -77,7 +77,7 @@ class Capabilities:
 
     @property
     def subsystem_name(self) -> str:
-        """SUBNQN."""
+        """NVMe qualified name of the subsystem (SUBNQN)."""
         return f"nqn.2014-08.org.nvmexpress:uuid:{self.subsystem_uuid}"
 
     @property

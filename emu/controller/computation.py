@@ -38,11 +38,11 @@ MOST_PARAMETERS = 4096
 """Bytes of the parameters of an execution."""
 REPORT_BYTES = 4096
 VALUE_BYTES = 4
-"""FP32."""
+"""Size of an FP32 value."""
 
 
 class Selected(IntEnum):
-    """What Activate Program does."""
+    """Operations of the command Activate Program (field SEL)."""
 
     DEACTIVATE = 0
     ACTIVATE = 1
@@ -88,12 +88,12 @@ class Execution(NamedTuple):
     number: int
     program: Program
     ranges: tuple[Range, ...]
-    """Its input; the elements are those of the first range."""
+    """Memory that the host gives to the program; the elements are those of the first range."""
     elements: int
 
 
 class Report(NamedTuple):
-    """The host asks for progress and counts."""
+    """Request for the progress and the counters of the drive's updates and programs."""
 
 
 Task = Done | Transfer | Copy | Update | Execution | Report
@@ -101,7 +101,7 @@ Task = Done | Transfer | Copy | Update | Execution | Report
 
 @dataclass
 class Device:
-    """What computation commands use and change."""
+    """Parts of the drive that computation commands use and change."""
 
     namespace: Namespace
     memory: DeviceMemory
@@ -112,7 +112,7 @@ class Device:
     hyper: int
     """Number of hyperparameters of the optimizer."""
     processor: bool
-    """It has a processor for programs that hosts load."""
+    """True if the drive has a processor for programs that hosts load."""
     programs: Programs = field(default_factory=Programs)
 
 
@@ -142,9 +142,9 @@ def decode(
     sqe: Sqe, data: bytes, device: Device, most: int, source: Namespace | None,
     marked: Uncorrectable,
 ) -> Task:  # fmt: skip
-    """Return what a computation command asks for; commands that take no time in the drive have
-    taken effect. ``data``: those to the controller. ``source``, ``marked``: see
-    :func:`copied_bytes`. Raises Refused."""
+    """Return the task of a computation command; commands that take no time in the drive have taken
+    effect. ``data``: those to the controller. ``source``, ``marked``: see :func:`copied_bytes`.
+    Raises Refused."""
     direction, size = transfer_of(sqe, most)
     if len(data) != (size if direction == TO_CONTROLLER else 0):
         raise Refused(Code.DATA_TRANSFER_ERROR)
@@ -253,7 +253,7 @@ def _execute(sqe: Sqe, data: bytes, device: Device) -> Update | Execution:
 
 
 class ReportFacts(NamedTuple):
-    """What a report says."""
+    """Fields of a report."""
 
     params: int
     granule: int

@@ -48,7 +48,7 @@ class Range(NamedTuple):
 
     @property
     def data(self) -> np.ndarray:
-        """Its bytes, uint8[size]."""
+        """Content, uint8[size]."""
         return self.memory.data[self.offset : self.offset + self.size]
 
 

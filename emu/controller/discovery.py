@@ -29,11 +29,11 @@ DISCOVERY_NAME = "nqn.2014-08.org.nvmexpress.discovery"
 DISCOVERY_LOG = 0x70
 CNS_CONTROLLER = 0x01
 TCP = 3
-"""TRTYPE."""
+"""Transport type TCP (field TRTYPE)."""
 IPV4, IPV6 = 1, 2
-"""ADRFAM."""
+"""Address families (field ADRFAM)."""
 NVM_SUBSYSTEM, THIS_DISCOVERY = 2, 3
-"""SUBTYPE."""
+"""Subsystem types of log entries (field SUBTYPE)."""
 ANY_CONTROLLER = 0xFFFF
 EXTENDED_LOG_DATA = 1 << 2
 
@@ -68,18 +68,18 @@ IDENTIFY = Structure(
 
 
 class Port(NamedTuple):
-    """Where the host has reached the discovery service, and the subsystem behind it."""
+    """Address at which the host reached the discovery service, and name of the subsystem there."""
 
     address: str
     """IP address."""
     service: int
     """TCP port."""
     subsystem: str
-    """NQN."""
+    """NVMe qualified name of the subsystem."""
 
 
 class Listed(NamedTuple):
-    """What an entry of the Discovery log page names."""
+    """Content of an entry of the Discovery log page."""
 
     port: Port
     kind: int

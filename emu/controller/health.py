@@ -37,7 +37,7 @@ assumed, that the temperature never reaches."""
 
 
 class Ran(NamedTuple):
-    """What starts of a drive have counted."""
+    """Counters of one or more starts of a drive."""
 
     power_on_ps: int = 0
     busy_ps: int = 0
@@ -76,7 +76,7 @@ def ran_of(counts: np.ndarray, page_bytes: int, now_ps: int, busy_ps: int = 0) -
 
 
 class Past(NamedTuple):
-    """What a drive keeps over power cycles and the counters of one start do not contain."""
+    """Health data that a drive keeps over power cycles, beyond the counters of one start."""
 
     power_cycles: int = 1
     """Starts of the drive, this one included."""
@@ -106,11 +106,11 @@ class Health(NamedTuple):
     """Counters of a drive since it was made."""
 
     critical_warning: int
-    """nvme.status.CriticalWarning."""
+    """Critical warnings, bits of nvme.status.CriticalWarning."""
     spare: int
     """Available spare, percent."""
     spare_threshold: int
-    """Percent."""
+    """Threshold of the available spare, percent."""
     percentage_used: int
     """Mean erases of a block divided by the rated cycles, percent, at most 255."""
     free_blocks: int

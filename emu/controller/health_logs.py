@@ -30,7 +30,7 @@ OCP_VERSION = 3
 
 
 class HealthFacts(NamedTuple):
-    """What the health logs report."""
+    """Values of the health logs."""
 
     capabilities: Capabilities
     health: Health

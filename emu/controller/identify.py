@@ -37,7 +37,7 @@ UsedBlocks = Callable[[Namespace], int]
 
 
 class Subject(NamedTuple):
-    """What an Identify command asks about."""
+    """State of the drive that Identify commands report."""
 
     capabilities: Capabilities
     namespaces: Namespaces

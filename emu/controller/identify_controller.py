@@ -31,7 +31,7 @@ MOST_RANGES = 256
 
 
 class ControllerFacts(NamedTuple):
-    """What Identify Controller reports beyond constants."""
+    """Values of Identify Controller that are no constants."""
 
     capabilities: Capabilities
     unallocated_bytes: int

@@ -19,7 +19,7 @@ from ondie.emu.controller.structure import Field, Structure
 
 
 class NamespaceFacts(NamedTuple):
-    """What the structures of a namespace report beyond constants."""
+    """Values of the structures of a namespace that are no constants."""
 
     capabilities: Capabilities
     namespace: Namespace

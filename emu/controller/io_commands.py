@@ -47,7 +47,7 @@ WITH_DATA = {Nvm.READ: TO_HOST, Nvm.WRITE: TO_CONTROLLER, Nvm.COMPARE: TO_CONTRO
 
 
 class IoPlan(NamedTuple):
-    """What the drive does for an I/O command."""
+    """Operations of the drive for an I/O command."""
 
     opcode: int
     namespace: Namespace | None

@@ -1,10 +1,10 @@
 """The Get Log Page command: which page an identifier returns, offsets and lengths.
 
-Owns the table of log pages, the slice that a command asks for, and the Error Information log. Does
-not own the fields of the pages about health (health_logs.py) or events (events.py).
-Source: NVM Express Base Specification 2.0, section 5.16 and figures "Get Log Page - Log Page
-Identifiers", "Firmware Slot Information", "Changed Namespace List", "Commands Supported and Effects
-Log Page", "Supported Log Pages".
+Owns the table of log pages, the slice that a command requests, and the Error Information log. Does
+not own the fields of the pages about health (health_logs.py) or events (events.py). Source: NVM
+Express Base Specification 2.0, section 5.16 and figures "Get Log Page - Log Page Identifiers",
+"Firmware Slot Information", "Changed Namespace List", "Commands Supported and Effects Log Page",
+"Supported Log Pages".
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ErrorLog:
 
 
 class LogFacts(NamedTuple):
-    """What the log pages report."""
+    """Values of the log pages."""
 
     capabilities: Capabilities
     health: HealthFacts | None
@@ -149,7 +149,7 @@ LOG_PAGES = {
 
 
 def data_bytes(sqe: Sqe) -> int:
-    """Return the bytes that Get Log Page asks for: NUMD, 0's based, in dwords."""
+    """Return the number of bytes that Get Log Page requests: NUMD, 0's based, in dwords."""
     return 4 * ((sqe.cdw10 >> 16 | (sqe.cdw11 & 0xFFFF) << 16) + 1)
 
 
@@ -171,7 +171,7 @@ def get_log_page(sqe: Sqe, facts: LogFacts, most: int) -> bytes:
 
 
 def part_of(sqe: Sqe, data: bytes, most: int) -> bytes:
-    """Return the part of a log page that Get Log Page asks for; bytes past its end are zero. Raises
+    """Return the part of a log page that Get Log Page requests; bytes past its end are zero. Raises
     Refused as get_log_page does."""
     size, offset = data_bytes(sqe), sqe.cdw12 | sqe.cdw13 << 32
     if size > most:

@@ -39,7 +39,8 @@ class Namespace:
     write_protected: bool = False
     """Writes of the host end with Namespace is Write Protected."""
     states: bool = False
-    """It holds weights and states, by addresses of their own, and takes computation commands."""
+    """True if the namespace holds weights and optimizer states, which have separate addresses, and
+    accepts computation commands."""
 
 
 @dataclass(slots=True)

@@ -44,13 +44,13 @@ COST = 1
 
 
 class Program(NamedTuple):
-    """What an execution of a program costs."""
+    """Cost of an execution of a program."""
 
     element_bytes: int
     instructions: Fraction
-    """For each element."""
+    """Instructions per element."""
     fixed_instructions: int
-    """For each execution."""
+    """Instructions per execution, independent of the elements."""
     read_bytes: int
     """Read from DRAM for each element."""
     written_bytes: int

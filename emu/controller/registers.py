@@ -28,7 +28,7 @@ from ondie.emu.controller.identify_controller import VERSION
 
 
 class Access(Enum):
-    """What a host write does."""
+    """Effect of a host write on a register field."""
 
     READ_ONLY = "RO"
     READ_WRITE = "RW"
@@ -101,7 +101,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What changes the state."""
+    """Events that change the state of the controller."""
 
     HOST_ENABLES = "CC.EN 0 to 1"
     HOST_DISABLES = "CC.EN 1 to 0"
@@ -150,7 +150,7 @@ class Registers:
 
     @property
     def cap(self) -> int:
-        """CAP."""
+        """Value of register CAP (Controller Capabilities)."""
         exponent = MEMORY_PAGE_BYTES.bit_length() - 1
         most = MOST_MEMORY_PAGE_BYTES.bit_length() - 1
         return (
@@ -167,7 +167,7 @@ class Registers:
 
     @property
     def csts(self) -> int:
-        """CSTS."""
+        """Value of register CSTS (Controller Status)."""
         fatal = FATAL if self.state is State.FAILED else 0
         return self.ready | fatal | self.shutdown | self.reset_occurred
 

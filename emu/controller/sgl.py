@@ -29,7 +29,7 @@ ADDRESS, OFFSET, TRANSPORT_SPECIFIC = 0x0, 0x1, 0xA
 
 
 class Place(Enum):
-    """Where the bytes of a piece are."""
+    """Location of the bytes of a piece."""
 
     MEMORY = "host memory"
     CAPSULE = "command capsule"

@@ -18,12 +18,12 @@ from ondie.emu.controller.uncorrectable import Uncorrectable
 
 @dataclass(slots=True)
 class MediaState:
-    """What is known of the contents of a drive that has no controller now."""
+    """State of the media of a drive that is served without a controller."""
 
     uncorrectable: Uncorrectable = field(default_factory=Uncorrectable)
     sanitize: SanitizeState = field(default_factory=SanitizeState)
     written_beside: bool = False
-    """See Shared."""
+    """Meaning as in Shared.written_beside."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ Source: see nvme/tunnel/protocol.py; NVM Express Base Specification 2.0, figure 
 Commands" (C0h to FFh are vendor-specific, bits 1:0 are the direction of the data).
 
 A command is completed later, also if it takes no time: ``completions`` returns what has ended. A
-controller that is reset leaves the tunnel open, and its host goes on with the numbers of its
+controller that is reset leaves the tunnel open, and its host continues with the numbers of its
 blocks, through the same controller or another one.
 """
 

@@ -3,7 +3,7 @@
 Owns the ranges. Does not own reads that fail on flash (ftl/read_retry.py).
 Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable).
 
-The ranges are bytes of the drive. Flash knows nothing of them: the transport keeps ``ranges`` over
+The ranges are bytes of the drive. Flash does not store them: the transport keeps ``ranges`` over
 power cycles, together with the store of the drive.
 """
 

@@ -14,7 +14,7 @@ They are programmed, moved and counted like trim maps, in blocks of a separate s
 A checkpoint begins with a snapshot of the open blocks, and of the numbers of programs and data so
 far, which C code writes to the root when it applies the log (csrc/payload.c). Then the map pages
 that have changed since they were last written and the block table are programmed, and last the
-root. Each map page is exact at the time when it was composed, which its sequence number tells, so
+root. Each map page is exact at the time when it was composed, which its sequence number states, so
 that a newer copy never harms an older root. A page that has not changed is not written again.
 """
 

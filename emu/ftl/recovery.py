@@ -58,7 +58,7 @@ overtakes another one."""
 
 
 class Flash(Protocol):
-    """What recovery needs of a PageStore."""
+    """Part of PageStore that recovery uses."""
 
     @property
     def where(self) -> str: ...
@@ -71,7 +71,7 @@ class Flash(Protocol):
 
 @dataclass
 class Recovered:
-    """What a recovery has found."""
+    """Result of a recovery."""
 
     sequence: int = 0
     """Largest sequence number of data."""
@@ -127,7 +127,8 @@ class Recovered:
     scanned_blocks: int = 0
     """Blocks whose pages were all scanned."""
     scanned: np.ndarray | None = field(default=None, repr=False)
-    """Which blocks these are, bool[blocks]; of others, the first pages were read. None: all."""
+    """Mask of these blocks, bool[blocks]; of the others, only the first pages were read. None: all
+    blocks were scanned."""
     read_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """Physical pages that were also read whole: metadata pages, int64[n]."""
     queried_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)

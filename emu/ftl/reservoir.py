@@ -233,7 +233,7 @@ def erase_ahead(st, dev, die):
 @njit
 def count_wrong_bits(st, tid):
     """Count and log the wrong bits that remain in the pages of a super-page after read ``tid``; a
-    page with wrong bits that a real code decodes is logged whatever the capability model says.
+    page with wrong bits that a real code decodes is logged regardless of the capability model.
 
     The random draws depend on seed, page, P/E cycles and number of reads, as in read_retry.py.
     """

@@ -32,7 +32,8 @@ ENTRIES = 64
 """Entries of either queue; one identifier less can be used."""
 CIDS = ENTRIES - 1
 STATUS_CID = CIDS - 1
-"""Identifier of a command that is none of the relay's: the status of the tunnel."""
+"""Command identifier that is reserved for reading the status of the tunnel; the relay does not use
+it."""
 ENTRY_OF_LIST = 8
 BASE = 1 << 32
 TIMEOUT_S = 10.0
@@ -45,7 +46,7 @@ Buffer = memoryview | mmap.mmap
 
 
 class AdminQueue(Protocol):
-    """What a host's end needs of the way to a controller."""
+    """Admin queue of a controller, as the host's end of a tunnel uses it."""
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when there may be completions."""
@@ -114,7 +115,7 @@ class VfioAdminQueue:
         sock.setblocking(False)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Close the connection to the controller."""
         self._socket.close()
         if self._event >= 0:
             os.close(self._event)

@@ -1,11 +1,11 @@
 """A cluster of emulated drives on this machine: namespaces, devices, drives, and the host's relay.
 
 Owns what a cluster makes, the processes of drives and relay, and the end of all of it. Does not own
-what is asked for (request.py), packets (host_end.py), the loop of the relay (relay.py) or the
-drives (drive_end.py). Source: none.
+the request for a cluster (request.py), packets (host_end.py), the loop of the relay (relay.py) or
+the drives (drive_end.py). Source: none.
 
 A relay that ends is started again, and takes over the tunnels. Devices, addresses and drives stay,
-so that TCP repeats what the relay had, and goes on; without networks, connections are reset.
+so that TCP retransmits what the relay had, and continues; without networks, connections are reset.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Ending:
         return self._event
 
     def set(self, *_: object) -> None:
-        """Let the cluster end."""
+        """Request the end of the cluster."""
         with contextlib.suppress(OSError):
             os.eventfd_write(self._event, 1)
 
     def wait(self, seconds: float = 0.0) -> bool:
-        """Wait for the end, or ``seconds``; return True if it has come."""
+        """Wait until the cluster shall end, at most ``seconds``; return True if it shall."""
         poll = select.poll()
         poll.register(self._event, select.POLLIN)
         return bool(poll.poll(1000 * seconds))
@@ -339,8 +339,8 @@ def say(text: str) -> None:
 
 
 def end_child(pid: int) -> int:
-    """Await the end of a process that was told to end; kill it if it does not. Return how it has
-    ended, as waitpid(2); 0 if that is not known."""
+    """Wait for the end of a process that has been asked to end; kill it if it does not. Return how
+    it has ended, as waitpid(2); 0 if that is not known."""
     deadline = time.monotonic() + END_S / 5
     with contextlib.suppress(ChildProcessError):
         while True:

@@ -1,4 +1,4 @@
-"""The drive's end of a tunnel in a process of its own: an NVMe controller and a network device.
+"""The drive's end of a tunnel in a separate process: an NVMe controller and a network device.
 
 Owns the process and the way of packets between the device and the drive's tunnel. Does not own the
 controller (serve/nvme_drive.py, serve/vfio_user.py), the tunnel (serve/tunnel.py) or the device.
@@ -34,7 +34,7 @@ from ondie.emu.serve.vfio_user import Session
 MOST_WAITING = 4 << 20
 """Bytes that wait for the host at most; after that, packets wait in the device."""
 WAIT_S = 0.0005
-"""Time until it is asked again whether the host has received."""
+"""Interval at which the thread checks whether the host has received, seconds."""
 POLL_MS = 200
 
 
@@ -50,7 +50,7 @@ class DriveEnd:
         self._thread.start()
 
     def close(self) -> None:
-        """End."""
+        """Stop the thread and close the tunnel."""
         self._closing = True
         self._thread.join()
         self.tunnel.close()

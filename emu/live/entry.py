@@ -1,8 +1,7 @@
 """The way into an end of a running cluster: the command line and the variables of a program there.
 
-Owns how an end is named, and what a program at an end is told. Does not own namespaces
-(namespaces.py) or what a cluster reports (cluster.py).
-Source: Linux, ip-netns(8), nsenter(1).
+Owns how an end is named, and the environment of a program there. Does not own namespaces
+(namespaces.py) or what a cluster reports (cluster.py). Source: Linux, ip-netns(8), nsenter(1).
 """
 
 from __future__ import annotations

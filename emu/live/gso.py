@@ -40,7 +40,7 @@ def carried(packet: Data, lead: int, wanted: int) -> Sequence[Data]:
 
 
 def plain(packet: Data) -> list[bytes]:
-    """Return the packets without header that a packet with header stands for, as a network without
+    """Return the packets without header that a packet with header combines, as a network without
     offloads carries them; none if the header is wrong, or of a kind that no device here uses."""
     if len(packet) <= OFFLOAD_HEADER:
         return []

@@ -38,9 +38,10 @@ PS_PER_NS = 1000
 
 
 class Port:
-    """One drive's tunnel at the host. ``queue``: the way to its controller. ``form``: what is asked
-    for at the open. ``address``: the drive's address, bytes[4]. ``take_over``: close a tunnel that
-    another host has left open. ``cids``, ``timeout_ps``: of the relay (nvme/tunnel/host.py)."""
+    """One drive's tunnel at the host. ``queue``: the admin queue of its controller. ``form``: the
+    parameters that the open requests. ``address``: the drive's address, bytes[4]. ``take_over``:
+    close a tunnel that another host has left open. ``cids``, ``timeout_ps``: of the relay
+    (nvme/tunnel/host.py)."""
 
     def __init__(
         self, queue: AdminQueue, form: Format, address: bytes, take_over: bool = False,
@@ -94,7 +95,7 @@ class Port:
 
     @property
     def full(self) -> bool:
-        """As many bytes wait as may."""
+        """True if the waiting bytes have reached MOST_WAITING."""
         return not self.bounded and self.relay.waiting * self.relay.form.down >= MOST_WAITING
 
     @property

@@ -48,15 +48,15 @@ class Faults:
     """Shares of commands, and of completions, that a fault meets. Made by :meth:`of`."""
 
     loss: float = 0.0
-    """They do not arrive."""
+    """Probability that a packet or command does not arrive."""
     duplicate: float = 0.0
-    """They arrive twice: a command with another identifier."""
+    """Probability that it arrives twice: a command with another identifier."""
     reorder: float = 0.0
-    """They arrive up to MOST_DELAY_S later, after others."""
+    """Probability that it arrives up to MOST_DELAY_S later, after others."""
     reset: float = 0.0
-    """Of commands only: the controller is reset after this one."""
+    """Probability that the controller is reset after a command; not for packets."""
     seed: int = 1
-    """Of the random numbers; drives have different ones."""
+    """Seed of the random numbers; each drive has a different sequence."""
 
     @classmethod
     def of(cls, text: str, option: str = "--inject") -> Faults:
@@ -249,7 +249,7 @@ class FaultyPort(Port):
     command is taken for lost (:func:`lost_ps`). ``take_over``: close a tunnel that another relay
     has left open. :meth:`tick` must be called every TURN_MS.
 
-    A reset has a thread of its own, because a drive may be silent for long. Until it has ended,
+    A reset has a separate thread, because a drive may be silent for long. Until it has ended,
     commands wait.
     """
 
@@ -276,8 +276,8 @@ class FaultyPort(Port):
         return super().work()
 
     def tick(self) -> None:
-        """Take commands for lost, and reset the controller if that is due: by chance, or because
-        the identifiers of lost commands are missing. :meth:`work` must follow."""
+        """Give up lost commands, and reset the controller if necessary: by chance, or because the
+        identifiers of lost commands are missing. :meth:`work` must follow."""
         if self.gone:
             return
         if self._resetting is not None:
@@ -289,7 +289,7 @@ class FaultyPort(Port):
             self.reset()
 
     def reset(self) -> None:
-        """Begin to reset the controller; :meth:`tick` ends it, and the tunnel goes on."""
+        """Begin to reset the controller; :meth:`tick` ends it, and the tunnel continues."""
         self.busy = True
         self._resetting = threading.Thread(target=self._reset, daemon=True)
         self._resetting.start()

@@ -1,9 +1,9 @@
 """Addresses on the loopback device for ends without a network of their own, and whether a user can
 have networks.
 
-Owns which address stands for which end, and that no two clusters have the same. Does not own the
-relays at these addresses (tcp_relay.py).
-Source: Linux, unshare(2), unix(7); RFC 1122, 3.2.1.3: all of 127.0.0.0/8 is loopback.
+Owns the address of each end, and the reservation of addresses among clusters. Does not own the
+relays at these addresses (tcp_relay.py). Source: Linux, unshare(2), unix(7); RFC 1122, 3.2.1.3: all
+of 127.0.0.0/8 is loopback.
 
 Programs at an end use its address in the cluster's network to listen. The networks after that one
 have the addresses at which they reach other ends: the first one from the host, the next one from
@@ -121,7 +121,8 @@ def why_no_networks(own_user: bool) -> str:
 
 
 def _try_networks(own_user: bool) -> str:
-    """Enter namespaces as a cluster does; return why that cannot be, "": this process is there."""
+    """Enter namespaces as a cluster does; return why that is impossible; "": this process has
+    entered them."""
     if own_user:
         try:
             namespaces.become_root()

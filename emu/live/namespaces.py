@@ -1,7 +1,7 @@
 """Network namespaces and the addresses in them, through the program `ip` of iproute2.
 
-Owns names, their sweep, and what `ip` is asked for. Does not own packets or processes (cluster.py).
-Source: Linux, ip-netns(8), user_namespaces(7), proc_pid_stat(5).
+Owns names, the removal of stale ones, and the calls of `ip`. Does not own packets or processes
+(cluster.py). Source: Linux, ip-netns(8), user_namespaces(7), proc_pid_stat(5).
 
 Namespaces are called ondie-PID-NUMBER, after the process that has made them. What ended processes
 have left is found by that prefix and removed.

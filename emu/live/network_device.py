@@ -1,9 +1,8 @@
 """Network devices whose packets a program takes and gives: TUN, and veth with a packet socket.
 
-Owns the descriptors and what the kernel must be told about them. Does not own names, addresses and
-namespaces (namespaces.py) or what happens to packets.
-Source: Linux, Documentation/networking/tuntap.rst, packet(7), netdevice(7),
-include/uapi/linux/ethtool.h.
+Owns the descriptors and their configuration in the kernel. Does not own names, addresses and
+namespaces (namespaces.py) or what happens to packets. Source: Linux,
+Documentation/networking/tuntap.rst, packet(7), netdevice(7), include/uapi/linux/ethtool.h.
 
 Both devices have the same interface: ``fileno`` is readable when ``read`` has a packet; ``read``
 returns an IP packet, with ``lead`` bytes in front, or None; ``write`` takes such a packet, and
@@ -53,8 +52,8 @@ SOL_PACKET = 263
 
 
 class Networked:
-    """What the devices have in common: programs use the kernel's TCP, which repeats what is
-    lost."""
+    """Common part of the devices: programs use the TCP of the kernel, which retransmits lost
+    packets."""
 
     bounded = False
 
@@ -62,7 +61,7 @@ class Networked:
         """Do nothing: connections outlive the tunnel."""
 
     def lost(self, packet: Data) -> list[bytes]:
-        """Return no packets: nobody need be told that this one was dropped."""
+        """Return no packets: TCP detects the loss without a message."""
         return []
 
     def left(self, peer: bytes, others: Iterable[bytes]) -> list[bytes]:
@@ -74,9 +73,9 @@ class TunDevice(Networked):
     """A new TUN device ``name`` in the network namespace of this thread.
 
     ``offloads``: packets have an offload header in front (gso.py), and the kernel may leave
-    segments of TCP uncut. ``queues``: the kernel spreads flows over so many, 1 to MOST_QUEUES, and
-    packets of one flow keep their order. Raises InputError if there is no /dev/net/tun, or the name
-    is taken.
+    segments of TCP uncut. ``queues``: number of queues over which the kernel spreads flows, 1 to
+    MOST_QUEUES, and packets of one flow keep their order. Raises InputError if there is no
+    /dev/net/tun, or the name is taken.
     """
 
     kind = "TUN"

@@ -44,7 +44,7 @@ class HostRequest:
     address: ipaddress.IPv4Interface
     form: Format
     name: str
-    """Of the network device."""
+    """Name of the network device."""
     take_over: bool
 
     @classmethod

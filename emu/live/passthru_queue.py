@@ -47,7 +47,7 @@ RESET_S, PAUSE_S = 20.0, 0.02
 """Time for which a driver may refuse commands in a row because its queue is off, and the time after
 which one is given again."""
 Ioctl = Callable[[int, int, bytearray, bool], int]
-"""fcntl.ioctl, or what stands for it."""
+"""fcntl.ioctl, or its replacement in tests."""
 
 
 class PassthruQueue:
@@ -55,7 +55,7 @@ class PassthruQueue:
 
     ``payload``: largest data of a command, bytes. ``end_s``: time in which commands end when the
     queue is closed. ``ioctl``: the call of the driver. Raises InputError if the file cannot be
-    opened, or is none of a device.
+    opened, or does not belong to a device.
     """
 
     def __init__(

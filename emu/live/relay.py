@@ -1,4 +1,4 @@
-"""The host's relay of a cluster in a process of its own: its loop, and what it reports.
+"""The host's relay of a cluster in a separate process: its loop and its reports.
 
 Owns the queues to the drives' controllers, and the answers to clients that ask for the status. Does
 not own packets (host_end.py), or the devices, drives and namespaces, which outlive this process
@@ -38,7 +38,7 @@ HOLD_MS, ASK_MS = 2, 20
 
 
 class Place(NamedTuple):
-    """Where a relay runs."""
+    """Processes and devices of a cluster, as its relay needs them."""
 
     pid: int
     """Process of the cluster, which names devices and namespaces."""

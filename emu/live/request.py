@@ -1,4 +1,4 @@
-"""What a cluster of drives on one machine shall be: sizes, addresses, pace, and where it can run.
+"""Request for a cluster of drives on one machine: sizes, addresses, pace, and kind of network.
 
 Owns the checks of `ondie tunnel up`. Does not own processes (cluster.py). Source: none.
 """
@@ -31,7 +31,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 LONGEST_SHOWN = 60
 """Characters of a wrong name that an error shows."""
 DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 64 << 10, 8, 16
-"""Of the host's end, whatever the preset has: the pace is the model's, or there is none."""
+"""Bytes of a block and numbers of commands in flight at the host's end, instead of those of the
+preset, which determine the pace alone."""
 GSO_PAYLOAD = 256 << 10
 """A block holds the segments of 64 KiB that TCP has on their way to a device at a time: some."""
 DEVICES = ("auto", "tun", "veth", "relay")
@@ -40,7 +41,7 @@ MOST_PORT = (1 << 16) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A cluster that shall be. Made by :meth:`of`, which checks it."""
+    """A checked request for a cluster; :meth:`of` makes it."""
 
     name: str
     cfg: Config
@@ -54,11 +55,11 @@ class Request:
     faults: Faults | None = None
     """Faults between the relay and the controllers; None: none."""
     queues: int = 1
-    """Of each network device."""
+    """Queues of each network device."""
     asked: bool = False
-    """``form.offloads`` was asked for, and is no default."""
+    """True if the user has requested ``form.offloads``; False if it is the default."""
     ports: tuple[int, ...] = ()
-    """Of the connections that TCP relays carry."""
+    """TCP ports of the connections that the relays carry."""
 
     @classmethod
     def of(
@@ -193,10 +194,11 @@ def cost_of(
 
 @dataclass(frozen=True)
 class Way:
-    """How a cluster runs here. ``why``: what is missing for the better way; "": nothing."""
+    """Kind of network of a cluster on this machine. ``why``: reason why a better kind is not used;
+    "": this is the best one."""
 
     own_user: bool
-    """In a user namespace."""
+    """True if the cluster runs in a user namespace."""
     device: str
     """Kind of the network devices: "tun" or "veth"; "relay": none, but TCP relays."""
     why: str = ""

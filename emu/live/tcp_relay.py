@@ -1,18 +1,18 @@
-"""A relay of TCP connections on the loopback device: the device of an end without a network of its
-own, for users who may make neither network devices nor namespaces.
+"""A relay of TCP connections on the loopback device: the device of an end without a network
+namespace, for users who may make neither network devices nor namespaces.
 
 Owns listening sockets, connections, and the packets that carry their bytes. Does not own the way of
 packets through the tunnel, or addresses (loopback.py).
 Source: Linux, ip(7), tcp(7), epoll(7).
 
-It has the interface of network_device.py. A program connects to an address that stands for another
+It has the interface of network_device.py. A program connects to an address that represents another
 end; this relay accepts, and the relay of that end connects to the program there. Between them each
 connection is a stream of messages, one in each IP packet (tcp_stream.py). A sender has a credit in
 bytes, which the receiver gives back when a program has taken them. Of all connections to another
 end, ON_WAY bytes cross the tunnels at a time: while that end takes none, programs that send to it
 wait, and nobody need drop a packet for lack of room. A connection to which the other end says
 nothing within OPEN_S is reset. A message that is missing, or of no stream, resets the connection.
-Nothing is repeated: whoever drops a message says so (``lost``), and both ends reset that
+Nothing is repeated: an end that drops a message reports it (``lost``), and both ends reset that
 connection. When the tunnels open anew, an end resets all (``restart``), and when another end has
 gone, all with that one (``left``).
 """
@@ -54,7 +54,7 @@ SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class TcpRelay:
     """The relay of the end with address ``own``.
 
-    ``others``: loopback address of this end that stands for another end -> address of that end.
+    ``others``: loopback address of this end that represents another end -> address of that end.
     ``ports``: to which programs can connect. ``mtu``: longest packet, bytes. Raises InputError for
     an address or port that cannot be used.
     """
@@ -119,7 +119,7 @@ class TcpRelay:
             return found
 
     def write(self, packet: Data) -> bool:
-        """Handle a packet of another end; return False for one that is none of a relay."""
+        """Handle a packet of another end; return False for one that no relay has sent."""
         data = bytes(packet)
         if not is_message(data) or data[16:20] != self._own:
             return False

@@ -1,4 +1,4 @@
-"""Speed of a tunnel without a pace, beside a bare shuttle of the same run.
+"""Speed of a tunnel without a pace, compared with a bare shuttle in the same run.
 
 Owns the measurements of `ondie bench tunnel`. Does not own the tunnel (cluster.py), the shuttle
 (shuttle.py) or the output (cli/commands/bench_run.py).
@@ -47,7 +47,7 @@ CONDITIONS = (
     "the drive, compared with the shuttle. The programs that send and receive are not counted. "
     "Values and ratios are medians over the rounds."
 )
-"""What a reader of the rows has to know."""
+"""Conditions of the measurement, printed with the rows."""
 SINK = f"""
 import socket, sys, time
 listener = socket.create_server((sys.argv[1], {PORT}))
@@ -73,7 +73,7 @@ class Series:
 
     rates: list[float] = field(default_factory=list)
     host: list[float] = field(default_factory=list)
-    """Of the host's relay, or of the shuttle."""
+    """CPU time of the host's relay, or of the shuttle."""
     both: list[float] = field(default_factory=list)
     """With the drive."""
 
@@ -134,7 +134,7 @@ def _last(process: subprocess.Popen[str]) -> str:
 
 
 class Used(NamedTuple):
-    """What a process has used until a moment."""
+    """CPU time that a process has used so far."""
 
     pid: int
     start: int

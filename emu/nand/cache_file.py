@@ -229,7 +229,7 @@ class CacheFile:
 
 @dataclass(frozen=True)
 class CacheContents:
-    """What the two files of a store at rest hold."""
+    """Content of the two cache files of a closed store."""
 
     pages: int = 0
     """Mapping units with whole contents."""

@@ -1,4 +1,4 @@
-"""Checkpoint of a drive at rest: all tables of its engine and FTL, in one file of its store.
+"""Checkpoint of a closed drive: all tables of its engine and FTL, in one file of its store.
 
 Owns the file: which tables it holds, their encoding, and the check before it is used. Does not own
 the decision to write or use it (engine/run/power_system.py) or the folder (store_folder.py).
@@ -29,7 +29,8 @@ from ondie.kernels.crc import crc32c
 NAME = "checkpoint"
 """Name of the file."""
 NOT_KEPT = ("cfg", "log", "stage", "message", "line")
-"""Tables of the engine that follow from the configuration, or are empty at rest."""
+"""Tables of the engine that follow from the configuration, or are empty while the drive is
+closed."""
 PLAIN = ("l2p", "p2l", "sectors", "bytes cached", "bytes flying")
 """Large tables, which are zeros when they are new, are sparse, and hardly become smaller."""
 PART = 1 << 16

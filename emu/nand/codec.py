@@ -51,7 +51,7 @@ class PageRead(NamedTuple):
 
 
 class DecodedPage(NamedTuple):
-    """What the decoder makes of a page."""
+    """Result of decoding a page."""
 
     data: np.ndarray
     """uint8[page bytes]; a word that was not decoded has the wrong bits of the last hard decision.
@@ -61,7 +61,7 @@ class DecodedPage(NamedTuple):
 
 
 class DecodeCounts(NamedTuple):
-    """What the decoder of a drive has done since the power came on."""
+    """Counters of the decoder of a drive since power-on."""
 
     pages: int = 0
     words: int = 0
@@ -92,7 +92,7 @@ class DecodeCounts(NamedTuple):
 
 
 class BareCounts(NamedTuple):
-    """What the decoder of the optimizer's pages has done since its object was made."""
+    """Counters of the decoder of the optimizer's pages since its construction."""
 
     pages: int = 0
     """Pages that were read with wrong bits in their data."""

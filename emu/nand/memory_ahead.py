@@ -1,4 +1,4 @@
-"""Memory of pages that programs reach next, made ready by a thread of its own.
+"""Memory of pages that programs reach next, made ready by a separate thread.
 
 Owns the thread. Does not own the memory (page_store.py) or which part comes next
 (csrc/payload.c, csrc/memory_ahead.c).

@@ -11,7 +11,7 @@ import numpy as np
 from ondie.kernels import native
 
 READS_BLANK, READS_VALID, READS_DAMAGED = range(3)
-"""What the out-of-band data of a page read as."""
+"""Results of reading the out-of-band data of a page."""
 
 
 def read_spares(records: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Soft decision: what two more readings, on either side of the reference voltage, say about bits.
+"""Soft decision: reliability of bits from two more readings, one on either side of the reference.
 
 Owns the model of the three readings, their voltages, and the messages to the decoder. Does not own
 the decoder (kernels/ldpc.py) or the wrong bits of the reading between them (bit_errors.py).
@@ -38,7 +38,7 @@ class SoftModel(NamedTuple):
     right: float
     """Probability that a bit is unsure if the middle reading is right."""
     wrong: float
-    """The same if it is wrong."""
+    """Probability that a bit is unsure if the middle reading is wrong."""
     weak: int
     """Message of an unsure bit, at least 1."""
 

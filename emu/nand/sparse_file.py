@@ -82,8 +82,8 @@ def blank(size: int) -> np.ndarray:
 
 
 def map_private(handle: int, size: int) -> np.ndarray:
-    """Return a copy of the first ``size`` bytes of an open file that is made as bytes change,
-    uint8[size]. The file does not change. Raises OSError.
+    """Map the first ``size`` bytes of an open file, copy on write, uint8[size]. The file does not
+    change. Raises OSError.
 
     Holes are not taken from the file: some file systems would allocate them.
     """

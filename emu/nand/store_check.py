@@ -1,4 +1,4 @@
-"""Description and check of a store at rest.
+"""Description and check of a closed store.
 
 Owns the reading of every record and page, and the report; the check of single pages when a drive
 starts. Does not own the format (store_folder.py,
@@ -39,7 +39,7 @@ def files_of(folder: StoreFolder) -> SegmentFiles:
 
 @dataclass
 class StoreCheck:
-    """What :func:`check_store` has found. Lists of pages hold at most MOST_LISTED physical page
+    """Result of :func:`check_store`. Lists of pages hold at most MOST_LISTED physical page
     numbers."""
 
     store: str
@@ -54,7 +54,7 @@ class StoreCheck:
     pages_listed: list[int] = field(default_factory=list)
     records_listed: list[int] = field(default_factory=list)
     cached: CacheContents = field(default_factory=CacheContents)
-    """What power-loss protection has kept; its interrupted entries are not a damage."""
+    """Entries that power-loss protection has saved. Interrupted ones are no damage."""
     problems: list[str] = field(default_factory=list)
     """Files that are missing, truncated or cannot be read, one sentence each."""
 

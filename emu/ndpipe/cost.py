@@ -21,7 +21,8 @@ TYPICAL, NDPIPE, IDEAL = SYSTEMS = ("typical", "ndpipe", "ideal")
 TRAINING, INFERENCE = TASKS = ("training", "inference")
 """Training of the head, and inference of stored photos, of which only labels return."""
 INPUTS, JPEG = SENT = ("inputs", "jpeg")
-"""What the stores of the typical system send: preprocessed FP16 inputs, or the stored files."""
+"""Data that the stores of the typical system send: preprocessed FP16 inputs, or the stored
+files."""
 BEST_CUT = "best"
 HOUR_S = 3600
 

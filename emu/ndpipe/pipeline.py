@@ -81,7 +81,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is simulated, besides stores and times.
+    """Parameters of a simulation, besides stores and times.
 
     ``runs``: N, number of sub-datasets. ``batch``: photos per batch. ``photo_bytes``: size of a
     stored photo. ``copies``: every batch has a copy on one other store. ``balance``: assign batches
@@ -109,7 +109,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What a simulation found. Times in ps."""
+    """Result of a simulation. Times in ps."""
 
     end_ps: int = 0
     """End of the last run on the Tuner."""
@@ -118,7 +118,7 @@ class Outcome:
     trained_ps: list[int] = field(default_factory=list)
     """End of each run on the Tuner."""
     trained: Counter[Batch] = field(default_factory=Counter)
-    """How often each batch was trained."""
+    """Number of times that each batch was trained."""
     lost: list[Batch] = field(default_factory=list)
     """Batches that no live store has."""
     by_store: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a store has kept of a protected cache over a kill, and what of it is still needed.
+"""Content of a protected cache that a store has kept over a kill, without what flash already has.
 
 Owns the comparison with flash and the writes that bring contents back. Does not own the files
 (nand/cache_file.py), the scan of flash (ftl/recovery.py) or the execution of the writes
@@ -45,7 +45,8 @@ def open_file(cfg: Config, geometry: Geometry, folder: StoreFolder, writable: bo
 
 
 class SavedCache:
-    """What ``file`` has kept. :meth:`settle` compares it with flash."""
+    """Entries of a protected cache that ``file`` has kept. :meth:`settle` compares it with
+    flash."""
 
     def __init__(self, file: CacheFile, store: PageStore, arrays: Arrays) -> None:
         self.file, self._store, self._arrays = file, store, arrays

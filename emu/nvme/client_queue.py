@@ -108,7 +108,7 @@ class FutureBatch(Batch):
 
     future: Future[Any] = field(default_factory=Future)
     function: Callable[[], Any] | None = None
-    """What the thread of the service is to call, instead of commands."""
+    """Function that the thread of the service calls; None: the batch has commands instead."""
 
     def start(self) -> bool:
         return self.future.set_running_or_notify_cancel()

@@ -24,7 +24,7 @@ from ondie.emu.nvme.plan_queue import PlanQueue
 from ondie.kernels.doorbell import LAST_NS, Delivery, Doorbell
 
 REFUSED, IN_FLIGHT = -2, -1
-"""What :meth:`ClientDrive.run_single` returns instead of a status."""
+"""Values that :meth:`ClientDrive.run_single` returns instead of a status."""
 TAG, ARRIVAL = 7, 8
 """Places of fields in a command as int64[9]."""
 ALONE_NS = 100_000
@@ -48,7 +48,7 @@ class Single:
 
 
 class ClientDrive(Protocol):
-    """What a client needs of a drive: see drive.py: Drive."""
+    """Part of a drive that a client uses; drive.py, Drive, has the meaning of each method."""
 
     owner: int | None
     off: bool
@@ -88,8 +88,8 @@ class ClientDrive(Protocol):
 
 
 class ClientTurns(ABC):
-    """What a service and its clients use when a client runs its commands itself. The fields are
-    those of Service, which sets them."""
+    """Shared state of a service and its clients when a client runs its commands in its own thread.
+    The fields are those of Service, which sets them."""
 
     drive: ClientDrive
     clock: str

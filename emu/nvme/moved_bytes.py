@@ -55,7 +55,7 @@ assert native.lib is None or (POISON, ROW) == (native.lib.ONDIE_POISON, native.l
 
 
 class PlanBytes(Protocol):
-    """What the rows of plans do with bytes."""
+    """Effect of the rows of plans on bytes."""
 
     @property
     def memory(self) -> Sequence[np.ndarray]:

@@ -143,7 +143,7 @@ def renumbered(st, sectors, owner, stream):
     """Return the bit mask in a page of flow ``stream`` for MQSim's bits of ``sectors``, a mask of
     a page of flow ``owner``.
 
-    MQSim's bit 0 is the first sector of a flow whatever its place in the drive's pages; see
+    MQSim's bit 0 is the first sector of a flow, independent of its place in the drive's pages; see
     request_pieces.MASK_SECTORS.
     """
     page = st.cfg[0].page_bytes // SECTOR_BYTES
@@ -167,7 +167,7 @@ def make_place(st, dev, stream, lpn, before):
     If the cache is full, evict the least recently used page. Returns (slot, from 1; the transaction
     that writes the evicted page if it was DIRTY, linked after ``before``, else -1). With
     ``buffer_strays``, that page is written as a page of flow ``stream``, at its number and with the
-    sectors of its own flow, if the flow has so many pages.
+    sectors of its flow, if the flow has that page.
     """
     group = int(st.zone[stream].group)
     cfg = st.cfg[0]
@@ -389,7 +389,7 @@ def resume(st, group):
 @cold
 def cached_sectors(st, tid, lpn):
     """Return a bit mask of the sectors of page ``lpn`` that read ``tid`` finds in the cache. A page
-    that is found becomes the most recently used page, whatever sectors it has.
+    that is found becomes the most recently used page, independent of its sectors.
     """
     group = int(st.zone[st.txn[tid].stream].group)
     place = cache_places.find(st, group, lpn)

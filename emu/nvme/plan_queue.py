@@ -1,4 +1,4 @@
-"""Plans of clients that run on a served drive, beside its commands.
+"""Plans of clients that run on a served drive concurrently with its commands.
 
 Owns which plans run, and their ends. Does not own the drive and its thread (service.py), or what a
 plan does (paths/, states/). Source: none.

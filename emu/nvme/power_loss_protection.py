@@ -144,7 +144,7 @@ def check_hold_up(cfg: Config, geometry: Geometry, units: int) -> None:
 
 @dataclass
 class HeldUp:
-    """What capacitors with ``budget_fj`` have done after a power cut at ``cut_ps``."""
+    """Use of capacitors with the energy ``budget_fj`` after a power cut at ``cut_ps``."""
 
     cut_ps: int
     """Time of the power cut, ps."""

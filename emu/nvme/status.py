@@ -29,7 +29,7 @@ class Status(IntEnum):
 
 
 class Condition(Enum):
-    """What a drive can do."""
+    """Operating conditions of a drive, by the commands that it executes."""
 
     ONLINE = "online"
     """Commands are executed. Writes may fail for lack of space."""

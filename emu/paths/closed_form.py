@@ -57,7 +57,7 @@ def host_update_s(cfg: Config, params: int, traffic: Fraction | int) -> float:
 
 def engine_s(cfg: Config, params: int, traffic: Fraction | int) -> float | None:
     """Return the time of an update in a streaming engine, seconds. None for processor cores,
-    because only the compute model knows their instruction counts. ``traffic``: DRAM bytes per
+    because only the compute model has their instruction counts. ``traffic``: DRAM bytes per
     parameter."""
     if cfg.isp.kind != "fpga":
         return None

@@ -1,7 +1,7 @@
 """Addresses on which the server listens: unix sockets, and TCP ports of this host.
 
-Owns their spelling, and the sockets that listen, with what may go wrong. Does not own what is
-spoken there. Source: unix(7), ip(7).
+Owns their spelling, and the sockets that listen, with what may go wrong. Does not own the
+protocols. Source: unix(7), ip(7).
 """
 
 from __future__ import annotations

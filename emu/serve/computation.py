@@ -5,9 +5,9 @@ the power. Does not own the rules of the commands (controller/computation.py), t
 (states/device_program.py, states/resident.py) or the transports.
 Source: NVM Express Base Specification 2.0, section 3.4 (commands complete in any order).
 
-A command that takes time in the drive completes when its plan is done, from a thread of its own,
-beside the other commands of all clients. A reset of a controller does not stop it; its completion
-is then dropped.
+A command that takes time in the drive completes when its plan is done, from a separate thread,
+concurrently with the other commands of all clients. A reset of a controller does not stop it; its
+completion is then dropped.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ OPCODES = frozenset(map(int, Compute))
 
 
 class Outcome(NamedTuple):
-    """What a command returns when its plan is done."""
+    """Result of a command whose plan is done."""
 
     dw0: int = 0
     data: np.ndarray = NO_DATA
@@ -393,7 +393,7 @@ class Computation:
         if takes_ps > MOST_EXECUTION_PS:
             raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
         if drive.now + MOST_RUNNING * MOST_EXECUTION_PS > NEVER:
-            raise InputError("the clock of the drive ends")
+            raise InputError("program: could end after the maximum of the drive's clock")
         plan = drive.start_beside(
             device_program.execution(cfg, task.elements, program.element_bytes, *cost)
         )

@@ -1,4 +1,5 @@
-"""What a drive's controllers keep over power cycles, in a file beside the pages of its store.
+"""State that a drive's controllers keep over power cycles, in a file next to the pages of its
+store.
 
 Owns the file `nvme.json`. Does not own its meaning (controller/shared.py, controller/health.py) or
 the store (nand/store_folder.py).
@@ -91,8 +92,8 @@ class Loaded:
 
 
 class WithoutController:
-    """What :func:`save` has written, for a drive that is served without a controller: the rest
-    stays as it is."""
+    """State that :func:`save` has written, for a drive that is served without a controller: only
+    the state of the media may change."""
 
     def __init__(self, folder: Path, document: dict[str, Any], capacity: int) -> None:
         """Raises KeyError, TypeError or ValueError for a document that ``save`` has not written."""

@@ -1,7 +1,7 @@
-"""What a server says about its own defects: each once, on standard error.
+"""Reports of a server's internal defects: each is printed once, to standard error.
 
-Owns the text and which were said before. Does not own what a client gets (the protocols): after
-such an error, the server goes on. Source: none.
+Owns the text and which were said before. Does not own the reply to a client (the protocols): after
+such an error, the server continues. Source: none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gate for commands that must run alone, such as Format NVM, beside those that run together.
+"""Gate for commands that must run alone, such as Format NVM, among those that run together.
 
 Owns the gate. Does not own which commands run alone (controller/opcodes.py).
 Source: NVM Express Base Specification 2.0, field Command Submission and Execution of the Commands

@@ -30,7 +30,7 @@ class HealthWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """End."""
+        """Stop the thread."""
         self._end.set()
         self._thread.join()
 

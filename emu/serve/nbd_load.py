@@ -45,7 +45,7 @@ class Load:
             raise InputError(f"{path}: {error}") from error
 
     def close(self) -> None:
-        """Disconnect."""
+        """Close the connection."""
         self._socket.close()
 
     def rate(self, kind: int, size: int, depth: int, seconds: float) -> float:

@@ -316,7 +316,7 @@ def error_of(status: int) -> int:
 
 
 def error_reply(kind: int, cookie: int, error: int, structured: bool) -> bytes:
-    """Return the reply of a request that has failed: a chunk where the protocol asks for one."""
+    """Return the reply of a request that has failed: a chunk where the protocol requires one."""
     if structured and kind in (NBD_READ, NBD_BLOCK_STATUS):
         return chunk(cookie, CHUNK_ERROR, struct.pack(">IH", error, 0))
     return simple_reply(cookie, error)

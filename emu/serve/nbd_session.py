@@ -2,9 +2,8 @@
 
 Owns the memory of a client, the execution of its requests, and its replies. Does not own the words
 (nbd_request.py), connections before that (handshakes.py), replies at their time on the wall clock
-(nbd_paced.py) or the drive's clock (service.py).
-Source: the NBD protocol, transmission phase; batches as in io_uring: whatever has arrived is handed
-over at once.
+(nbd_paced.py) or the drive's clock (service.py). Source: the NBD protocol, transmission phase;
+batches as in io_uring: all requests that have arrived are submitted together.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ MOST_EXTENTS = 4096
 FIRST_STATUS_UNITS = 64
 """Number of mapping units that are looked at first for one extent."""
 MOST_STATUS_UNITS = 1 << 20
-"""Largest number of mapping units whose state is told at once."""
+"""Largest number of mapping units whose state a reply may contain."""
 
 
 class Batch:

@@ -61,7 +61,7 @@ ALONE = frozenset(
     for opcode, effects in ADMIN_EFFECTS.items()
     if effects & (Effect.CONTENT | Effect.NAMESPACE_INVENTORY | Effect.NAMESPACE_CAPABILITY)
 )
-"""Admin commands beside which no I/O command runs."""
+"""Admin commands during which no I/O command runs."""
 TUNNEL = frozenset(int(opcode) for opcode in Tunnel)
 BUSY_S = 0.1
 """Time after which a log page does not wait for a drive that is being sanitized."""

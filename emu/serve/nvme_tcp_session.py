@@ -65,11 +65,11 @@ class Command:
     received: int = 0
     intact: bool = True
     size: int = 0
-    """Bytes of the data that R2T asks for."""
+    """Number of bytes that R2T requests."""
 
 
 class Target(Protocol):
-    """What a session needs of the server."""
+    """Part of the server that a session uses."""
 
     drive: NvmeDrive
 

@@ -33,7 +33,7 @@ class PduType(IntEnum):
 
 
 class PduFlag(IntFlag):
-    """FLAGS."""
+    """Bits of the field FLAGS of the common header."""
 
     HEADER_DIGEST = 1 << 0
     DATA_DIGEST = 1 << 1
@@ -89,7 +89,7 @@ class Layout(NamedTuple):
     """Row of the table of PDUs that a host sends."""
 
     header: int
-    """HLEN."""
+    """Length of the header (HLEN), bytes."""
     digests: bool
     """Digests are used if they were negotiated."""
     data: bool
@@ -107,7 +107,7 @@ AFTER_IC = frozenset({PduType.CAPSULE_CMD, PduType.H2C_DATA, PduType.H2C_TERM_RE
 
 
 class Framing(NamedTuple):
-    """What both sides of a connection have agreed on."""
+    """Parameters that both sides of a connection have negotiated."""
 
     header_digest: bool = False
     data_digest: bool = False
@@ -130,7 +130,7 @@ class Pdu(NamedTuple):
     intact: bool
     """The data digest is right, or none was negotiated."""
     size: int
-    """PLEN."""
+    """Length of the PDU (PLEN), bytes."""
 
 
 def digest(data: bytes | memoryview) -> bytes:
@@ -302,7 +302,7 @@ def capsule_resp(entry: bytes, framing: Framing) -> bytes:
 
 
 def r2t(cid: int, tag: int, offset: int, size: int, framing: Framing) -> bytes:
-    """Return the R2T that asks for ``size`` bytes of command ``cid`` from ``offset`` on."""
+    """Return the R2T that requests ``size`` bytes of command ``cid`` from ``offset`` on."""
     return b"".join(_pdu(PduType.R2T, 0, DATA.pack(cid, tag, offset, size), framing))
 
 

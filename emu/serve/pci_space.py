@@ -95,7 +95,7 @@ class PciSpace:
         return bytes(self.data[offset : offset + size])
 
     def write(self, offset: int, data: bytes) -> bool:
-        """Write bytes; return True if the host asks for a function level reset."""
+        """Write bytes; return True if the host requests a function level reset."""
         for at, byte in enumerate(data, offset):
             mask = WRITABLE.get(at, 0)
             self.data[at] = self.data[at] & ~mask | byte & mask

@@ -1,12 +1,11 @@
 """Queue pairs in the memory of a host: entries, heads, tails, phase tags, doorbells in memory.
 
 Owns the state of queues, the reading and writing of their entries, the pages that the command
-Doorbell Buffer Config names, and when a host is told to write a register after all. Does not own
-which queues exist (controller/queues.py), accesses to doorbell registers (pcie_function.py), the
-wait for them (vfio_user.py) or the commands.
-Source: NVM Express NVMe over PCIe Transport Specification 1.0, section 3.1 (queues in memory,
-doorbells); NVM Express Base Specification 2.0, sections 3.3.1 (queue usage, full and empty), 5.8
-(Doorbell Buffer Config) and annex B.5.
+Doorbell Buffer Config names, and the event index, which makes a host write the register. Does not
+own which queues exist (controller/queues.py), accesses to doorbell registers (pcie_function.py),
+the wait for them (vfio_user.py) or the commands. Source: NVM Express NVMe over PCIe Transport
+Specification 1.0, section 3.1 (queues in memory, doorbells); NVM Express Base Specification 2.0,
+sections 3.3.1 (queue usage, full and empty), 5.8 (Doorbell Buffer Config) and annex B.5.
 
 With doorbells in memory, the admin queues stay with their registers. The host writes a register if
 a doorbell passes its event index: that of a submission queue is what was fetched, so the host
@@ -25,7 +24,7 @@ from ondie.emu.nvme.wire import SQE_BYTES, Cqe
 from ondie.kernels.guest import CompletionRing, Doorbells, Guest
 
 HALVES = struct.Struct("<QQ")
-"""The halves of a completion queue entry."""
+"""Layout of a completion queue entry as two 64-bit words."""
 SPIN_NS = 20_000
 """Time for which doorbells are read again before the server sleeps, ns."""
 
@@ -101,7 +100,7 @@ class SubmissionQueue:
     completions: CompletionQueue
     head: int = 0
     tail: int = 0
-    """As the host has written it to the doorbell."""
+    """Tail that the host has written to the doorbell."""
     rung: int = 0
     """Last value of the doorbell, right or wrong."""
     running: set[int] = field(default_factory=set)

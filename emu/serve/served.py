@@ -1,4 +1,4 @@
-"""What all protocols of one server share: the drive as they see it, and their statistics.
+"""Served drive: the interface that all protocols of one server share, and their statistics.
 
 Owns what a protocol needs to know about the drive, what an NVM subsystem asks of it, and the count
 of requests. Does not own the drive (drive.py) and its thread (service.py), the drive without flash
@@ -106,7 +106,7 @@ class Served(ABC):
 
     @abstractmethod
     def connect(self) -> Commands:
-        """Return a client that waits in a thread of its own."""
+        """Return a client that waits in a separate thread."""
 
     def paced(self) -> Connection | None:
         """Return a client that gets completions one by one, if they come at their time on the wall

@@ -34,11 +34,11 @@ DEFAULTS = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "momentum": 
 """Hyperparameters that are not given; others are 0."""
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 NOT_READ = (OSError, ValueError, TypeError, KeyError, OverflowError)
-"""What a file that is missing or damaged raises."""
+"""Exceptions on reading a file that is missing or damaged."""
 
 
 class Held(NamedTuple):
-    """What a store says about the states in it."""
+    """Description of the optimizer states in a store."""
 
     params: int
     """Number of parameters."""
@@ -61,7 +61,7 @@ class StatesOptions:
 
     def check(self) -> np.ndarray | None:
         """Return the initial weights, float32[count]; None: they were not given. Raises InputError
-        for options that are wrong, whatever the drive."""
+        for options that are wrong for any drive."""
         if self.optimizer not in list(OPS):
             wrong = f"--optimizer {quoted(self.optimizer)}"
             raise InputError(f"{wrong}: {known_names(self.optimizer, OPS)}")

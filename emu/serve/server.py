@@ -34,7 +34,8 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """What is served, and where. The fields of the drive are those of drive.Drive."""
+    """Drive to serve, its addresses and its clock. The fields of the drive are those of
+    drive.Drive."""
 
     nbd: str | None = None
     """Address of NBD."""

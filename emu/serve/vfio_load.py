@@ -31,7 +31,7 @@ PAGE = 4096
 BASE = 1 << 32
 """Address of the memory of this host."""
 MEMORY = 128 << 20
-"""Its size, bytes."""
+"""Size of the memory of this host, bytes."""
 ENTRIES, ADMIN_ENTRIES = 256, 16
 """Entries of the I/O queues and of the admin queues."""
 OPCODES = {READ: int(Nvm.READ), WRITE: int(Nvm.WRITE)}
@@ -71,7 +71,7 @@ class VfioLoad:
             raise InputError(f"{path}: {error}") from error
 
     def close(self) -> None:
-        """Disconnect."""
+        """Close the connection."""
         self._socket.close()
         os.close(self._file)
 

@@ -1,4 +1,4 @@
-"""The vfio-user protocol as words: headers, messages and their checks, without I/O.
+"""Messages of the vfio-user protocol: layouts, encoding, decoding and checks, without I/O.
 
 Owns the layout of messages and the constants. Does not own sockets and descriptors (vfio_user.py),
 guest memory (guest_memory.py) or the device (pcie_function.py).
@@ -105,7 +105,7 @@ BAR_END = 1 << 14
 
 
 class Refused(Exception):
-    """A message is answered with an error number of the host's (errno)."""
+    """A message is refused; the reply has an error number (errno)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(errno.errorcode.get(number, str(number)))
@@ -113,14 +113,14 @@ class Refused(Exception):
 
 
 class Broken(Exception):
-    """What has arrived is no message of the protocol: the connection ends."""
+    """The received bytes are no message of the protocol: the connection is closed."""
 
 
 class Header(NamedTuple):
     """Header of a message."""
 
     number: int
-    """Message identifier; the reply has the same."""
+    """Message identifier; the reply repeats it."""
     command: int
     size: int
     """Bytes of header and payload."""

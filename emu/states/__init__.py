@@ -1,1 +1,1 @@
-"""States of an optimizer in the reservoir of a drive: updates, recovery, programs beside them."""
+"""States of an optimizer in the reservoir of a drive: updates, recovery, concurrent programs."""

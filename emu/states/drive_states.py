@@ -1,8 +1,8 @@
 """Weights and states of an optimizer in the reservoir of a drive that also takes commands.
 
-Owns the start of updates on the dies beside commands, their progress, and the recovery of the
-reservoir at the start of the drive. Does not own the drive, its power and its store (drive.py), the
-rows of an update and its bytes (paths/on_die/), or the scan (reservoir_scan.py).
+Owns the start of updates on the dies concurrently with commands, their progress, and the recovery
+of the reservoir at the start of the drive. Does not own the drive, its power and its store
+(drive.py), the rows of an update and its bytes (paths/on_die/), or the scan (reservoir_scan.py).
 Source: OptimStore (HPCA 2023): one cursor per die; the host sends gradients again from the cursor
 on. The namespace of commands and the reservoir share dies, channels, DRAM and link.
 
@@ -144,8 +144,8 @@ class DriveStates:
 
     def open(self, drive: Drive) -> None:
         """Take the states that ``drive`` holds, at its start or after ``power_on``. After a
-        recovery of the drive, its reservoir is recovered as well, by operations of its engine
-        beside the commands in flight.
+        recovery of the drive, its reservoir is recovered as well, by operations of its engine,
+        concurrently with the commands in flight.
 
         Raises InputError for a drive of another configuration or without states, Unrecoverable if
         flash holds no complete version of some super-page, and PowerCut in a power cut.
@@ -322,7 +322,7 @@ class DriveStates:
 
     def start_update(self, gradient: np.ndarray, stop: int | None = None) -> None:
         """Start the update of the parameters up to ``stop`` (None: all) with ``gradient``,
-        [n_params] in float32. It runs with the events that follow, beside commands.
+        [n_params] in float32. It runs with the events that follow, concurrently with commands.
 
         An update that is not complete continues behind the stripes that are on flash; it must be
         given the same gradient and ``hyper``. Otherwise the next one begins.
@@ -474,8 +474,9 @@ class DriveStates:
         return replace_die(drive, payload, self._path.guarded[0], die)
 
     def start_read(self) -> None:
-        """Start the read of all weights to the host, beside commands. When the drive has run,
-        ``weights`` returns them. Raises InputError if a plan is running or the drive is offline."""
+        """Start the read of all weights to the host, concurrently with commands. When the drive has
+        run, ``weights`` returns them. Raises InputError if a plan is running or the drive is
+        offline."""
         drive = self._drive
         self._opened.sent[:] = 0
         assert drive is not None

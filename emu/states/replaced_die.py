@@ -32,7 +32,7 @@ from ondie.emu.units import InputError, whole_number
 
 
 class Restored(NamedTuple):
-    """What has been restored on a die that was replaced."""
+    """Counts of the super-pages that were restored on a replaced die."""
 
     stripes: int
     parities: int

@@ -1,8 +1,8 @@
 """States of a drive whose host gives gradients in the drive's memory, and reads states by address.
 
-Owns the update from a gradient that is in the drive already, beside other plans; the bytes of all
-vectors as one range of addresses; and the plan of a read of such a range. Does not own the update,
-its recovery (drive_states.py), or the commands of the host (serve/computation.py).
+Owns the update from a gradient that is in the drive already, concurrently with other plans; the
+bytes of all vectors as one range of addresses; and the plan of a read of such a range. Does not own
+the update, its recovery (drive_states.py), or the commands of the host (serve/computation.py).
 Source: this project. Weights and states one after the other, each from a multiple of ALIGNMENT on.
 """
 
@@ -44,7 +44,7 @@ class NotStored(InputError):
 
 
 class VectorPlace(NamedTuple):
-    """Where a vector is in the range of addresses, bytes."""
+    """Location of a vector in the range of addresses, bytes."""
 
     name: str
     first: int
@@ -62,8 +62,9 @@ class ResidentStates(DriveStates):
     # --- updates
 
     def begin_update(self, gradient: np.ndarray, stop: int | None = None) -> MixedPlan:
-        """Start an update as :meth:`start_update` does, beside other plans, with a ``gradient``
-        that is in the DRAM of the drive; return the plan. Raises InputError as that does."""
+        """Start an update as :meth:`start_update` does, concurrently with other plans, with a
+        ``gradient`` that is in the DRAM of the drive; return the plan. Raises InputError as that
+        does."""
         self.start_update(gradient, stop)
         payload = self._opened
         payload.staged[:] = gradient
@@ -117,7 +118,9 @@ class ResidentStates(DriveStates):
         except KernelError as error:
             raise InputError(f"hyper: {error}") from error
         if going_on and given != dict.fromkeys(names, 0) | dict(self.hyper):
-            raise InputError("hyper: the update that goes on has begun with others")
+            raise InputError(
+                "hyper: differ from those of the incomplete update; must be those at its beginning"
+            )
         self.hyper = given
 
     @property
@@ -168,7 +171,8 @@ class ResidentStates(DriveStates):
 
     def begin_copy(self, first: int, size: int) -> MixedPlan:
         """Start the read of ``size`` bytes from byte ``first`` of the drive on into its DRAM,
-        beside other plans; return the plan. Raises InputError if the drive is offline."""
+        concurrently with other plans; return the plan. Raises InputError if the drive is
+        offline."""
         drive = self._drive
         if drive is None:
             raise InputError("the states have not been opened since the drive's start")
@@ -208,7 +212,7 @@ class ResidentStates(DriveStates):
 
     @property
     def places(self) -> tuple[VectorPlace, ...]:
-        """Where weights "w" and states are, in order."""
+        """Locations of the weights "w" and of the states, in order."""
         size = self.n_params * self._path.stripes[0].dtype.itemsize
         room = -(-size // ALIGNMENT) * ALIGNMENT
         names = self._path.vectors
@@ -221,8 +225,8 @@ class ResidentStates(DriveStates):
         return last.first + -(-last.size // ALIGNMENT) * ALIGNMENT
 
     def begin_read(self, first: int, size: int) -> MixedPlan:
-        """Start the read of ``size`` bytes from address ``first`` on to the host, beside other
-        plans: sense, channel, DRAM, link. Return the plan. Raises InputError if the drive is
+        """Start the read of ``size`` bytes from address ``first`` on to the host, concurrently with
+        other plans: sense, channel, DRAM, link. Return the plan. Raises InputError if the drive is
         offline or the states are not there."""
         drive = self._drive
         if drive is None or drive.moved.plans is not self:

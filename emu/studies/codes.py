@@ -8,7 +8,7 @@ Source: none.
 
 A code and the model have the same seeds, hence the same wrong bits of data in the same reads. The
 check bits of the code are hit, too, with draws of their own. Every code word that is read with a
-wrong bit is encoded, hit and decoded, and the training goes on with what the decoder made of it. A
+wrong bit is encoded, hit and decoded, and the training continues with the decoder's output. A
 training behind the model is replaced by that without errors if no wrong bit remains.
 """
 

@@ -1,4 +1,4 @@
-"""Rows, table and figure of trainings behind real codes, each beside the capability model.
+"""Rows, table and figure of trainings behind real codes, each compared with the capability model.
 
 Owns the checks and what the rows say of the differences. Does not own the trainings (codes.py), the
 share of the loss reduction that is missed or its limit (errors_tables.py).
@@ -33,7 +33,7 @@ class Coded:
     trained: Trained
     """Results behind the code."""
     counts: BareCounts
-    """What its decoder has done."""
+    """Counters of the code's decoder."""
     beside: Trained
     """Results behind the capability model."""
     drawn: np.ndarray

@@ -1,4 +1,4 @@
-"""What an update on the die leaves of encrypted and randomized pages: `ondie study on-die-bytes`.
+"""Effect of an update on the die on encrypted and randomized pages: `ondie study on-die-bytes`.
 
 Owns the cells of the matrix, what the model predicts for each, and what the bytes of pages say.
 Does not own the layers (page_layers.py), the way of pages through them (page_path.py) or the tables
@@ -31,7 +31,7 @@ from ondie.emu.units import InputError
 from ondie.kernels import get
 
 NONE, CONTROLLER, DIE = PLACES = ("none", "controller", "die")
-"""Who has a layer: nobody, the controller alone, the controller and the dies."""
+"""Places of a layer: nowhere, in the controller alone, or in the controller and the dies."""
 AT_REGISTERS = "nan_comparator at the registers"
 PROTECTIONS = ("none", "nan_comparator", AT_REGISTERS, "on_die_ecc", "controller_ecc")
 """Values of pe.protection; the comparator has two places (page_path.PagePath)."""
@@ -51,7 +51,7 @@ STEP = 10
 
 @dataclass(frozen=True)
 class Case:
-    """A cell of the matrix: who has the cipher and the randomizer (PLACES), a protection of
+    """A cell of the matrix: the places of the cipher and the randomizer (PLACES), a protection of
     PROTECTIONS, and ecc.code."""
 
     cipher: str
@@ -62,7 +62,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Answers:
-    """What becomes of the pages: as the model predicts it, or as the bytes say."""
+    """State of the pages after the update, as the model predicts it or as computed with bytes."""
 
     right: bool
     """All values of w, m and v that the controller reads are those of the reference."""
@@ -73,7 +73,7 @@ class Answers:
     """Wrong values that it reads after an update of pages with as many wrong bits; None: not right
     before."""
     decoder_fails: bool | None
-    """The controller's decoder fails on every new page if it decodes it whatever its record says;
+    """The controller's decoder fails on every new page if it decodes it regardless of its record;
     None: there is no code with bytes."""
     conventional_right: bool
     """A page with as many wrong bits that only the controller has written and reads is right."""

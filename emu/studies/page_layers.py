@@ -33,8 +33,8 @@ CIPHERS, RANDOMISERS, TWEAKS = ("none", "xts"), ("none", "prbs"), ("logical", "p
 
 @dataclass(frozen=True)
 class Coding:
-    """What the controller does with the bytes of pages: one of CIPHERS with ``key`` (64 bytes) and
-    a tweak of TWEAKS, and one of RANDOMISERS with ``seed``."""
+    """Transformation of the bytes of pages in the controller: one of CIPHERS with ``key`` (64
+    bytes) and a tweak of TWEAKS, and one of RANDOMISERS with ``seed``."""
 
     cipher: str = "none"
     randomiser: str = "none"
@@ -128,11 +128,11 @@ class Capability:
         self._word, self._limit = word, limit
 
     def encode(self, stored: Bytes) -> Bytes:
-        """As PageCode."""
+        """Implement the method of PageCode."""
         return np.zeros(0, np.uint8)
 
     def decode(self, read: Bytes, spare: Bytes, wrong: Bytes) -> tuple[Bytes, int]:
-        """As PageCode."""
+        """Implement the method of PageCode."""
         left = wrong.copy()
         clear_correctable(left, self._word, self._limit)
         failed = int(left.reshape(-1, self._word).any(1).sum())
@@ -146,11 +146,11 @@ class Words:
         self._code = code
 
     def encode(self, stored: Bytes) -> Bytes:
-        """As PageCode."""
+        """Implement the method of PageCode."""
         return self._code.encode(stored.reshape(-1, self._code.data_bytes)).reshape(-1)
 
     def decode(self, read: Bytes, spare: Bytes, wrong: Bytes) -> tuple[Bytes, int]:
-        """As PageCode."""
+        """Implement the method of PageCode."""
         data = read.reshape(-1, self._code.data_bytes)
         size = self._code.check_bytes
         found = self._code.decode(data, spare[: len(data) * size].reshape(-1, size))

@@ -51,8 +51,8 @@ class PagePath:
 
     ``at_registers``: True: the comparator processes every page that leaves the registers, as it is
     stored. False: it processes what the elements compute with, behind the layers that the die
-    knows; pages with layers that the die knows leave the registers for the controller unchanged.
-    Raises InputError if dies have layers that the controller does not have.
+    implements; pages with layers that the die implements leave the registers for the controller
+    unchanged. Raises InputError if dies have layers that the controller does not have.
     """
 
     def __init__(self, cfg: Config, coding: Coding, at_registers: bool = False) -> None:
@@ -128,7 +128,7 @@ class PagePath:
         return self.controller.read(stored, page)
 
     def failed_words(self, page: PageNumber) -> int:
-        """Return the words that fail if the controller decodes a page whatever its mark is."""
+        """Return the words that fail if the controller decodes a page regardless of its mark."""
         cells = self._sense(page)
         return self._code.decode(cells.data, cells.spare, cells.wrong)[1]
 

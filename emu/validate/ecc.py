@@ -53,8 +53,9 @@ FEWER = 20
 of NEAR, from which the limits of the presets follow, have up to MOST."""
 LEAST, MOST = 200, 10_000
 TOLERANCE = 0.03
-"""Of a preset's correctable bits. About six of 5,000 frames fail, which determines the limit of the
-code to about 2 %; within 3 % the rate of the model changes fourfold. The rows have the interval."""
+"""Tolerance of a preset's correctable bits, relative. About six of 5,000 frames fail, which
+determines the limit of the code to about 2 %; within 3 % the rate of the model changes fourfold.
+The rows have the interval."""
 
 
 def ecc_rows(progress: Progress = None, full: bool | None = None) -> list[Row]:
@@ -166,7 +167,8 @@ def limits() -> dict[int, int]:
 
 
 def ldpc_rows(points: list[FramePoint]) -> list[Row]:
-    """Return a row for each point, beside the capability model, and the count of silent frames."""
+    """Return a row for each point, compared with the capability model, and the count of silent
+    frames."""
     of, limit = get("ldpc").code, limits()
     bits = 8 * of.data_bytes
     source = (

@@ -70,7 +70,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """What a run has measured. ``seconds``: wall time. ``received``, ``written``: commands with
+    """Measurements of a run. ``seconds``: wall time. ``received``, ``written``: commands with
     packets that the host's relay has completed, of all tunnels; ``empty``: receive commands that
     the drives have ended without a packet. ``host_cpu_s``: CPU time of the host's relay."""
 
@@ -304,7 +304,7 @@ class Cluster:
         for event in self.opened:
             if not event.wait(WAIT_S):
                 self.close()
-                raise TunnelStalled("tunnel: the drive does not open it")
+                raise TunnelStalled("tunnel: the drive has refused to open it")
 
     def __enter__(self) -> Self:
         return self

@@ -34,7 +34,8 @@ SPIN_PS = 150 * 10**6
 BLOCKS = 64
 """Blocks that wait at the sender."""
 HEADROOM = 1.2
-"""Without pace, a machine that sends less than so many times the rate is too slow for the row."""
+"""Multiple of the modeled rate that this machine must send without pace; a slower one cannot
+measure the row."""
 NAMES = {UP: "drive to host", DOWN: "host to drive"}
 PACED = (
     "real bytes through the relays and the controller of a drive, at the pace of the cost model in "

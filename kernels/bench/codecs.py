@@ -180,7 +180,7 @@ class LdpcCase:
     """Raw bit error rates of words of messages, from three reads."""
     words_per_call: int = LDPC_WORDS
     alone: tuple[float, ...] = ()
-    """Raw bit error rates of words of bits, each decoded by a call of its own."""
+    """Raw bit error rates of words of bits, each decoded by a separate call."""
 
     @property
     def name(self) -> str:

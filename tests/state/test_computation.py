@@ -243,7 +243,7 @@ def test_plans_that_begin_while_others_run():
 def test_plans_of_two_kinds_do_not_mix():
     bench = Bench()
     bench.drive.start(joins(3, bench.drive.next_row))
-    with pytest.raises(InputError, match="takes no other one"):
+    with pytest.raises(InputError, match="allows no concurrent plan"):
         bench.drive.start_beside(joins(3))
     bench.drive.run()
     bench.program(instructions=10)

@@ -76,9 +76,9 @@ def engine(**values: Any) -> None:
 def service(**values: Any) -> None:
     """Measure the commands per second of a drive that is served in Python (ondie.Service).
 
-    The table compares them with the engine alone, which has the same commands, 256 at a time in
-    a closed loop, and no host beside it. With the wall clock as the drive's clock, it says how long
-    a client at depth 1 waits beyond the modeled latency.
+    The table compares them with the engine alone, which has the same commands, 256 at a time in a
+    closed loop, and no host. With the wall clock as the drive's clock, it says how long a client at
+    depth 1 waits beyond the modeled latency.
     """
     from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, service_command
 
@@ -107,13 +107,13 @@ def serve(**values: Any) -> None:
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def tunnel(**values: Any) -> None:
-    """Measure an unpaced tunnel of `ondie tunnel`, and a bare shuttle beside it.
+    """Measure an unpaced tunnel of `ondie tunnel`, and, for comparison, a bare shuttle.
 
-    The shuttle is a process that copies packets between two TUN devices in two namespaces, and
-    does nothing else. A connection of TCP runs through it and through the tunnel in turns, at an
-    MTU of 1500 and 9000, and with segments that cross uncut (GSO). The table has Gb/s, the share
-    of the shuttle's, and CPU time per GB beside the cost model's. It needs /dev/net/tun, and root
-    or a user namespace.
+    The shuttle is a process that copies packets between two TUN devices in two namespaces, and does
+    nothing else. A connection of TCP runs through it and through the tunnel in turns, at an MTU of
+    1500 and 9000, and with segments that cross uncut (GSO). The table has Gb/s, the share of the
+    shuttle's, and CPU time per GB, also by the cost model. It needs /dev/net/tun, and root or a
+    user namespace.
     """
     from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, tunnel_command
 

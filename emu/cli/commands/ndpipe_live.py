@@ -43,7 +43,7 @@ NEW = ("stores", "photos", "pretrain")
               "VERSION")  # fmt: skip
 @whole_option("--seed", 1, "Determines crops, weights and order.")
 @click.option("--kill", metavar="STORE:PHOTOS",
-              help="Kill a store when it has sent the features of so many photos.")  # fmt: skip
+              help="Kill STORE when it has sent the features of PHOTOS photos.")  # fmt: skip
 @output_options("the result")
 def train(folder: Path, runs: str, kill: str | None, **values: Any) -> None:
     """Fine-tune the head of a network on the photos of the system in FOLDER.

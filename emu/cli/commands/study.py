@@ -85,7 +85,7 @@ def formats(**values: Any) -> None:
 @click.option("--exposure", type=WHOLE, metavar="N",
               help="Flip as many bits as in a model N times as large.  [default: 1]")  # fmt: skip
 @click.option("--codes", is_flag=True,
-              help="Decode with real BCH and LDPC codes, beside the capability model.")  # fmt: skip
+              help="Compare real BCH and LDPC codes with the capability model.")  # fmt: skip
 @output_options("the rows", figure="the increase of the loss by bit error rate", quiet="tables")
 def errors(codes: bool, **values: Any) -> None:
     """Train two small models with raw bit errors in on-die pages.

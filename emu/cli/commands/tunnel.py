@@ -49,7 +49,7 @@ def tunnel() -> None:
               help="Rate of each direction of a drive: that of the cost model, none, or "
               "RATE of TCP's data.")  # fmt: skip
 @click.option("--gso/--no-gso", default=None,
-              help="Let segments of TCP of up to 64 KiB cross uncut, whatever the MTU.  "
+              help="Let segments of TCP of up to 64 KiB cross uncut, regardless of the MTU.  "
               "[default: with --pace none]")  # fmt: skip
 @click.option("--queues", type=WHOLE, default=1, show_default=True, metavar="N",
               help="Queues of each TUN device.")  # fmt: skip

@@ -21,8 +21,8 @@ LDPC_ROWS = 4
 CIRCULANTS = (64, 128, 256, 512, 1024, 2048, 4096)
 MOST_LDPC_BYTES = 1 << 16
 SOFT_READS = (0, 2)
-"""Additional readings that the soft decision of the LDPC code knows: none, or one on either side of
-the reference voltage."""
+"""Numbers of additional readings that the LDPC decoder supports: none, or one on either side of the
+reference voltage."""
 
 
 def spare_of_word(config: Tree) -> int:

@@ -1,4 +1,4 @@
-"""System that takes commands through queue pairs, with plans beside them, and its own clock.
+"""System that takes commands through queue pairs and concurrent plans, and has a clock.
 
 Owns the acceptance of commands, commands that wait for room in a ring, the time that has been
 reached, the completions, and the end of all commands after a defect of the engine. Does not own the
@@ -54,7 +54,7 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True)
 class CommandOptions:
-    """What a system that takes commands is built with, besides its configuration."""
+    """Options of a system that takes commands, besides its configuration."""
 
     queues: int
     """Number of queue pairs."""
@@ -70,7 +70,7 @@ class CommandOptions:
     strict: bool
     """Whether a full drive and a defect of the engine raise errors."""
     reservoir: ReservoirOptions = NO_RESERVOIR
-    """Reservoir that plans use beside the commands."""
+    """Reservoir of the plans, outside the namespace of the commands."""
 
 
 class CommandSystem(System):
@@ -389,7 +389,7 @@ class CommandSystem(System):
         super().start(plan)
 
     def start_beside(self, plan: Iterable[np.ndarray]) -> MixedPlan:
-        """Start a plan now, beside others that were started with this method.
+        """Start a plan now, concurrently with others that were started with this method.
 
         Raises InputError if a plan runs that was started otherwise.
         """

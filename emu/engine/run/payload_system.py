@@ -113,8 +113,8 @@ class PayloadSystem(CommandSystem):
 
     @property
     def decode_counts(self) -> DecodeCounts | None:
-        """What the decoder of a real code (ecc.code bch or ldpc) has done since the power came on;
-        None without one, or without payload."""
+        """Counters of the decoder of a real code (ecc.code bch or ldpc) since power-on; None
+        without one, or without payload."""
         return None if self._decoder is None else self._decoder.counts
 
     def _check_open(self) -> None:

@@ -42,7 +42,7 @@ from ondie.emu.units import InputError, plural, real_number, whole_number
 
 
 class Start(Enum):
-    """How a drive has got its tables when its power was switched on."""
+    """Source of the tables of a drive at power-on."""
 
     NEW = "new"
     """Nothing had been written."""
@@ -54,7 +54,7 @@ class Start(Enum):
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """Where the pages of a drive with payload are kept."""
+    """Storage of the pages of a drive with payload."""
 
     path: str | os.PathLike[str] | None = None
     """Folder of the store; None: in memory."""
@@ -83,8 +83,7 @@ class StoreOptions:
 
 @dataclass
 class EndedStarts:
-    """What the starts of a drive that a power cut has ended, of those since it was opened, had
-    counted."""
+    """Counters of those starts of a drive, since it was opened, that a power cut has ended."""
 
     number: int = 0
     time_ps: int = 0

@@ -157,7 +157,8 @@ class System(Driver):
         self._next_chunk = next(self._chunks, None)
 
     def start_beside(self, plan: Iterable[np.ndarray]) -> MixedPlan:
-        """Start a plan as :meth:`start` does, beside others that were started with this method.
+        """Start a plan as :meth:`start` does, concurrently with others that were started with this
+        method.
 
         An error of ``plan`` itself is kept in MixedPlan.error. Raises InputError if a plan runs
         that was started otherwise.
@@ -165,7 +166,7 @@ class System(Driver):
         if self.plan_done:
             self._chunks = self._mix = PlanMix(self)
         elif self._mix is None or self._chunks is not self._mix:
-            raise InputError("a plan is running that takes no other one beside it")
+            raise InputError("a plan is running that allows no concurrent plan")
         mixed = self._mix.add(_chunks(plan))
         if self._next_chunk is None:
             self._next_chunk = next(self._mix, None)

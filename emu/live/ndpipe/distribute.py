@@ -40,7 +40,7 @@ def answer(link: Link, kind: Kind) -> Frame:
     if found.kind == Kind.REFUSED:
         raise InputError(str(found.fields["why"]))
     if found.kind != kind:
-        raise LinkLost(f"a frame {found.kind.name} came where {kind.name} was due")
+        raise LinkLost(f"received a frame {found.kind.name}; expected {kind.name}")
     return found
 
 
@@ -62,7 +62,7 @@ def take_update(link: Link, model: StoreModel, begun: Frame) -> None:
         while at < size:
             part = link.receive()
             if part.kind != Kind.CHUNK or not part.body:
-                raise LinkLost(f"a frame {part.kind.name} came where CHUNK was due")
+                raise LinkLost(f"received a frame {part.kind.name}; expected CHUNK")
             model.receive(int(part.fields["at"]), part.body)
             at += len(part.body)
         model.finish(update)

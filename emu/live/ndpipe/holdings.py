@@ -1,4 +1,4 @@
-"""What a system holds, and what a job has added to it when it was interrupted.
+"""Content of a system, and the versions, photos and labels that an interrupted job has added.
 
 Owns the counts and their text. Does not own the label database (labels.py) or the versions
 (kept_models.py). Source: this project.

@@ -24,7 +24,7 @@ from ondie.emu.units import InputError, quoted
 SHAPE = (3, EDGE, EDGE)
 TITLE = "small network"
 RATE, MOMENTUM, BATCH = 0.02, 0.9, 32
-"""Of the stochastic gradient descent of the head; BATCH also of pretraining."""
+"""Parameters of the stochastic gradient descent of the head; pretraining uses BATCH, too."""
 ADAM_RATE, RISE = 1e-2, 0.3
 """Highest learning rate of pretraining, and the share of its steps until it is reached. These and
 RATE were chosen with five photographs of TRAINED for training and the other four for validation."""

@@ -27,7 +27,7 @@ HELD_OUT = ("flower.jpg", "chelsea.png", "coffee.png", "camera.png", "brick.png"
 """Photographs for tests only."""
 CLASSES = ("as it is", "blurred", "moved sideways", "moved upwards", "noisy", "few levels")
 PRETRAINED = 4
-"""The backbone is pretrained on the first so many classes."""
+"""Number of classes, the first ones, on which the backbone is pretrained."""
 QUALITY = 90
 """Quality of the JPEG files."""
 BORDER = 4

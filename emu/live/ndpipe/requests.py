@@ -20,7 +20,7 @@ from ondie.emu.units import InputError
 Take = Callable[[Frame], list[int]]
 """Takes the results of a frame; returns their photos."""
 SILENCE_S = 120.0
-"""After so many seconds without a frame, all stores that are waited for count as dead."""
+"""After this number of seconds without a frame, all stores that are waited for count as dead."""
 
 
 @dataclass

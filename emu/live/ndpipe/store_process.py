@@ -29,8 +29,8 @@ LABEL = np.dtype([("photo", "<u8"), ("label", "<u4")])
 
 @dataclass(frozen=True)
 class Place:
-    """What a store is started with. ``die_after``: it kills itself with SIGKILL when it has sent
-    the features of so many photos; None: never."""
+    """Start parameters of a store. ``die_after``: number of photos after whose features the store
+    kills itself with SIGKILL, for tests; None: never."""
 
     folder: Path
     number: int

@@ -170,7 +170,7 @@ class Link:
 
 
 def too_long(kind: Kind, fields: int, body: int) -> str:
-    """Return what is wrong with a frame of ``kind`` with so many bytes; "" if nothing is."""
+    """Return why a frame of ``kind`` is too long; "" if it is not."""
     most = MOST_BODY.get(kind, 0)
     for what, size, limit in (("fields", fields, MOST_FIELDS), ("body", body, most)):
         if size > limit:

@@ -25,7 +25,7 @@ OPCODES = {
 }
 """Opcode by kind of command."""
 MOST_TRIES = 100
-"""A command that the drive refuses so often with a status that asks for a repetition has failed."""
+"""Number of refusals with a retryable status after which a command has failed."""
 
 Key = tuple[str, int]
 """Kind of a command, and number of its block."""

@@ -62,7 +62,7 @@ class Format:
     host's driver takes a command for lost, and whole milliseconds."""
     offloads: bool = False
     """Each packet has an OFFLOAD_HEADER in front, may be longer than the mtu, and may lack its
-    checksum: whoever takes it out of the tunnel cuts segments of TCP."""
+    checksum: the receiver splits the TCP segments."""
 
     def __post_init__(self) -> None:
         if not HEADER + READ_HEADER < self.payload <= LARGEST:

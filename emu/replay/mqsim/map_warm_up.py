@@ -81,7 +81,7 @@ def chosen(parameters: Synthetic, order: I64, wanted: int, rng: I64) -> I64:
 def walk(size, walker, step, wanted):
     """Return the positions (int64[n], n <= ``wanted``) that are taken from a list of ``size``.
 
-    Each turn advances by ``step`` remaining positions, takes one and goes on to the next. The
+    Each turn advances by ``step`` remaining positions, takes one and continues with the next. The
     direction changes when ``walker``, which counts the steps, reaches an end of the list.
     """
     following = np.arange(1, size + 1)

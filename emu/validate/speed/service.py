@@ -1,4 +1,5 @@
-"""Commands per second of a served drive, beside the engine alone, and its lag on the wall clock.
+"""Commands per second of a served drive, compared with the engine alone, and its lag on the wall
+clock.
 
 Owns the workloads of `ondie bench service`. Does not own the drive (emu/drive.py) or the output
 (cli/commands/bench_run.py).
@@ -45,7 +46,7 @@ CONDITIONS = (
     "Each run has a fresh drive. Writes with bytes reach memory that nobody has used yet; as in a "
     "service, another thread makes it ready, and its processor time is not counted."
 )
-"""What a reader of the rows has to know."""
+"""Conditions of the measurement, printed with the rows."""
 BLOCK = 20
 """Number of reads of the null client between two blocks of as many bare timers."""
 ABOVE_US = 20.0
@@ -160,7 +161,7 @@ def bare_timer(bell: Doorbell, seconds: float) -> float:
 
 def engine_alone(cfg: Config, op: int, count: int) -> float:
     """Return the commands per second of processor time of the event loop, which has ``count``
-    commands, DEPTH at a time in a closed loop, and no host beside it."""
+    commands, DEPTH at a time in a closed loop, and no host."""
     arrays = build.build(cfg, devices=1, phases=1, pairs=1)
     player = Player(arrays, cfg, [Source(_requests(op, count), DEPTH, True, count=count)])
     if op == READ:
