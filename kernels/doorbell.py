@@ -22,7 +22,6 @@ SIGNAL_NS = 100_000_000
 """Longest wait of a client in C, ns, so that Python handles signals in between."""
 LATE_NS = 100_000
 """Lag from which a completion counts as late, ns."""
-LAG_BUCKETS = 64
 
 
 class Doorbell:

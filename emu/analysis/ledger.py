@@ -30,10 +30,6 @@ class Ledger:
         """Number of simulated steps."""
         return len(self.totals.steps)
 
-    def per_step(self, counter: str) -> float:
-        """Return the mean of a counter per step of the run."""
-        return self.totals.counters[counter] / self.steps
-
     @property
     def update_s(self) -> float:
         """Mean time of the update stage per step, seconds: from the first gradient byte sent to a

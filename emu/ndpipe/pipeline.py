@@ -181,7 +181,6 @@ class _Simulation:
         self.arrivals: deque[tuple[_Node, Batch]] = deque()
         self.receiving = False
         self.missing = Counter[int]()
-        self.tuner_free = 0
         self.outcome = Outcome(by_store=[0] * len(stores))
         self.now = 0
         self.received: list[list[Batch]] = [[] for _ in range(plan.runs)]

@@ -57,13 +57,13 @@ COMMON = struct.Struct("<BBBBI")
 FLAGS_BYTE, HLEN_BYTE, PDO_BYTE, PLEN_BYTE = 1, 2, 3, 4
 IC = struct.Struct("<HBBI112x")
 """ICReq and ICResp after the common header: PFV, HPDA or CPDA, DGST, MAXR2T or MAXH2CDATA."""
-PFV_BYTE, PDA_BYTE, DGST_BYTE = 8, 10, 11
+PFV_BYTE, PDA_BYTE = 8, 10
 DATA = struct.Struct("<HHII4x")
 """H2CData, C2HData and R2T: CCCID, TTAG (C2HData: reserved), offset, length."""
 CCCID_BYTE, TTAG_BYTE, DATAO_BYTE, DATAL_BYTE = 8, 10, 12, 16
 TERM = struct.Struct("<HI10x")
 """H2CTermReq and C2HTermReq: FES, FEI."""
-IC_BYTES, TERM_BYTES, CAPSULE_CMD_BYTES, CAPSULE_RESP_BYTES, DATA_BYTES = 128, 24, 72, 24, 24
+IC_BYTES, TERM_BYTES, CAPSULE_CMD_BYTES, DATA_BYTES = 128, 24, 72, 24
 DIGEST_BYTES = 4
 MOST_TERM_DATA = 128
 """Bytes of the header of the PDU in error that a termination request carries."""

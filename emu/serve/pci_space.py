@@ -23,7 +23,7 @@ CLASS_CODE = 0x010802
 DEVICE_ID = 1
 COMMAND, BAR, POWER, PCIE, MSIX = 0x04, 0x10, 0x40, 0x50, 0xA0
 """Places of the command register, BAR0 and the capabilities."""
-BUS_MASTER, MEMORY_SPACE = 1 << 2, 1 << 1
+BUS_MASTER = 1 << 2
 CAPABILITY_LIST = 1 << 4
 MEMORY_64 = 0b100
 FUNCTION_RESET = 1 << 15

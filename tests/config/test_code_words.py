@@ -1,6 +1,7 @@
 """Which real codes fit a page and its spare area, and what is said of those that do not."""
 
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -33,6 +34,10 @@ HARD = {"ecc.soft_reads": "0"}
         ({"ecc.code": "ldpc", "flash.spare": "100 B"},
          ["flash.spare", '"100 B"', "36 check bytes", "25 bytes", "144 B or more fits"]),
         ({"ecc.code": "ldpc", "ecc.codeword": "3 KiB"}, ["ecc.codeword", "whole code words"]),
+        ({"ecc.code": "ldpc", "ecc.codeword": "8 KiB", "ftl.mapping_unit": "4 KiB"},
+         ["ftl.mapping_unit", "whole code words"]),
+        ({"ecc.code": "bch", "ecc.codeword": "128 B", "ecc.correctable_bits": "101",
+          "flash.spare": "64 KiB", **HARD}, ['"101"', "at most 100"]),
         ({"ecc.code": "bch", "ecc.codeword": "1 KiB", "ecc.correctable_bits": "40",
           "flash.spare": "8 B", **HARD}, ["flash.spare", "no code fits"]),
     ],
@@ -52,6 +57,7 @@ def test_a_code_that_does_not_fit(changes, words):
         ({"pe.ecc_correctable_bits": 101}, ['"101"', "pe.ecc_correctable_bits up to 76 fit"]),
         ({"flash.spare": "100 B", "ecc.correctable_bits": 1},
          ['"100 B"', "flash.spare", "up to 4 fit"]),
+        ({"pe.ecc_correctable_bits": 101, "flash.spare": "64 KiB"}, ['"101"', "up to 100 fit"]),
         ({"errors.exposure": 2}, ["errors.exposure = 1", "single reads"]),
         ({"errors.exposure": 2, "pe.protection": "controller_ecc"}, ["single reads"]),
     ],
@@ -79,6 +85,10 @@ def test_what_the_message_says_fits():
     with pytest.raises(InputError):
         GEN4.replace(base | {"ecc.correctable_bits": "77"})
     GEN4.replace({"ecc.code": "ldpc", "flash.spare": "144 B"})
+    for size, fits in (("64 KiB", True), ("128 KiB", False)):
+        keys = dict.fromkeys(("flash.page", "ecc.codeword", "ftl.mapping_unit"), size)
+        with nullcontext() if fits else pytest.raises(InputError, match="at most 64 KiB"):
+            GEN4.replace({"ecc.code": "ldpc", "flash.spare": "16 KiB"} | keys)
     with pytest.raises(InputError):
         GEN4.replace({"ecc.code": "ldpc", "flash.spare": "143 B"})
 

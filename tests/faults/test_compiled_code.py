@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,19 @@ def test_killed_while_it_compiles(clean, command):
         os.utime(left, (1000, time.time() - code_cache.STALE_SECONDS - 1))
     assert command.run() == (clean.result.read_bytes(), "")
     assert command.names() == clean.names()
+
+
+@pytest.mark.soak
+def test_two_commands_compile_at_once(clean, command, tmp_path):
+    """Both have the right result; one folder has each function once."""
+    other = Command(clean.words, tmp_path / "other")
+    (command.place / "cache").mkdir()
+    (other.place / "cache").symlink_to(command.place / "cache")
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(Command.run, (command, other)))
+    assert outcomes == 2 * [(clean.result.read_bytes(), "")]
+    assert command.names() == clean.names()
+    assert all(intact(path) for path in command.stored.iterdir())
 
 
 def test_damaged_files(clean, command):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from ondie.emu.drive import Drive
-from ondie.emu.nand import ecc
+from ondie.emu.engine.core.rng import uniform
+from ondie.emu.nand import codec, ecc
 from ondie.emu.nand.codec import Decoder, PageRead
-from ondie.emu.nand.soft_reads import soft_model
+from ondie.emu.nand.soft_reads import soft_messages, soft_model
 from ondie.emu.nvme.command import COMMAND, READ, WRITE
 from ondie.emu.validate.ldpc_curve import intervals
 from ondie.kernels import bch, ldpc
@@ -193,6 +194,50 @@ def test_soft_readings_are_those_of_the_measured_curve(rate):
     assert found.right == pytest.approx(zero[1] / (zero[0] + zero[1]), rel=0.05)
     assert found.wrong == pytest.approx(zero[2] / (zero[2] + zero[3]), rel=0.05)
     assert abs(found.weak - int(messages[1])) <= 1
+
+
+def test_a_page_that_hard_decision_corrects_has_no_further_readings(rng):
+    page = rng.integers(0, 256, 512, np.uint8)
+    for outcome in (ecc.CORRECTED, ecc.SOFT, ecc.UNCORRECTABLE):
+        decoder = Decoder(small.config(**SOFT, errors__floor=5e-3))
+        decoder.decode([PageRead(page, 7, 5e-3, 0, outcome)])
+        assert decoder.counts.words == 1
+        assert decoder.counts.soft_words == (outcome != ecc.CORRECTED)
+
+
+def test_words_at_any_place_and_level_have_their_own_unsure_bits(rng):
+    """Bit i of a word depends on its key and number 2**49 + i of its sequence, past those that
+    place its wrong bits."""
+    read = rng.integers(0, 256, (4, 64), np.uint8)
+    mask = (rng.random((4, 64)) < 0.2).astype(np.uint8)
+    keys = [ecc.word_key(np.uint64(9), level, word) for level in (0, 1) for word in (0, 1)]
+    model = soft_model(1e-2)
+    found = soft_messages(read, mask, np.array(keys, np.uint64), np.full(4, 1e-2))
+    unsure = set()
+    for one, wrong, key, messages in zip(read, mask, keys, found, strict=True):
+        hits = np.unpackbits(wrong, bitorder="little")
+        drawn = np.array([uniform(np.uint64(key), (1 << 49) + i) for i in range(512)])
+        weak = drawn < np.where(hits, model.wrong, model.right)
+        signs = 1 - 2 * np.unpackbits(one, bitorder="little").astype(int)
+        assert (messages == signs * np.where(weak, model.weak, 16)).all()
+        unsure.add(weak.tobytes())
+    assert len(unsure) == 4
+
+
+def test_each_word_and_level_has_its_own_draws(rng, monkeypatch):
+    keys: list[int] = []
+
+    def recorded(read, mask, of_words, rates):
+        keys.extend(of_words.tolist())
+        return soft_messages(read, mask, of_words, rates)
+
+    monkeypatch.setattr(codec, "soft_messages", recorded)
+    cfg = small.config(**SOFT | {"ecc__codeword": "128 B", "flash__spare": "200 B"},
+                       errors__floor=1e-2)  # fmt: skip
+    page = rng.integers(0, 256, 512, np.uint8)
+    Decoder(cfg).decode([PageRead(page, 7, 5e-2, level, ecc.SOFT) for level in (0, 1)])
+    places = [(level, word) for level in (0, 1) for word in range(4)]
+    assert keys == [int(ecc.word_key(np.uint64(7), *place)) for place in places]
 
 
 # --- words that are not decoded

@@ -210,6 +210,16 @@ def test_whether_there_may_be_networks_is_tried(monkeypatch, tmp_path):
         assert said == "user namespace: Operation not permitted"
         patch.setattr(namespaces, "tool", lambda name: "/bin/false")
         assert loopback.why_no_networks(True) == "mount --make-rprivate /:"
+    for trial, said in (
+        (
+            lambda own_user: os.kill(os.getpid(), signal.SIGKILL),
+            "the trial of namespaces has ended",
+        ),
+        (lambda own_user: 1 // 0, "the trial of namespaces has failed: ZeroDivisionError"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(loopback, "_try_networks", trial)
+            assert loopback.why_no_networks(True).startswith(said)
     monkeypatch.setattr(namespaces, "PATH", "/nowhere")
     assert loopback.why_no_networks(False) == "ip: not found"
 
@@ -218,11 +228,15 @@ def test_clusters_with_a_network_in_common_are_refused():
     def network(third: int, prefix: int = 24) -> ipaddress.IPv4Network:
         return ipaddress.ip_network(f"127.{100 + os.getpid() % 100}.{third}.0/{prefix}")
 
+    caught = []  # with their frames: a refusal holds no address
     with loopback.reserve(network(8), 1):
         for third, prefix, drives in ((8, 24, 1), (10, 24, 1), (6, 24, 1), (8, 25, 1), (0, 21, 1)):
             other = network(third, prefix)
-            with pytest.raises(InputError, match=f"--subnet {other}: address in use: another"):
+            with pytest.raises(
+                InputError, match=f"--subnet {other}: address in use: another"
+            ) as error:
                 loopback.reserve(other, drives)
+            caught.append(error)
         for third in (5, 11):
             loopback.reserve(network(third), 1).close()
     loopback.reserve(network(10), 1).close()

@@ -47,6 +47,16 @@ print(user(1.0), w[0], sum(user.stats.cache_hits.values()),
       *sorted(p.name for p in (code_cache.folder() or Path("/nowhere")).glob("user-*")))
 """
 
+KILLED = """
+import os, signal, sys
+
+def kill(event, arguments):
+    if event == "os.rename" and str(arguments[1]).endswith(".code"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(kill)
+"""
+
 
 class Tree:
     """A copy of ondie.kernels next to a small ondie.emu, with a cache folder of its own."""
@@ -176,6 +186,16 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
     assert tree.run(limit + RUN) == ["2.0", "0.5", "0"]
     assert tree.warnings.count("RuntimeWarning: compiled code is not stored") == 1
     assert not list(tree.stored.iterdir())
+
+
+def test_killed_while_it_writes(tree, name):
+    """SIGKILL when a file has its content and not yet its name: the next run compiles it again."""
+    shutil.rmtree(tree.stored)
+    with pytest.raises(AssertionError):
+        tree.run(KILLED + RUN)
+    assert [path.name[0] for path in tree.stored.iterdir()] == ["."]
+    assert tree.run() == ["2.0", "0.5", "0", name]
+    assert tree.run() == ["2.0", "0.5", "1", name]
 
 
 def test_two_processes_may_compile_at_once(tree, name):

@@ -19,7 +19,6 @@ FLUSH_FUA_TRIM_ZEROES_FAST = 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 11
 PLAIN = 1 | 1 << 8 | 1 << 10 | FLUSH_FUA_TRIM_ZEROES_FAST
 """Has flags, multi-conn, cache, and what a drive that can be written has."""
 DF = 1 << 7
-GO_INFO = b"\0\0" + struct.pack(">QH", 3 << 20, PLAIN)
 SIZES = b"\0\3" + struct.pack(">III", 512, 4096, 1 << 20)
 
 

@@ -1,5 +1,7 @@
 """Do stores have exactly the Tuner's bytes after any history of versions and transfers?"""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -177,6 +179,9 @@ def test_other_checks_of_a_message():
     with pytest.raises(InputError, match="has 1 parts, but its header states 2"):
         text = parts[0].encoded(2)
         deltas.parse(text + deltas.digest(text))
+    wrong = dataclasses.replace(parts[0], digest=bytes(deltas.DIGEST_BYTES))
+    with pytest.raises(InputError, match="another checksum than stated"):
+        deltas.applied(None if wrong.kind == deltas.FULL else 2, tuner.model(2), [wrong])
     with pytest.raises(InputError, match="begins no part"):
         text = b"X" + parts[0].encoded(1)[1:]
         deltas.parse(text + deltas.digest(text))

@@ -112,7 +112,6 @@ class System(Driver):
         self._next_chunk: np.ndarray | None = None
         self._mix: PlanMix | None = None  # the plans that run at the same time
         self.filled_pages = 0
-        self.filled_super_pages = 0
         self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
         """Totals that the plans requested, int64[devices, PLANNED]. The ledger
         (analysis/ledger.py) compares the simulated totals with them.
@@ -149,7 +148,6 @@ class System(Driver):
         """
         reservoir.fill(self.state, device, super_page, count)
         raise_error(self.arrays, self.cfg)
-        self.filled_super_pages += count
 
     def start(self, plan: Iterable[np.ndarray]) -> None:
         """Start a plan (chunks of plan_rows.PLAN), which runs with the events that follow."""
