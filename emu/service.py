@@ -333,8 +333,9 @@ class Service(ClientTurns):
                 self.drive.run_until(now + batch.idle_ps)
                 batch.succeed(self.drive.completions())
             else:
-                wrong = f"idle = {batch.idle_ps / PS_PER_S:g} s: {now / PS_PER_S:g} s have passed"
-                batch.fail(InputError(f"{wrong}, and a clock ends at {NEVER / PS_PER_S:g} s"))
+                idle, rest = (ps / PS_PER_S for ps in (batch.idle_ps, NEVER - now))
+                wrong = f"idle = {idle:g} s: must be below {rest:g} s"
+                batch.fail(InputError(f"{wrong}, the rest of the drive's clock"))
             del self._idle[0]
 
     def _end_plans(self) -> None:

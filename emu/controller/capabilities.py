@@ -92,7 +92,7 @@ class Capabilities:
 
     @property
     def has_doorbell_buffers(self) -> bool:
-        """OACS bit 8: the command Doorbell Buffer Config is supported."""
+        """True if the command Doorbell Buffer Config is supported (OACS, bit 8)."""
         return self.shadow_doorbells and not self.capsule_bytes
 
     @property

@@ -24,7 +24,7 @@ GRANULE = 4
 RANGE = struct.Struct("<IIQQ")
 """Entry of a set: handle, reserved, offset, length."""
 RANGE_BYTES, MOST_RANGES = 32, 64
-"""An entry has reserved bytes at its end."""
+"""Bytes of an entry, with the reserved ones at its end, and largest number of entries of a set."""
 
 
 @dataclass(eq=False)
@@ -40,7 +40,7 @@ class Memory:
 
 
 class Range(NamedTuple):
-    """Part of a memory."""
+    """Range of bytes of a host's allocation."""
 
     memory: Memory
     offset: int

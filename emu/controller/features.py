@@ -121,7 +121,7 @@ class Features:
 
     @property
     def cache_enabled(self) -> bool:
-        """Completed writes may stay in the volatile cache."""
+        """True if completed writes may stay in the volatile cache."""
         return self.capabilities.volatile_cache and bool(self.value(WRITE_CACHE))
 
     def temperature_warning(self, kelvin: int) -> bool:

@@ -39,7 +39,7 @@ FUA = 1 << 30
 PROTECTION_CHECKS = 0b1111 << 26
 """PRINFO: no format has protection information."""
 DEALLOCATE = 1 << 2
-"""AD of Dataset Management."""
+"""Attribute Deallocate (AD) of the command Dataset Management."""
 RANGE_BYTES = 16
 READS = (Nvm.READ, Nvm.COMPARE, Nvm.VERIFY)
 WITH_DATA = {Nvm.READ: TO_HOST, Nvm.WRITE: TO_CONTROLLER, Nvm.COMPARE: TO_CONTROLLER}

@@ -24,7 +24,7 @@ SEL_BYTE, CDW10_BYTE, CDW11_BYTE, NSID_BYTE = 40, 40, 44, 4
 NO_ERASE, USER_DATA_ERASE, CRYPTOGRAPHIC_ERASE = range(3)
 """SES of Format NVM."""
 EXIT_FAILURE, BLOCK_ERASE = 1, 2
-"""SANACT of Sanitize."""
+"""Sanitize actions (field SANACT of the command Sanitize)."""
 UNRESTRICTED_EXIT = 1 << 3
 """AUSE: the failure of the operation may be left without another one that succeeds."""
 NO_DEALLOCATE = 1 << 9

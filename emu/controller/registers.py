@@ -173,8 +173,8 @@ class Registers:
 
     @property
     def notified(self) -> bool:
-        """A shutdown notification (CC.SHN) was received since the controller was enabled: a power
-        cut now is no unsafe shutdown."""
+        """True if a shutdown notification (CC.SHN) was received since the controller was enabled: a
+        power cut is then no unsafe shutdown."""
         return self.shutdown != 0
 
     @property

@@ -41,7 +41,7 @@ class User(Protocol):
 
     errors: ErrorLog
     resets: int
-    """Number of its resets."""
+    """Number of resets of the controller."""
 
 
 class Ended(NamedTuple):
@@ -59,7 +59,7 @@ class Ended(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """The controller was not reset since the command arrived."""
+        """True if the controller was not reset since the command arrived."""
         return self.resets == self.controller.resets
 
 

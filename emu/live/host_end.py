@@ -85,7 +85,7 @@ class Port:
 
     @property
     def open(self) -> bool:
-        """Packets may cross."""
+        """True if the tunnel is open: packets may cross."""
         return self.relay.state is State.OPEN and not self.gone
 
     @property
@@ -100,7 +100,7 @@ class Port:
 
     @property
     def blocks_others(self) -> bool:
-        """The device must wait for this drive: it is full, or its tunnel opens."""
+        """True if the device must wait for this drive: it is full, or its tunnel opens."""
         waits = (self.full or self.relay.state is State.OPENING) and not self.gone
         return waits and time.monotonic() - self._moved < SILENT_S
 
@@ -167,7 +167,7 @@ class Port:
 
     @property
     def closed(self) -> bool:
-        """The tunnel is closed, or its drive has gone."""
+        """True if the tunnel is closed, or its drive has gone."""
         return self.relay.state is State.CLOSED or bool(self.gone)
 
     def _end(self, why: str) -> None:
@@ -183,7 +183,7 @@ class Port:
 
     @property
     def answered(self) -> bool:
-        """The drive has answered, or never will."""
+        """True if the drive has answered, or never will."""
         return self._answered or bool(self.gone)
 
     def _told(self, completion: Completion) -> None:
@@ -245,7 +245,7 @@ class HostEnd:
 
     @property
     def holds(self) -> bool:
-        """Packets must wait in the device for a drive."""
+        """True if packets must wait in the device until a drive accepts more."""
         return any(port.blocks_others for port in self.ports.values())
 
     def take(self) -> None:

@@ -67,7 +67,7 @@ class DecodeCounts(NamedTuple):
     words: int = 0
     """Code words that were decoded: those with a wrong bit."""
     soft_words: int = 0
-    """Those of them that were decoded with soft decision."""
+    """Number of words that were decoded with soft decision."""
     wrong_bits: int = 0
     """Wrong bits that the decoded words were read with, check bits included."""
     failed_words: int = 0

@@ -27,10 +27,10 @@ class Running(Protocol):
 
     @property
     def error(self) -> Exception | None:
-        """Why it has ended early; None: it has not."""
+        """Error that has ended the plan early; None: none has."""
 
     def stop(self, error: Exception) -> None:
-        """End it early, for the reason ``error``, with what it has begun."""
+        """End the plan early with ``error``, together with the operations that it has begun."""
 
 
 def error_to(future: Future[Any]) -> Callable[[Future[Any]], None]:

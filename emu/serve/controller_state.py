@@ -124,8 +124,8 @@ def _marks(document: dict[str, Any], capacity: int) -> list[tuple[int, int]]:
 
 
 def of_version_1(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document of version 1, which keeps of all counts the time alone, as one of version
-    2."""
+    """Convert a document of version 1 to version 2. Of all counters, version 1 has only the
+    power-on time."""
     past = dict(document["past"])
     before = {"power_on_ps": past.pop("power_on_ps")}
     ran = {"power_on_ps": document["now_ps"]}

@@ -103,7 +103,7 @@ number of requests that are refused, bytes that the write at the position lacks,
 the number of requests of each known kind.
 """
 NUMBERS = KINDS + 8
-"""Number of them."""
+"""Number of values that the parser returns."""
 
 
 @njit

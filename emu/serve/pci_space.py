@@ -104,5 +104,5 @@ class PciSpace:
 
     @property
     def may_use_memory(self) -> bool:
-        """The host allows the function to read and write its memory (bus master)."""
+        """True if the host allows the function to read and write its memory (bus master)."""
         return bool(self.data[COMMAND] & BUS_MASTER)

@@ -337,7 +337,7 @@ class PcieFunction:
 
     @property
     def has_shadow(self) -> bool:
-        """The host keeps doorbells in memory."""
+        """True if the host keeps doorbells in memory."""
         return self._shadow is not None
 
     def look_late(self) -> None:

@@ -117,7 +117,7 @@ class Case:
 
     @property
     def narrower(self) -> bool:
-        """Whether AVX2 is a contender too: for 8-bit states, on a processor with AVX-512."""
+        """True if AVX2 is a contender, too: for 8-bit states, on a processor with AVX-512."""
         return bool(FORMATS[self.format].codes) and isas()[-1:] == ("avx512",)
 
     def names(self) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class Flight:
 
     @property
     def empty(self) -> bool:
-        """No command is under way, except those taken for lost."""
+        """True if no command is in flight, except those that were given up as lost."""
         return not self._under_way and not self._active
 
     # --- issue
