@@ -121,6 +121,37 @@ def test_a_named_path_exists(name):
     assert (generate.ROOT / name).exists()
 
 
+def named_in_files(text: str) -> list[tuple[str, str]]:
+    """(name, file) of "`name` in `file.py`", of several names, and of rows of tables that have a
+    column of files and one of functions."""
+    file = r"`((?:emu|kernels|traces|csrc|tests)/[\w/]+\.py)`"
+    pairs = [
+        (name, place)
+        for names, place in re.findall(rf"((?:`\w+`(?:, | and )?)+)\s+(?:of|in)\s+{file}", text)
+        for name in re.findall(r"\w+", names.replace(" and ", ","))
+    ]
+    rows = re.findall(r"^\|[^|]+\| (`emu/[^|]*\.py`[^|]*)\|([^|]+)\|", text, re.MULTILINE)
+    for files, functions in rows:
+        places = re.findall(file, files)
+        pairs += [(name, " ".join(places)) for name in re.findall(r"`(\w+)`", functions)]
+    return pairs
+
+
+def is_defined(name: str, places: str) -> bool:
+    """Whether one of the files defines a function, class, variable or field of this name."""
+    defined = rf"(?:def|class) {name}\b|^\s*(?:\w+, )*{name}(?:, \w+)*(?::[^=\n]+)?(?: = |=|$)"
+    texts = [(generate.ROOT / place).read_text("utf-8") for place in places.split()]
+    return any(re.search(defined, text, re.MULTILINE) for text in texts)
+
+
+def test_a_name_is_in_the_file_that_the_page_names():
+    pairs = named_in_files(TEXT)
+    assert len(pairs) > 40
+    assert [pair for pair in pairs if not is_defined(*pair)] == []
+    (pair,) = named_in_files("put it into `PATHS` in `emu/analysis/compare.py`:")  # it imports it
+    assert not is_defined(*pair)
+
+
 def test_the_figures_are_there():
     for page, text in TEXTS.items():
         for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text):
