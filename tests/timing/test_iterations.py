@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ondie.emu.config.config import load_preset
-from ondie.emu.nand import codec, ecc
+from ondie.emu.engine.core.rng import below
+from ondie.emu.nand import codec, ecc, soft_reads
 from ondie.emu.nvme import command as queues
 from ondie.kernels import ldpc
 from tests.faults.test_media_errors import MODEL, counter, read, write
@@ -135,6 +136,21 @@ def test_the_table_is_what_the_decoder_makes(counts):
         assert abs(np.mean(drawn) - made.mean()) < chance + 0.1 * step, wrong
     assert table[ecc.POINTS - 1].min() == ldpc.ITERATIONS and table[0].max() < 3
     assert len(table) == 2 * ecc.POINTS and not table[ecc.POINTS :].any()
+
+
+def test_a_word_draws_one_of_the_samples_of_its_point():
+    """By numbers of its sequence past those of wrong bits and of soft decision."""
+    cfg = small.config(**MODEL, ecc__code="ldpc", flash__spare="69 B")
+    code, table = ecc.code(cfg)[0], codec.effort(cfg)
+    point = int(np.argmax([len(set(row)) for row in table[: ecc.POINTS].tolist()]))
+    wrong = 1 + point * int(code["step"])
+    keys = [np.uint64(key) for key in range(1000)]
+    drawn = [int(ecc.word_iterations(code, table, key, wrong, 0)) for key in keys]
+    row = table[point].tolist()
+    assert set(drawn) == set(row) and len(set(row)) > 3
+    assert drawn == [row[below(key, ecc.CHANCE + 1, ecc.SAMPLES)] for key in keys]
+    assert ecc.CHANCE > soft_reads.UNSURE + (1 << 20) > 1 << 49
+    assert abs(np.mean(drawn) - np.mean(row)) < 5 * np.std(row) / 1000**0.5
 
 
 def test_a_word_without_a_wrong_bit_has_none():
