@@ -6,6 +6,7 @@ of a pattern. Loop indices i, j, k of `for` statements and comprehensions do not
 
 import ast
 import functools
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,16 @@ def letters(nodes: list[ast.AST], symbols: str = "") -> tuple[int, int]:
 def nodes_of(text: str) -> list[ast.AST]:
     """All nodes of the syntax tree of a module, which several tests look through."""
     return list(ast.walk(ast.parse(text)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def uncollected() -> Iterator[None]:
+    """The trees of all modules live to the end of this file: the garbage collector would visit
+    them again and again, for half the time that it takes to make them."""
+    gc.disable()
+    yield
+    gc.enable()
+    nodes_of.cache_clear()
 
 
 @pytest.fixture(scope="module")
