@@ -93,10 +93,7 @@ def divide(tables, word):
 
 @njit
 def copy_into(target, source):
-    """Copy ``source`` to the first elements of ``target``.
-
-    An assignment to a slice takes 2 s to compile, most of it for the message of its error.
-    """
+    """Copy ``source`` to the first elements of ``target``; a slice would take 2 s to compile."""
     for i in range(source.size):
         target[i] = source[i]
 
@@ -483,10 +480,8 @@ def get(
     m: degree of the field; a word has at most 2^m - 1 bits. crc: whether words contain the CRC-32C
     of their data. backend, isa: as of `kernels.get`. Raises KernelError.
     """
-    m, t, data_bytes = (
-        whole(f"bch: {name}", value)
-        for name, value in (("m", m), ("t", t), ("data_bytes", data_bytes))
-    )
+    given = {"m": m, "t": t, "data_bytes": data_bytes}
+    m, t, data_bytes = (whole(f"bch: {name}", value) for name, value in given.items())
     if type(crc) is not bool:
         raise KernelError(f"bch: crc = {crc!r}; must be True or False")
     return Bch(Code(m, t, data_bytes, crc), backend, isa)
