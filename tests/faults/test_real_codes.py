@@ -148,7 +148,10 @@ def test_readings_go_on_when_the_decoder_fails_below_the_limit(rng, retries):
     assert soft > 0
     assert found.hard_failures == retried + soft
     assert now["soft_read_pages"] == 2 * soft
-    assert retried > retries * soft if retries else retried == 0  # some are corrected by a retry
+    if retries:  # each asks about its own wrong bits: a retry corrects a third of the pages
+        assert soft < 0.55 * now["retried_pages"] and retried > retries * soft
+    else:
+        assert retried == 0 and soft == now["retried_pages"]
     assert now["array_reads"] == now["read_pages"] + retried + 2 * soft
     assert now["ecc_decoded_pages"] == now["read_pages"] + retried + soft
     assert found.failed_pages == now["media_errors"] == (status != 0).sum() < soft
