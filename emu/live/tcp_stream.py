@@ -25,7 +25,7 @@ from ondie.emu.live.gso import ones_sum
 
 IP = struct.Struct(">BBHHHBBH4s4s")
 PROTOCOL = 253
-"""For experiments (RFC 3692)."""
+"""IP protocol number that RFC 3692 assigns to experiments."""
 HEAD = struct.Struct(">IIBBH")
 """Number of the stream, of the message, kind, whether its sender has opened the stream, port."""
 WINDOW = 256 << 10
@@ -37,7 +37,7 @@ LEAST_NS = 1
 
 
 class Kind(IntEnum):
-    """What a message says. CREDIT has the bytes in its data, 4 bytes big-endian. GONE is of all
+    """Kinds of messages. CREDIT has the bytes in its data, 4 bytes big-endian. GONE is of all
     streams of the end that it names as its source, and no message of that end. ARRIVED is of all
     streams between two ends: bytes of data that have crossed the tunnels, as in CREDIT."""
 
