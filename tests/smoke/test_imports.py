@@ -72,6 +72,10 @@ BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
 """Where nodes have statements. Imports are statements: no expression is looked through."""
 
 
+TYPING, NAMES = "TYPE_CHECKING", ("id", "attr")
+"""The condition of imports for annotations only, as a name or as an attribute of `typing`."""
+
+
 @functools.cache
 def imports(name: str, path: Path) -> list[tuple[str, bool]]:
     """(what is imported, whether when the module is loaded), ours without the leading `ondie.`."""
@@ -84,7 +88,7 @@ def imports(name: str, path: Path) -> list[tuple[str, bool]]:
     while todo:
         node, loaded = todo.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
-            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            isinstance(node, ast.If) and TYPING in (getattr(node.test, x, "") for x in NAMES)
         ):
             loaded = False
         todo += [(below, loaded) for block in BLOCKS for below in getattr(node, block, ())]
