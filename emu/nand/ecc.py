@@ -76,7 +76,7 @@ CODE = record_type(
 NEVER_LOG = -60 * math.log(2)
 USUAL = 1e-3
 """Share of code words that fail at the raw bit error rate that is stated as the limit of a code."""
-POINTS, SAMPLES = 33, 64
+POINTS, SAMPLES = 33, 256
 """Numbers of wrong bits in the table of iterations of LDPC, and samples for each."""
 BEYOND = 1.5
 """The last number of wrong bits in the table, in limits of the code; no word is corrected there."""

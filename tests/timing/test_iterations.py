@@ -144,13 +144,13 @@ def test_a_word_draws_one_of_the_samples_of_its_point():
     code, table = ecc.code(cfg)[0], codec.effort(cfg)
     point = int(np.argmax([len(set(row)) for row in table[: ecc.POINTS].tolist()]))
     wrong = 1 + point * int(code["step"])
-    keys = [np.uint64(key) for key in range(1000)]
+    keys = [np.uint64(key) for key in range(4000)]
     drawn = [int(ecc.word_iterations(code, table, key, wrong, 0)) for key in keys]
     row = table[point].tolist()
     assert set(drawn) == set(row) and len(set(row)) > 3
     assert drawn == [row[below(key, ecc.CHANCE + 1, ecc.SAMPLES)] for key in keys]
     assert ecc.CHANCE > soft_reads.UNSURE + (1 << 20) > 1 << 49
-    assert abs(np.mean(drawn) - np.mean(row)) < 5 * np.std(row) / 1000**0.5
+    assert abs(np.mean(drawn) - np.mean(row)) < 5 * np.std(row) / 4000**0.5
 
 
 def test_a_word_without_a_wrong_bit_has_none():
