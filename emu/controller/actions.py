@@ -42,7 +42,7 @@ class Do(Enum):
     """Erase every block of the drive, caches included; then call Controller.sanitized. The reply is
     posted at once."""
     REGISTER_HOST = "register host"
-    """The host gave its identifier (``host``)."""
+    """Register the identifier that the host has set (``host``)."""
 
 
 class Action(NamedTuple):

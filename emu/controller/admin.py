@@ -88,7 +88,7 @@ class Controller:
         """Namespaces that the last command has changed."""
 
     def disabled(self) -> list[Action]:
-        """The action RESET is done: forget queues, requests and values that are not saved, and
+        """Complete the action RESET: forget queues, requests and values that are not saved, and
         reset the registers. Return the actions of a host that has enabled the controller again
         meanwhile."""
         self._forget()
@@ -112,8 +112,8 @@ class Controller:
     # --- commands
 
     def execute(self, entry: bytes, data: bytes = b"") -> Reply:
-        """Execute an admin command. ``entry``: submission queue entry, bytes[64]. ``data``: what
-        :func:`transfer_of` says that the host sends."""
+        """Execute an admin command. ``entry``: submission queue entry, bytes[64]. ``data``: data
+        that the host sends, of the size that :func:`transfer_of` returns."""
         sqe = Sqe.unpack(entry)
         self.changed = ()
         try:
@@ -197,7 +197,7 @@ class Controller:
         return event not in enabling or bool(bits & enabling[event])
 
     def sanitized(self, success: bool) -> tuple[Cqe, ...]:
-        """The action SANITIZE has ended; return the completions that follow."""
+        """Record the end of the action SANITIZE; return the completions that follow."""
         self.shared.sanitize = namespace_commands.ended(self.shared.sanitize, success)
         return self.notify(Event.SANITIZE_COMPLETED)
 

@@ -19,7 +19,7 @@ MEMORY_PAGE_BYTES = 4096
 MOST_MEMORY_PAGE_BYTES = 65536
 """CAP.MPSMAX: the largest memory page that a host may choose, bytes."""
 MOST_QUEUES = 256
-"""Largest number of I/O queue pairs, as of a drive (drive.py)."""
+"""Largest number of I/O queue pairs, equal to that in drive.py."""
 _OWN = uuid.uuid5(uuid.NAMESPACE_URL, "urn:ondie:nvme")
 """Name space of the UUIDs of subsystems and namespaces."""
 

@@ -50,20 +50,20 @@ class Selected(IntEnum):
 
 
 class Done(NamedTuple):
-    """The command has ended."""
+    """Task of a command that has already ended."""
 
     dw0: int = 0
 
 
 class Transfer(NamedTuple):
-    """Bytes between host and device memory."""
+    """Transfer of bytes between host and device memory."""
 
     range: Range
     to_host: bool
 
 
 class Copy(NamedTuple):
-    """Bytes of a namespace into device memory."""
+    """Copy of bytes of a namespace into device memory."""
 
     first: int
     """First byte on the drive."""

@@ -32,11 +32,12 @@ class Memory:
     """Memory that a host has allocated."""
 
     data: np.ndarray
-    """uint8[n]"""
+    """Content, uint8[n]."""
     users: int = 0
-    """Commands that are running and use it: it cannot be freed."""
+    """Number of running commands that use the memory, which cannot be freed meanwhile."""
     programs: int = 0
-    """Those among them that execute a program: it cannot be written."""
+    """Number of running commands that execute a program on the memory, which cannot be written
+    then."""
 
 
 class Range(NamedTuple):

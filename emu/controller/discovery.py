@@ -152,7 +152,7 @@ class DiscoveryController:
         self.features = Features(capabilities, Namespaces(capabilities))
 
     def disabled(self) -> list[Action]:
-        """The action RESET is done; return the actions of a host that has enabled the controller
+        """Complete the action RESET; return the actions of a host that has enabled the controller
         again meanwhile."""
         self.features.reset()
         return self.registers.disabled()

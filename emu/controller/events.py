@@ -37,7 +37,7 @@ class Event(Enum):
     """A host wrote a doorbell of a queue that does not exist."""
     INVALID_DOORBELL_VALUE = Kind(0, 0x01, 0x01)
     PERSISTENT_INTERNAL_ERROR = Kind(0, 0x03, 0x01)
-    """The drive is offline."""
+    """Persistent Internal Error: the drive has gone offline."""
     RELIABILITY = Kind(1, 0x00, 0x02)
     TEMPERATURE = Kind(1, 0x01, 0x02)
     SPARE = Kind(1, 0x02, 0x02)
@@ -90,8 +90,8 @@ class Events:
         return self._complete()
 
     def clear(self, log_page: int) -> list[Cqe]:
-        """The host has read a log page without Retain Asynchronous Event: types that it describes
-        are reported again. Return the completions that follow."""
+        """Unmask the event types of a log page that the host has read without Retain Asynchronous
+        Event; return the completions that follow."""
         self.masked -= {event.value.kind for event in Event if event.value.log_page == log_page}
         if log_page == Event.NAMESPACE_ATTRIBUTE.value.log_page:
             self.changed.clear()

@@ -80,8 +80,8 @@ _PROPERTY = struct.Struct("<40xB3xIQ8x")
 
 
 class ConnectRefused(Exception):
-    """A Connect ends with ``code``. ``dword``: dword 0 of its completion, which says which byte of
-    the entry or of the data is wrong."""
+    """Error: a Connect command ends with ``code``. ``dword``: dword 0 of its completion, which says
+    which byte of the entry or of the data is wrong."""
 
     def __init__(self, code: FabricsCode | Code, dword: int = 0) -> None:
         super().__init__(f"status 0x{code:03x}, {code.name.lower().replace('_', ' ')}")
@@ -202,7 +202,7 @@ class Association:
     @property
     def keep_alive_ms(self) -> int:
         """Time without a Keep Alive after which the association ends; 0: never. A discovery
-        controller that was given none has a fixed one."""
+        controller for which Connect has set no time has a fixed one."""
         found = self.controller.features.value(KEEP_ALIVE)
         return DISCOVERY_KEEP_ALIVE_MS if self.discovery and not found else found
 
@@ -289,7 +289,7 @@ class Subsystem:
         return found
 
     def disconnect(self, association: Association, qid: int) -> None:
-        """The connection of a queue has ended; with queue 0, the association."""
+        """Remove a queue whose connection has ended; with queue 0, end the association."""
         association.queues.discard(qid)
         if isinstance(association.controller, Controller):
             association.controller.queues.submission.pop(qid, None)

@@ -34,10 +34,11 @@ NAMESPACE_NOTICES = 1 << 8
 SMART_WARNINGS = 0xFF
 NEVER_UNDER = 0
 KEEP_ALIVE_UNIT_MS = 100
-"""Keep Alive Support times 100 ms: timeouts are rounded up to this."""
+"""Unit of Keep Alive timeouts, which are rounded up to a multiple: Keep Alive Support times 100
+ms."""
 
 Setting = tuple[int, int]
-"""(feature identifier, what it belongs to: 0, a namespace, an interrupt vector, OVER or UNDER)."""
+"""(feature identifier, its scope: 0, a namespace, an interrupt vector, OVER or UNDER)."""
 
 
 class Feature(NamedTuple):

@@ -58,8 +58,8 @@ class Ran(NamedTuple):
 
 
 def ran_of(counts: np.ndarray, page_bytes: int, now_ps: int, busy_ps: int = 0) -> Ran:
-    """Return what ``counts``, int64[len(COUNTERS)], say. ``page_bytes``: bytes of a page of the
-    mapping table. ``now_ps``: time since the start."""
+    """Return the counters ``counts``, int64[len(COUNTERS)], in the terms of the health logs.
+    ``page_bytes``: bytes of a page of the mapping table. ``now_ps``: time since the start."""
     found = dict(zip(COUNTERS, counts.tolist(), strict=True))
     return Ran(
         power_on_ps=int(now_ps),
@@ -88,12 +88,14 @@ class Past(NamedTuple):
     """Counts of the starts before this one."""
 
     def restarted(self, notified: bool, saved: bool, ran: Ran) -> Past:
-        """Return the past of the next start. ``notified``: the host had announced the end of power.
-        ``saved``: power-loss protection began to save data. ``ran``: counts of this start."""
+        """Return the health data that this start passes on to the next one. ``notified``: the host
+        had announced the end of power. ``saved``: power-loss protection began to save data.
+        ``ran``: counts of this start."""
         return self.after(1, int(not notified), int(saved), ran)
 
     def after(self, starts: int, unsafe: int, saves: int, ran: Ran) -> Past:
-        """Return the past with more starts, unsafe shutdowns, saves and counts."""
+        """Return the health data with the given starts, unsafe shutdowns, saves and counts
+        added."""
         return Past(
             self.power_cycles + starts,
             self.unsafe_shutdowns + unsafe,

@@ -27,7 +27,7 @@ class NamespaceFacts(NamedTuple):
     """Logical blocks of mapped mapping units; at most NCAP."""
 
     def per(self, size: int) -> int:
-        """Return ``size`` bytes as logical blocks, 0's based, at most what 16 bits hold."""
+        """Return the number of logical blocks of ``size`` bytes, 0's based, at most FFFFh."""
         return min(size // self.namespace.block_bytes, 1 << 16) - 1
 
 

@@ -101,7 +101,7 @@ def decode(sqe: Sqe, controller: Controller, data: bytes = b"") -> IoPlan:
 
 
 class NamespaceRead(NamedTuple):
-    """Read of a namespace that has no place among the bytes of the drive."""
+    """Read of a namespace whose bytes are not part of the address space of the drive."""
 
     first: int
     """First byte of the namespace."""
@@ -111,8 +111,8 @@ class NamespaceRead(NamedTuple):
 def namespace_read(
     sqe: Sqe, namespace: Namespace, controller: Controller, given: int
 ) -> NamespaceRead:
-    """Return what Read, Compare or Verify reads of ``namespace``. ``given``: bytes that the host
-    has sent. Raises Refused."""
+    """Return the range of ``namespace`` that Read, Compare or Verify reads. ``given``: bytes that
+    the host has sent. Raises Refused."""
     count = (sqe.cdw12 & 0xFFFF) + 1
     size, slba = count * namespace.block_bytes, sqe.cdw10 | sqe.cdw11 << 32
     if sqe.flags & FUSED:

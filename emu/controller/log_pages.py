@@ -94,7 +94,7 @@ class LogFacts(NamedTuple):
 
     capabilities: Capabilities
     health: HealthFacts | None
-    """None: the page is none of WITH_HEALTH."""
+    """Values for the pages of WITH_HEALTH; None for other pages."""
     errors: ErrorLog
     changed: list[int]
     """Namespaces that have changed."""

@@ -26,7 +26,7 @@ NO_ERASE, USER_DATA_ERASE, CRYPTOGRAPHIC_ERASE = range(3)
 EXIT_FAILURE, BLOCK_ERASE = 1, 2
 """Sanitize actions (field SANACT of the command Sanitize)."""
 UNRESTRICTED_EXIT = 1 << 3
-"""AUSE: the failure of the operation may be left without another one that succeeds."""
+"""AUSE: the host may leave the failure state of a sanitize operation without a successful one."""
 NO_DEALLOCATE = 1 << 9
 MOST_CONTROLLERS = 2047
 
@@ -133,9 +133,9 @@ def format_nvm(sqe: Sqe, namespaces: Namespaces) -> tuple[list[Action], list[int
 def sanitize(
     sqe: Sqe, state: SanitizeState, namespaces: Namespaces
 ) -> tuple[SanitizeState, list[Action]]:
-    """Start a sanitize operation, or leave the failure of the last one; return the new state and
-    the actions. After the failure of a restricted operation (AUSE is 0), only another restricted
-    one is allowed. Raises Refused, also if any namespace is write-protected."""
+    """Start a sanitize operation, or leave the failure state of the last one; return the new state
+    and the actions. After the failure of a restricted operation (AUSE is 0), only another
+    restricted one is allowed. Raises Refused, also if any namespace is write-protected."""
     action = sqe.cdw10 & 0b111
     if action == EXIT_FAILURE:
         if state.status == FAILED and not state.dword & UNRESTRICTED_EXIT:

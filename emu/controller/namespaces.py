@@ -37,7 +37,7 @@ class Namespace:
     uuid: uuid.UUID
     attached: bool = False
     write_protected: bool = False
-    """Writes of the host end with Namespace is Write Protected."""
+    """True if writes of the host end with Namespace is Write Protected."""
     states: bool = False
     """True if the namespace holds weights and optimizer states, which have separate addresses, and
     accepts computation commands."""
@@ -50,7 +50,7 @@ class Namespaces:
     capabilities: Capabilities
     by_nsid: dict[int, Namespace] = field(default_factory=dict)
     created: int = 0
-    """Namespaces created so far; part of the UUID, so that none returns."""
+    """Namespaces created so far; part of the UUID, so that no UUID is used twice."""
 
     def create(self, blocks: int, block_format: int = 0) -> Namespace:
         """Create a namespace, not attached. Raises Refused without room or identifier."""

@@ -52,9 +52,9 @@ class Program(NamedTuple):
     fixed_instructions: int
     """Instructions per execution, independent of the elements."""
     read_bytes: int
-    """Read from DRAM for each element."""
+    """Bytes read from DRAM per element."""
     written_bytes: int
-    """Written to DRAM for each element."""
+    """Bytes written to DRAM per element."""
 
 
 def parse(data: bytes) -> Program:

@@ -302,13 +302,14 @@ class Registers:
     # --- what the transport reports
 
     def enabled(self) -> None:
-        """The admin queues are mapped: CSTS.RDY = 1."""
+        """Set CSTS.RDY after the admin queues have been mapped."""
         if self._event(Event.ENABLED) is not None:
             self.ready = READY
 
     def disabled(self) -> list[Action]:
-        """No command touches host memory any more: reset all but AQA, ASQ and ACQ; CSTS.RDY = 0.
-        Return the actions of a host that has enabled the controller again meanwhile."""
+        """Clear CSTS.RDY, and reset all registers but AQA, ASQ and ACQ: no command touches host
+        memory any more. Return the actions of a host that has enabled the controller again
+        meanwhile."""
         if self._event(Event.STOPPED) is None:
             return []
         self.ready = self.interrupt_mask = 0
@@ -321,7 +322,7 @@ class Registers:
         return self._enable()
 
     def shut_down(self) -> None:
-        """The shutdown is complete: CSTS.SHST = 10b."""
+        """Set CSTS.SHST to 10b: the shutdown is complete."""
         if self.shutdown == PROCESSING:
             self.shutdown = COMPLETE
 
@@ -330,7 +331,7 @@ class Registers:
         self._event(Event.FAILURE)
 
     def subsystem_reset(self) -> None:
-        """The subsystem was reset: all registers have their reset values, CSTS.NSSRO = 1."""
+        """Reset all registers and set CSTS.NSSRO: the subsystem was reset."""
         self.state = State.DISABLED
         self.ready = self.interrupt_mask = self.cc = self.shutdown = 0
         self.aqa = self.asq = self.acq = 0

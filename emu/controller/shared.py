@@ -35,13 +35,14 @@ class Shared:
     uncorrectable: Uncorrectable = field(default_factory=Uncorrectable)
     sanitize: SanitizeState = field(default_factory=SanitizeState)
     written_beside: bool = False
-    """A client that is no host of a controller has written since the begin of the sanitize
+    """True if a client other than an NVMe host has written since the start of the sanitize
     operation that is in progress."""
     saved_features: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Saved values of features, by (feature, what it belongs to)."""
+    """Saved values of features, by (feature identifier, scope)."""
     tunnel: TunnelCommands | None = None
     """The drive's end of the TCP/IP tunnel; None: it has none."""
     read_commands: int = 0
-    """Counted by io_commands.finish, as the others."""
+    """Number of completed read commands; io_commands.finish increases this counter and the next
+    ones."""
     write_commands: int = 0
     unaligned: int = 0

@@ -91,8 +91,8 @@ _CODES = frozenset(map(int, Code))
 
 
 class Refused(Exception):
-    """A command ends with a status. ``where``: byte | bit << 8 of the entry that is wrong, as in
-    the field Parameter Error Location of the Error Information log page."""
+    """Error: a command ends with a status. ``where``: byte | bit << 8 of the entry that is wrong,
+    as in the field Parameter Error Location of the Error Information log page."""
 
     def __init__(self, code: Code, byte: int = 0, bit: int = 0) -> None:
         super().__init__(f"status 0x{code:03x}, {code.name.lower().replace('_', ' ')}")

@@ -45,7 +45,7 @@ class User(Protocol):
 
 
 class Ended(NamedTuple):
-    """Command of a controller that has ended."""
+    """Command whose completion a controller must post."""
 
     controller: User
     cqe: Cqe
@@ -137,7 +137,7 @@ class TunnelCommands:
         return found
 
     def forget(self, controller: User) -> None:
-        """The controller is reset, or has gone: its commands are not completed."""
+        """Drop the commands of a controller that is reset or has gone: they are not completed."""
         self._ended = [each for each in self._ended if each.controller is not controller]
         if self.owner is controller:
             self._issued.clear()

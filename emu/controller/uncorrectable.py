@@ -33,7 +33,7 @@ class Uncorrectable:
         self.ranges[begin:end] = [(low, high)]
 
     def clear(self, first: int, size: int) -> None:
-        """Take the marks of ``size`` bytes away: they were written or deallocated."""
+        """Remove the marks of ``size`` bytes that were written or deallocated."""
         begin = bisect_right(self.ranges, first, key=lambda each: each[1])
         end = bisect_left(self.ranges, first + size, key=lambda each: each[0])
         left = []

@@ -29,7 +29,7 @@ from ondie.emu.units import InputError
 
 PAGE = 4096
 ENTRIES = 64
-"""Entries of either queue; one identifier less can be used."""
+"""Entries of the submission and of the completion queue; one command less can be in flight."""
 CIDS = ENTRIES - 1
 STATUS_CID = CIDS - 1
 """Command identifier that is reserved for reading the status of the tunnel; the relay does not use

@@ -42,8 +42,8 @@ class Capture:
 
     def add(self, packet: Data, lead: int) -> None:
         """Add a packet, which has ``lead`` bytes in front (gso.py), at the time of this call. If
-        the file takes no more, say so once where this process prints errors; it then ends with its
-        last whole packet."""
+        the packet cannot be written, print an error once; the file then ends with its last whole
+        packet."""
         seconds, ns = divmod(time.time_ns(), 10**9)
         with self._lock:
             for each in () if self._full else carried(packet, lead, 0):

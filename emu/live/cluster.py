@@ -36,19 +36,21 @@ from ondie.emu.serve.address import Address, Listener
 from ondie.emu.units import InputError
 
 END_S = 10.0
-"""Five times the time in which a process must end."""
+"""Time in which all processes of a cluster must end, s; a single process has a fifth of it."""
 MOST_FAILURES = 3
-"""Relays in a row that fail before they have lived for LIVED_S; after them, the cluster ends."""
+"""Number of consecutive relays that fail within LIVED_S after which the cluster ends."""
 LIVED_S, PAUSE_S = 1.0, 0.25
 """Time after which a relay counts as started; time before another try, twice as long each time."""
 KILLS = (0, -signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes of a relay that somebody has ended, which is no failure."""
+"""Exit codes of a relay that do not count as a failure: its end was requested, or a signal ended
+it."""
 PROBE_S = 1.0
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Ending:
-    """Whether a cluster shall end; :meth:`set` may be a handler of signals. Readable if so."""
+    """Request to end a cluster, as a descriptor that becomes readable; :meth:`set` may be a signal
+    handler."""
 
     def __init__(self) -> None:
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -63,7 +65,8 @@ class Ending:
             os.eventfd_write(self._event, 1)
 
     def wait(self, seconds: float = 0.0) -> bool:
-        """Wait until the cluster shall end, at most ``seconds``; return True if it shall."""
+        """Wait for the request to end the cluster, at most ``seconds``; return True if there is
+        one."""
         poll = select.poll()
         poll.register(self._event, select.POLLIN)
         return bool(poll.poll(1000 * seconds))
@@ -301,7 +304,8 @@ class Cluster:
         return status
 
     def run(self) -> None:
-        """Let packets pass until the cluster shall end; start a relay that has ended again."""
+        """Let packets pass until the end of the cluster is requested; restart a relay that has
+        ended."""
         failures, refused = 0, ""
         while self._wait():
             relay, opened = self._relay, self._opened
@@ -334,7 +338,7 @@ def _connect(feed: socket.socket) -> socket.socket:
 
 
 def say(text: str) -> None:
-    """Print a line where this process prints errors."""
+    """Print a line to standard error."""
     os.write(2, f"{text}\n".encode())
 
 

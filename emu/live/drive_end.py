@@ -32,14 +32,15 @@ from ondie.emu.serve.tunnel import DriveTunnel
 from ondie.emu.serve.vfio_user import Session
 
 MOST_WAITING = 4 << 20
-"""Bytes that wait for the host at most; after that, packets wait in the device."""
+"""Largest number of bytes that wait for the host; further packets wait in the device."""
 WAIT_S = 0.0005
 """Interval at which the thread checks whether the host has received, seconds."""
 POLL_MS = 200
 
 
 class DriveEnd:
-    """The network device of a drive, between which and ``tunnel`` packets pass."""
+    """End of ``tunnel`` at a drive: passes packets between it and the network device of the
+    drive."""
 
     def __init__(self, device: Device, limits: Format, cost: TunnelCost | None,
                  capture: Capture | None = None) -> None:  # fmt: skip

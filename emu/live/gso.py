@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from ondie.emu.nvme.tunnel.framing import OFFLOAD_HEADER, Data, is_ip
 
 HEADER = struct.Struct("<BBHHHH")
-"""Flags, kind of segments, bytes of all headers, of a segment's data, start of what is summed up,
-and place of the checksum from there."""
+"""Offload header: flags, kind of segments, bytes of all headers, bytes of a segment's data, first
+byte of the checksummed part, and offset of the checksum from there."""
 assert HEADER.size == OFFLOAD_HEADER
 NEEDS_CHECKSUM = 1
 TCP_IPV4, TCP_IPV6, ECN = 1, 4, 0x80
@@ -26,12 +26,12 @@ NO_OFFLOADS = bytes(OFFLOAD_HEADER)
 FIN, PSH, CWR = 0x01, 0x08, 0x80
 LEAST_TCP = 20
 SEQUENCE, TCP_SIZE, TCP_FLAGS, TCP_CHECKSUM = 4, 12, 13, 16
-"""Places in the header of TCP."""
+"""Offsets of fields in the TCP header."""
 
 
 def carried(packet: Data, lead: int, wanted: int) -> Sequence[Data]:
-    """Return ``packet``, which has ``lead`` bytes in front, for an end that wants ``wanted`` ones;
-    none if its header is wrong."""
+    """Return ``packet``, which has ``lead`` bytes in front, for an end that expects ``wanted``
+    bytes there; none if its header is wrong."""
     if lead == wanted:
         return (packet,)
     if wanted:
@@ -56,8 +56,8 @@ def plain(packet: Data) -> list[bytes]:
 
 
 def ones_sum(data: Data) -> int:
-    """Return the ones' complement sum of 16-bit words, from 1 to 65535; data that are all zero
-    have 65535, too, which is the other name of 0."""
+    """Return the ones' complement sum of 16-bit words, from 1 to 65535; data that are all zero have
+    65535, too, which is equivalent to 0."""
     size = len(data)
     return (int.from_bytes(data, "big") << 8 * (size & 1)) % 0xFFFF or 0xFFFF
 

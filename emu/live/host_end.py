@@ -29,11 +29,13 @@ from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Command, Completion, Sqe
 from ondie.emu.units import InputError
 
 MOST_WAITING = 4 << 20
-"""Bytes that wait for a drive at most; after that, packets wait in the device."""
+"""Largest number of bytes that wait for a drive; further packets wait in the device."""
 SILENT_S = 0.5
-"""A drive that is so long behind holds up no others: packets for it are dropped."""
+"""Time after which a drive that accepts no packets delays the others no longer, s: packets for it
+are dropped."""
 MOST_PACKETS = 64
-"""Packets that are taken from the device before the drives get their commands."""
+"""Largest number of packets that are read from the device before commands are submitted to the
+drives."""
 PS_PER_NS = 1000
 
 
@@ -70,11 +72,11 @@ class Port:
         self.pump()
 
     busy = False
-    """Another thread talks to the controller."""
+    """True while another thread uses the controller."""
 
     @property
     def gone(self) -> str:
-        """Why nothing passes any more; "": it does."""
+        """Reason why no packets can pass any more; "" if they can."""
         return self._gone
 
     @gone.setter
@@ -106,7 +108,7 @@ class Port:
 
     def send(self, packet: Data, always: bool = False) -> bool:
         """Send a packet, with ``lead`` bytes in front, to the drive; return False if it was
-        dropped. ``always``: also if as many bytes wait as may."""
+        dropped. ``always``: also if MOST_WAITING bytes wait already."""
         fits = len(packet) <= self.relay.form.longest
         full = self.full and not always
         if not fits or not self.open or full or not self.relay.send(packet):
@@ -176,8 +178,8 @@ class Port:
     # --- status
 
     def ask(self) -> None:
-        """Ask the drive for its counters: ``answered`` then becomes True, if it answers. A drive
-        that still owes an answer is not asked again: that answer counts."""
+        """Ask the drive for its counters: ``answered`` then becomes True, if it answers. While an
+        answer is outstanding, no further request is sent."""
         self._asked, self._answered = not self._asking, False
         self.pump()
 
@@ -192,7 +194,7 @@ class Port:
         self._asking, self._answered = False, True
 
     def report(self) -> dict[str, int | str]:
-        """Return what both ends have counted, as plain values."""
+        """Return the counters of both ends, as plain values."""
         counts, relay = self.counts, self.relay
         told = {name.lower(): value for name, value in self.drive_status.items()}
         found: dict[str, int | str] = {
@@ -222,7 +224,8 @@ class Port:
 
 class HostEnd:
     """The relay of a host with ``address`` (bytes[4]) and network device ``device``; None: it has
-    none, and packets to the host are dropped. ``capture``: of all packets of the device."""
+    none, and packets to the host are dropped. ``capture``: file that gets all packets of the
+    device."""
 
     def __init__(
         self, device: Device | None, address: bytes, capture: Capture | None = None
@@ -277,7 +280,7 @@ class HostEnd:
             self.ports[address].pump()
 
     def work(self, port: Port) -> None:
-        """Handle what a drive has completed."""
+        """Handle the completions of a drive."""
         touched: set[bytes] = set()
         lead = port.lead
         for packet in port.work():

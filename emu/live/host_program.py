@@ -48,7 +48,7 @@ def run(
     devs: tuple[str, ...], address: str, mtu: int, payload: int, in_flight: int, name: str,
     take_over: bool, gso: bool, stats: bool,
 ) -> None:  # fmt: skip
-    """Be a host's end until a signal. Raises InputError."""
+    """Run a host's end until a signal arrives. Raises InputError."""
     request = HostRequest.of(
         devs, address, mtu=mtu, payload=payload, in_flight=in_flight, name=name,
         take_over=take_over, gso=gso,
@@ -75,7 +75,7 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    """Parse the command line, and be a host's end; exit code 2 for bad input."""
+    """Parse the command line and run a host's end; exit code 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python3 -m ondie.emu.live.host_program")
     parser.add_argument("--dev", action="append", default=[], metavar="DEVICE=ADDRESS", help=DEV)
     parser.add_argument("--address", required=True, metavar="ADDRESS/PREFIX", help=ADDRESS)

@@ -29,23 +29,25 @@ from ondie.emu.nvme.wire import Command, Completion
 from ondie.emu.units import InputError, digits, quoted
 
 HOLD_MS = 20
-"""Time for which a drive holds a command when commands may be lost: it delays the repair."""
+"""Longest time for which a drive holds a command when commands may be lost, ms; short, because a
+loss is detected only after it."""
 LOST_MS = 50
-"""Time, in addition, after which a command is taken for lost."""
+"""Time beyond HOLD_MS after which a command counts as lost, ms."""
 MOST_DELAY_S = 0.005
 TURN_MS = 2
-"""Time after which delayed and lost commands are looked for."""
+"""Interval of the checks for delayed and lost commands, ms."""
 COPIES = range(50, STATUS_CID)
-"""Identifiers of repeated commands; the relay has those before."""
+"""Identifiers of duplicated commands; the relay uses the lower ones."""
 MOST_LOST = 0.5
-"""Largest sum of the shares: of what is left, enough must pass."""
+"""Largest sum of the probabilities, so that enough commands arrive."""
 EXAMPLE = "loss=0.01,duplicate=0.01,reorder=0.05,reset=0.0001,seed=1"
 assert STATUS_CID < CIDS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Shares of commands, and of completions, that a fault meets. Made by :meth:`of`."""
+    """Probabilities with which faults affect commands and completions; :meth:`of` makes them from
+    text."""
 
     loss: float = 0.0
     """Probability that a packet or command does not arrive."""
@@ -158,7 +160,7 @@ class _Way:
 
 class FaultyQueue:
     """An admin queue (admin_queue.AdminQueue) with faults on the way to the controller and back.
-    ``number``: of the drive."""
+    ``number``: number of the drive."""
 
     def __init__(self, queue: VfioAdminQueue, faults: Faults, number: int) -> None:
         self._queue, self._faults = queue, faults

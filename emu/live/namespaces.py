@@ -23,7 +23,8 @@ from ondie.emu.units import InputError
 PREFIX = "ondie-"
 OURS = re.compile(rf"{PREFIX}(\d+)-\d+")
 LINK = re.compile(r"ondie(\d+)")
-"""Device of the host's end, as a veth; a TUN ends with its process."""
+"""Names of the veth devices of host's ends, which must be removed; a TUN device ends with its
+process."""
 FOLDER = Path("/run/netns")
 PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 RUN_S = 20.0
@@ -74,7 +75,7 @@ def start_of(pid: int) -> int:
 
 
 def namespaces() -> list[str]:
-    """Return the names of all namespaces of this kind."""
+    """Return the names of all namespaces that clusters have made."""
     if not FOLDER.is_dir():
         return []
     return sorted(name for name in os.listdir(FOLDER) if OURS.fullmatch(name))

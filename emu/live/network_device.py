@@ -1,4 +1,4 @@
-"""Network devices whose packets a program takes and gives: TUN, and veth with a packet socket.
+"""Network devices whose packets a program reads and writes: TUN, and veth with a packet socket.
 
 Owns the descriptors and their configuration in the kernel. Does not own names, addresses and
 namespaces (namespaces.py) or what happens to packets. Source: Linux,
@@ -33,7 +33,8 @@ TUN_FILE = "/dev/net/tun"
 TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETLE = 0x400454CA, 0x400454D0, 0x400454DC
 IFF_TUN, IFF_NO_PI, IFF_VNET_HDR, IFF_MULTI_QUEUE = 0x0001, 0x1000, 0x4000, 0x0100
 TUN_OFFLOADS = 0x01 | 0x02 | 0x04 | 0x08
-"""Checksums, segments of TCP over IPv4 and over IPv6, and such with ECN."""
+"""Offloads of a TUN device: checksums, segments of TCP over IPv4 and over IPv6, and segments with
+ECN."""
 MOST_QUEUES = 16
 IFREQ = struct.Struct("16sH22x")
 MOST_READ = LONGEST + OFFLOAD_HEADER
@@ -45,7 +46,7 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFMTU = 0x8913, 0x8914, 0x8922
 SIOCSIFADDR, SIOCSIFNETMASK = 0x8916, 0x891C
 IFF_UP = 0x1
 OFFLOADS = (0x17, 0x1F, 0x2C, 0x24)
-"""Set: transmit checksums, TSO, GRO, GSO."""
+"""Requests that set the offloads of a device: transmit checksums, TSO, GRO, GSO."""
 ETHERNET_IP = 0x0800
 PACKET_IGNORE_OUTGOING = 23
 SOL_PACKET = 263
@@ -120,7 +121,7 @@ class TunDevice(Networked):
         return file
 
     def offload(self, on: bool) -> None:
-        """Let the kernel leave segments uncut and checksums open, or not. Without effect on a
+        """Let the kernel leave segments uncut and checksums incomplete, or not. Without effect on a
         device without offload header."""
         if self.lead and on != self._on:
             self._on = on
@@ -214,7 +215,7 @@ class VethDevice(Networked):
         return True
 
     def offload(self, on: bool) -> None:
-        """Without effect: it has no offloads."""
+        """Do nothing: the device has no offloads."""
 
     def close(self) -> None:
         """Close the socket; the pair stays until its namespace ends."""

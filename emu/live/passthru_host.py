@@ -25,10 +25,11 @@ from ondie.emu.nvme.tunnel.framing import LONGEST, OFFLOAD_HEADER, PS_PER_MS, Fo
 from ondie.emu.units import InputError
 
 DEFAULT_MTU, DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 1500, 64 << 10, 4, 12
-"""At most 12 in each direction: the driver takes 30 admin commands of a controller."""
+"""MTU and block in bytes, and commands in flight in each direction, by default and at most: the
+driver accepts 30 admin commands of a controller."""
 LEAST_MTU = 68
 HOLD_MS = 2000
-"""Time for which a drive holds a receive command; the program may need it to end."""
+"""Time for which a drive holds a receive command, ms; the end of the program may take this long."""
 OPEN_S, ANSWER_S, CLOSE_S = 30.0, 1.0, 5.0
 LOOK_MS, ASK_MS = 2, 20
 """Time after which the loop looks again while packets wait for a drive, or an answer is awaited."""
@@ -37,7 +38,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, kw_only=True)
 class HostRequest:
-    """A host's end that shall be. Made by :meth:`of`, which checks it."""
+    """A checked request for a host's end; :meth:`of` makes it."""
 
     drives: dict[ipaddress.IPv4Address, str]
     """Character device of the controller of each drive, by the drive's address."""
@@ -215,7 +216,7 @@ def why_not_open(port: Port, form: Format) -> str:
 
 
 def serve(request: HostRequest, ready: Callable[[PassthruHost], None]) -> dict[str, Any]:
-    """Be a host's end until SIGTERM, SIGINT or SIGHUP, or until all drives have gone; return what
+    """Run a host's end until SIGTERM, SIGINT or SIGHUP, or until all drives have gone; return what
     was counted. ``ready``: called when packets may pass. Raises InputError if it cannot start."""
     host = PassthruHost(request)
     before = {each: signal.signal(each, host.end) for each in ENDING}

@@ -42,10 +42,10 @@ ADMIN64_CMD = 0xC0504E47
 RESULT = slice(72, 80)
 STATUS_BITS = 0x7FF
 MOST_THREADS = 28
-"""Commands in the driver at most."""
+"""Largest number of commands in the driver."""
 RESET_S, PAUSE_S = 20.0, 0.02
-"""Time for which a driver may refuse commands in a row because its queue is off, and the time after
-which one is given again."""
+"""Time for which a driver may refuse consecutive commands because its queue is off, and the time
+after which a refused command is retried, s."""
 Ioctl = Callable[[int, int, bytearray, bool], int]
 """fcntl.ioctl, or its replacement in tests."""
 

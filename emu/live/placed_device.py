@@ -1,4 +1,4 @@
-"""A network device in its place: made, moved into a namespace, named, and with its address.
+"""Creation of a network device: made, moved into its namespace, named, and given its address.
 
 Owns the steps, through `ip`. Does not own the devices themselves (network_device.py) or the names
 of namespaces (namespaces.py). Source: Linux, ip-link(8), ip-address(8).
@@ -25,7 +25,8 @@ def make_device(
 ) -> Device:  # fmt: skip
     """Make the device of drive ``number``, or of the host for -1, of ``kind`` "tun" or "veth", and
     give it its address and mtu (bytes). ``space``: the namespace in which it gets the name INSIDE;
-    "": it stays in that of this process. ``offloads``, ``queues``: of a TUN. Raises InputError."""
+    "": it stays in that of this process. ``offloads``, ``queues``: options of a TUN device. Raises
+    InputError."""
     device: Device
     pid = os.getpid()
     name = device_name(number, pid)

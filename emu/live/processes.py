@@ -1,4 +1,4 @@
-"""Clusters as background processes: their start, the way to them, and their end.
+"""Clusters as background processes: their start, programs that run inside them, and their end.
 
 Owns the file that says which process a cluster is. Does not own what it does (cluster.py).
 Source: none.
@@ -34,7 +34,7 @@ def state_file(name: str) -> Path:
 
 
 def write_state(cluster: Cluster) -> None:
-    """Say which process the cluster is."""
+    """Write the state file of a cluster, which names its process."""
     state = {"pid": cluster.pid, "start": namespaces.start_of(cluster.pid),
              "own_user": cluster.way.own_user}  # fmt: skip
     state_file(cluster.request.name).write_text(json.dumps(state))
@@ -118,7 +118,7 @@ def _be_cluster(
 
 
 def status(name: str) -> dict[str, Any]:
-    """Return what a cluster reports (Relay.report). Raises InputError if none runs."""
+    """Return the report of a cluster (Relay.report). Raises InputError if none runs."""
     deadline = time.monotonic() + ANSWER_S
     while (found := _asked(name)) is None:  # the relay has ended, and the next one will answer
         if time.monotonic() > deadline:

@@ -32,7 +32,7 @@ from ondie.emu.nvme.wire import Command, Completion
 from ondie.emu.units import InputError
 
 OPEN_S, ANSWER_S = 30.0, 0.5
-"""Time in which all tunnels must be open, and a drive must say its counters."""
+"""Time in which all tunnels must be open, and a drive must report its counters, s."""
 HOLD_MS, ASK_MS = 2, 20
 """Time after which the loop looks again while packets wait for a drive, or a status is awaited."""
 

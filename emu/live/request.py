@@ -29,12 +29,12 @@ LEAST_MTU = 68
 MOST_DRIVES = 64
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 LONGEST_SHOWN = 60
-"""Characters of a wrong name that an error shows."""
+"""Largest number of characters of a wrong name that an error shows."""
 DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 64 << 10, 8, 16
 """Bytes of a block and numbers of commands in flight at the host's end, instead of those of the
 preset, which determine the pace alone."""
 GSO_PAYLOAD = 256 << 10
-"""A block holds the segments of 64 KiB that TCP has on their way to a device at a time: some."""
+"""Bytes of a block for uncut segments: room for several segments of 64 KiB."""
 DEVICES = ("auto", "tun", "veth", "relay")
 MOST_PORT = (1 << 16) - 1
 
@@ -71,7 +71,7 @@ class Request:
         """Return the request. ``subnet``: network whose first address the host gets, and the
         next ones the drives. ``mtu``, ``payload``: bytes. ``pace``: "model", "none", or a rate.
         ``gso``: packets cross as segments of TCP that are not cut; None: if nothing paces them and
-        the MTU leaves room. ``queues``: of each network device. ``inject``: faults
+        the MTU leaves room. ``queues``: number of queues of each network device. ``inject``: faults
         (inject.Faults.of). ``ports``: those that programs use, for TCP relays. Raises InputError
         that names the option."""
         check_name(name)
@@ -120,9 +120,9 @@ class Request:
         )  # fmt: skip
 
     def on(self, way: Way) -> Request:
-        """Return the request as it can be on a way: without offloads and with one queue if the
-        network devices have no others, and in a loopback network for TCP relays. Raises
-        InputError for what was asked for and is not possible."""
+        """Return the request as the kind of network ``way`` allows it: without offloads and with
+        one queue if the network devices have no others, and in a loopback network for TCP relays.
+        Raises InputError for a requested feature that is not possible."""
         if way.device == "tun":
             return self
         if self.asked or self.queues > 1:
@@ -173,8 +173,9 @@ def network_of(subnet: str, drives: int) -> ipaddress.IPv4Network:
 def cost_of(
     model: TunnelCost, pace: str, mtu: int, option: str = "--pace"
 ) -> TunnelCost | None:  # fmt: skip
-    """Return the time of commands that gives TCP the rate ``pace`` of ``option``, one of a kind for
-    each direction. The model's rate is that of a long message, whatever the size of blocks here."""
+    """Return a cost model of commands that gives TCP the rate ``pace`` of ``option`` in each
+    direction. The model's rate is that of a long message, independent of the size of blocks
+    here."""
     if pace == "none":
         return None
     if pace == "model":

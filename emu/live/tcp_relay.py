@@ -37,18 +37,18 @@ from ondie.emu.nvme.tunnel.framing import Data
 from ondie.emu.units import InputError
 
 ON_WAY = 1 << 20
-"""Bytes of all connections to one end that are on their way through the tunnels at most."""
+"""Largest number of bytes in flight through the tunnels to one end, over all connections."""
 TAKEN = ON_WAY // 4
-"""Bytes of an end after which it is told that they have arrived."""
+"""Number of bytes received from an end after which their arrival is acknowledged."""
 OPEN_S = 30.0
-"""Time in which the other end must say that a program there has accepted a connection."""
+"""Time in which the other end must confirm that a program there has accepted a connection, s."""
 BACKLOG = 128
 MOST_READ = 64 << 10
 IP_BIND_ADDRESS_NO_PORT = 24
 RESETS, ENDS = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 """SO_LINGER: a close, also that of a process that ends, resets the connection; or ends it."""
 SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Errors of accept(2) that stay until something is given back."""
+"""Errors of accept(2) that persist until a resource is released."""
 
 
 class TcpRelay:
@@ -145,8 +145,8 @@ class TcpRelay:
             self._signal()
 
     def lost(self, packet: Data) -> list[bytes]:
-        """Reset the connection of a packet that was dropped; return the packets that tell the ends
-        that are not this one. They must not be dropped for lack of room."""
+        """Reset the connection of a packet that was dropped; return the packets that inform the
+        other ends. They must not be dropped for lack of room."""
         data = bytes(packet)
         if not is_message(data):
             return []
@@ -172,13 +172,13 @@ class TcpRelay:
 
     def left(self, peer: bytes, others: Iterable[bytes]) -> list[bytes]:
         """Reset the connections with the end ``peer`` (address, bytes[4]), which has gone; return
-        the packets that let the ends ``others`` do so."""
+        the packets that let the ends ``others`` reset theirs."""
         with self._lock:
             self._leave(peer)
             return [self._packet(peer, other, 0, 0, Kind.GONE, False) for other in others]
 
     def close(self) -> None:
-        """Reset all connections, and listen no more."""
+        """Reset all connections, and close the listening sockets."""
         for stream in list(self._streams.values()):
             self._drop(stream)
         self._undo.close()
@@ -472,12 +472,12 @@ class TcpRelay:
 
 
 def new_socket() -> socket.socket:
-    """Return a socket of TCP that does not wait. Raises OSError."""
+    """Return a non-blocking TCP socket. Raises OSError."""
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
 
 
 def listen(place: ipaddress.IPv4Address, port: int) -> socket.socket:
-    """Return a socket that listens there. Raises InputError."""
+    """Return a TCP socket that listens at an address and port. Raises InputError."""
     with contextlib.ExitStack() as undo:
         try:
             sock = undo.enter_context(new_socket())

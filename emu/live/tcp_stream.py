@@ -27,13 +27,14 @@ IP = struct.Struct(">BBHHHBBH4s4s")
 PROTOCOL = 253
 """IP protocol number that RFC 3692 assigns to experiments."""
 HEAD = struct.Struct(">IIBBH")
-"""Number of the stream, of the message, kind, whether its sender has opened the stream, port."""
+"""Header of a message: number of the stream, number of the message, kind, whether its sender has
+opened the stream, port."""
 WINDOW = 256 << 10
-"""Bytes of a connection that its program has not taken, at most."""
+"""Largest number of bytes of a connection that its program has not read."""
 ITIMERSPEC = struct.Struct("4l")
-"""Seconds and nanoseconds of the interval, and of the time until the end."""
+"""struct itimerspec: seconds and nanoseconds of the interval, and of the time until the expiry."""
 LEAST_NS = 1
-"""A time of 0 would stop the timer."""
+"""Shortest time of the timer, ns: 0 would stop it."""
 
 
 class Kind(IntEnum):
@@ -69,18 +70,19 @@ class Stream:
 
     @property
     def key(self) -> tuple[bytes, int, bool]:
-        """What identifies it at this end."""
+        """Key that identifies the stream at this end: (peer, number, opener)."""
         return self.peer, self.number, self.opener
 
     def wants(self, room: bool) -> int:
-        """Return the events of epoll(7) that matter now. ``room``: bytes may cross the tunnels."""
+        """Return the events of epoll(7) to wait for now. ``room``: True if more bytes may cross the
+        tunnels."""
         reads = self.sends and not self.ended and self.credit > 0 and room
         writes = self.connecting or bool(self.waiting)
         return select.EPOLLIN * reads | select.EPOLLOUT * writes
 
 
 class Timer:
-    """A timer that does not run; leaving the context closes it. Raises OSError."""
+    """A timer, stopped at first; leaving the context closes it. Raises OSError."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -98,7 +100,7 @@ class Timer:
         return self._fd
 
     def set(self, seconds: float | None) -> None:
-        """Let the time be over ``seconds`` from now, at once if that is below 0; None: never."""
+        """Let the timer expire ``seconds`` from now, at once if that is below 0; None: never."""
         total_ns = 0 if seconds is None else max(round(seconds * 1e9), LEAST_NS)
         spec = ITIMERSPEC.pack(0, 0, *divmod(total_ns, 10**9))
         self._checked(self._libc.timerfd_settime(self._fd, 0, spec, None))

@@ -30,12 +30,12 @@ from ondie.kernels.bench.run import Row
 
 PRESET = "newport"
 CASES = (("MTU 1500", 1500, False), ("MTU 9000", 9000, False), ("MTU 9000, GSO", 9000, True))
-"""Name, MTU, and whether segments of TCP cross uncut."""
+"""Cases: name, MTU, and whether segments of TCP cross uncut."""
 WAYS = (("to the drive", HOST, DRIVE), ("to the host", DRIVE, HOST))
 TARGET_GBITS = 1.0
-"""With GSO."""
+"""Rate that a tunnel with GSO should reach, Gb/s."""
 NETWORKS = {"shuttle": "198.18.0.0/24", "tunnel": "198.18.1.0/24"}
-"""In the range for benchmarks of RFC 2544."""
+"""Networks of the two systems, in the range that RFC 2544 reserves for benchmarks."""
 SECONDS, QUICK_S, ROUNDS = 3.0, 0.5, 3
 RUN_S = 120.0
 """Time in which a transfer must have ended."""
@@ -75,14 +75,14 @@ class Series:
     host: list[float] = field(default_factory=list)
     """CPU time of the host's relay, or of the shuttle."""
     both: list[float] = field(default_factory=list)
-    """With the drive."""
+    """CPU time of the host's relay (or the shuttle) and of the drive together."""
 
 
 @dataclass(frozen=True)
 class System:
     """Two ends with addresses of ``network``, and the processes ``pids`` between them, first the
-    host's. ``owner``: the process that has made the namespaces, in whose own one the host's end is.
-    ``own_user``: in a user namespace."""
+    host's. ``owner``: the process that has made the namespaces; its own one has the host's end.
+    ``own_user``: True if it is in a user namespace."""
 
     network: ipaddress.IPv4Network
     owner: int
@@ -138,13 +138,14 @@ class Used(NamedTuple):
 
     pid: int
     start: int
-    """When it has started, clock ticks: another process with its number has another start."""
+    """Start time of the process, clock ticks; it differs for a later process with the same
+    number."""
     cpu: float
-    """User and system, s."""
+    """User and system time, s."""
 
     @classmethod
     def of(cls, pid: int) -> Used:
-        """Return what a process has used so far. Raises InputError if it has gone."""
+        """Return the CPU time that a process has used so far. Raises InputError if it has gone."""
         try:
             with open(f"/proc/{pid}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()
@@ -166,7 +167,8 @@ class Used(NamedTuple):
 
 
 def usable_way() -> Way:
-    """Return how TUN devices can be had here. Raises InputError if they cannot."""
+    """Return the kind of network with TUN devices on this machine. Raises InputError if there is
+    none."""
     way = way_with_networks("auto")
     namespaces.tool("ip")
     if way.device != "tun":
@@ -188,8 +190,8 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
 def measure(
     way: Way, name: str, mtu: int, gso: bool, quick: bool, progress: Callable[[str], object]
 ) -> dict[tuple[str, str], Series]:
-    """Return what each system has reached in each direction of WAYS, in turns. Raises
-    InputError."""
+    """Return the rates and CPU times of each system in each direction of WAYS, measured in turns.
+    Raises InputError."""
     networks = {key: ipaddress.IPv4Network(text) for key, text in NETWORKS.items()}
     request = Request.of(
         load_preset(PRESET), name=f"bench{os.getpid()}", drives=1, mtu=mtu, pace="none", gso=gso,

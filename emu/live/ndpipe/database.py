@@ -19,7 +19,8 @@ WAIT_S = 30.0
 
 
 class Database:
-    """The file ``path``, ``what`` it is (for errors), and ``create``: statements that make it.
+    """SQLite database in the file ``path``. ``what``: its name in errors. ``create``: statements
+    that create its tables.
 
     Raises InputError, here and later, if SQLite cannot read or write the file, such as for one that
     is no database or damaged; it stays as it is.

@@ -17,7 +17,8 @@ from ondie.emu.units import InputError, plural
 
 @dataclass(frozen=True)
 class Holdings:
-    """``versions``, ``photos``: their numbers. ``labels``: number of labels by version."""
+    """``versions``, ``photos``: numbers of versions and photos. ``labels``: number of labels by
+    version."""
 
     versions: int
     photos: int
@@ -25,7 +26,8 @@ class Holdings:
 
 
 def holdings(folder: Path) -> Holdings | None:
-    """Return what the system in ``folder`` holds; None if there is no system that can be read."""
+    """Return the content of the system in ``folder``; None if there is no system that can be
+    read."""
     try:
         labels = Labels(folder / "labels.sqlite")
         try:

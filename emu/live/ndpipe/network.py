@@ -91,8 +91,8 @@ def load_bytes(model: Any, data: np.ndarray) -> None:
 
 
 def layers(model: Any, cut: str, inputs: np.ndarray, behind: bool = False) -> np.ndarray:
-    """Return what the layers up to ``cut`` make of ``inputs`` (float32[n, ...]); with ``behind``,
-    what the frozen layers behind it make of features. float32[n, ...]."""
+    """Return the outputs of the layers up to ``cut`` for ``inputs`` (float32[n, ...]); with
+    ``behind``, those of the frozen layers behind it, for features. float32[n, ...]."""
     last = [name for name, _ in model.named_children()].index(cut) + 1
     part = model[last:-1] if behind else model[:last]
     with torch().no_grad():
@@ -194,7 +194,7 @@ def held_out(count: int, seed: int, sources: tuple[str, ...]) -> tuple[np.ndarra
 
 
 def tested(model: Any, inputs: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
-    """Return mean loss and accuracy of the model on what :func:`held_out` returns."""
+    """Return mean loss and accuracy of the model on the crops of :func:`held_out`."""
     loss, right = 0.0, 0
     with torch().no_grad():
         for at in range(0, len(wanted), TESTED):

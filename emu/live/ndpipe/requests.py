@@ -1,4 +1,4 @@
-"""Requests of the Tuner for many photos: which store handles which, and what came back.
+"""Requests of the Tuner for many photos: the store that handles each photo, and the results.
 
 Owns the distribution of photos over stores, and the other place of photos whose store is dead or
 cannot read them. Does not own frames (wire.py) or what is done with results (tuner.py). Source:
@@ -18,7 +18,7 @@ from ondie.emu.live.ndpipe.wire import Frame, Kind, Link, LinkLost
 from ondie.emu.units import InputError
 
 Take = Callable[[Frame], list[int]]
-"""Takes the results of a frame; returns their photos."""
+"""Function that processes the results of a frame and returns the photos that they belong to."""
 SILENCE_S = 120.0
 """After this number of seconds without a frame, all stores that are waited for count as dead."""
 
@@ -49,8 +49,8 @@ class Requests:
     _next: int = 0
 
     def ask(self, kind: Kind, group: int, photos: list[int], **more: Any) -> None:
-        """Ask the first live place of each photo. ``group``: number of the run; frames of several
-        groups may be open."""
+        """Send a request for each photo to its first live store. ``group``: number of the run;
+        frames of several groups may be open."""
         by_store: dict[int, list[int]] = {}
         for photo in photos:
             tried = self._tried.setdefault((group, photo), set())
@@ -73,8 +73,8 @@ class Requests:
                 self._die(store, kind, more)
 
     def collect(self, kind: Kind, group: int, take: dict[int, Take], **more: Any) -> None:
-        """Receive frames until all requests of ``group`` have ended. ``take``: by group, what to do
-        with results. ``more``: fields of requests that go to another place.
+        """Receive frames until all requests of ``group`` have ended. ``take``: function for the
+        results, by group. ``more``: fields of requests that are sent again, to another store.
 
         Raises InputError if a store refuses the request itself.
         """

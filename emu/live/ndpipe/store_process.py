@@ -64,7 +64,7 @@ def run_store(place: Place) -> None:
 
 
 def cut(error: InputError) -> str:
-    """Return the text of an error for a frame."""
+    """Return the text of an error, shortened to the room in a frame."""
     text = str(error)
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}..."
 

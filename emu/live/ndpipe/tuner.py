@@ -35,7 +35,7 @@ from ondie.emu.units import InputError, plural
 Photos = list[tuple[str, bytes]]
 """JPEG files: name and contents."""
 KEPT = 1 << 20
-"""Versions that the Tuner keeps: all of them, since they are numbered from the first one on."""
+"""Number of versions that the Tuner keeps: more than there ever are."""
 START_S = 120.0
 """Longest time until a store has connected."""
 

@@ -1,4 +1,4 @@
-"""Frames between stores and Tuner, and what is counted of them.
+"""Frames between stores and Tuner, and their counters.
 
 Owns the format of a frame, its checksum, the lengths that each kind may have, and the counts of
 bytes by kind. Does not own what the frames mean (store_process.py, tuner.py). Source: this project.
@@ -18,21 +18,22 @@ from ondie.emu.units import InputError
 
 MAGIC = b"NDPW"
 HEADER = struct.Struct("<4sHHIQI")
-"""magic, kind, 0, bytes of the fields, bytes of the body, CRC-32 of all of these and both."""
+"""Header of a frame: magic, kind, 0, bytes of the fields, bytes of the body, CRC-32 of header,
+fields and body."""
 MOST_FIELDS = 1 << 16
-"""Most bytes of the fields of a frame."""
+"""Largest size of the fields of a frame, bytes."""
 BATCH = 32
-"""Most photos whose features, labels or errors are in one frame."""
+"""Largest number of photos whose features, labels or errors are in one frame."""
 MOST_TEXT = 1000
-"""Most characters of an error in a frame; a longer one is cut."""
+"""Largest number of characters of an error in a frame; a longer one is cut."""
 CHUNK_BYTES = 1 << 16
-"""Most bytes of a part of an update."""
+"""Largest part of an update in a frame, bytes."""
 MOST_UPDATE = 1 << 30
-"""Most bytes of an update."""
+"""Largest update, bytes."""
 MOST_JPEG = 1 << 26
-"""Most bytes of a photo."""
+"""Largest photo, bytes."""
 MOST_PHOTOS = 1 << 21
-"""Most photos of one request."""
+"""Largest number of photos of one request."""
 
 
 class Kind(IntEnum):
@@ -72,11 +73,11 @@ MOST_BODY = {
     Kind.EXTRACT: 8 * MOST_PHOTOS, Kind.RELABEL: 8 * MOST_PHOTOS, Kind.FEATURES: 1 << 24,
     Kind.CHUNK: CHUNK_BYTES, Kind.LABELS: 12 * BATCH, Kind.INSERT: MOST_JPEG,
 }  # fmt: skip
-"""Most bytes of the body of a frame, by kind; other kinds have none."""
+"""Largest body of a frame by kind, bytes; other kinds have none."""
 
 
 class LinkLost(ConnectionError):
-    """Error: the other end is gone or sent what is no frame."""
+    """Error: the other end is gone, or has sent an invalid frame."""
 
 
 @dataclass
@@ -90,7 +91,7 @@ class Count:
 
     @property
     def bytes(self) -> int:
-        """All bytes."""
+        """Bytes of headers, fields and bodies together."""
         return self.header_bytes + self.field_bytes + self.body_bytes
 
     def add(self, fields: int, body: int) -> None:
