@@ -231,8 +231,8 @@ class Drive(PowerSystem):
     def why(self) -> str:
         """One sentence with the reason of :attr:`condition`, of the lack of space while writes end
         with CAPACITY_EXCEEDED, of damaged pages in the store, or of data that power-loss protection
-        or a move has lost; after a recovery, otherwise what it has found; empty if there is nothing
-        to say."""
+        or a move has lost; after a recovery, otherwise the result of that; empty if there is
+        nothing to say."""
         if self._reason or self.recovered is None:
             return self._reason
         return condition.why_recovered(self.recovered)
@@ -326,8 +326,8 @@ class Drive(PowerSystem):
 
     def erase_stale(self) -> None:
         """Complete the commands in flight. Then erase every block that holds bytes which were
-        written again or trimmed, after moving its valid pages, and overwrite what such bytes have
-        left in memory and in the store.
+        written again or trimmed, after moving its valid pages, and overwrite the copies of such
+        bytes in memory and in the store.
 
         Flush first what is to be kept or trimmed. Raises InputError for a drive without payload,
         offline or read-only, or if a block cannot be collected or a file cannot be used.

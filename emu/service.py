@@ -45,7 +45,8 @@ AHEAD_NS = 50_000
 MOST_SCALE = 1e6
 """Largest scale of the clock ``real``, simulated seconds per second."""
 PLAN_EVENTS = 1 << 12
-"""Events between two looks for commands while a plan runs and no command is in flight."""
+"""Number of events between two checks for commands while a plan runs and no command is in
+flight."""
 NOBODY = -1  # number of no thread
 
 
@@ -132,7 +133,7 @@ class Service(ClientTurns):
 
     def idle(self, seconds: float) -> Future[np.ndarray]:
         """Let ``seconds`` of simulated time pass after the commands in flight (clock ``virtual``),
-        so that the drive does its work of idle times. The result of the future is empty.
+        so that the drive does its background work. The result of the future is empty.
 
         ``seconds``: simulated time in s, not in ps as Drive.run_until takes it; 0.002 is 2 ms, and
         86_400 is a day. Raises InputError with the clock ``real``, for negative or too many
@@ -161,9 +162,9 @@ class Service(ClientTurns):
         """Run a plan on the drive, concurrently with the commands of all clients and other plans.
 
         The thread of the service calls ``begin``, which starts the plan and returns it, and
-        ``end`` when it is done. The result of the future is that of ``end``, or what one of them or
-        the plan has raised; InputError if the power is cut or the drive fails meanwhile. Raises
-        InputError after the end of the service.
+        ``end`` when it is done. The result of the future is that of ``end``, or the error that one
+        of them or the plan has raised; InputError if the power is cut or the drive fails meanwhile.
+        Raises InputError after the end of the service.
         """
         future: Future[Any] = Future()
 
@@ -183,8 +184,9 @@ class Service(ClientTurns):
             self._inbox.append(batch)
 
     def close(self) -> None:
-        """Complete what has been handed over, and end the thread. Plans follow the wall clock no
-        more; those that take longer than plan_queue.LAST_S end early, with InputError."""
+        """Complete the commands and plans that were handed over, and end the thread. Plans no
+        longer follow the wall clock; those that take longer than plan_queue.LAST_S end early, with
+        InputError."""
         with self._lock:
             self._closing = True
             self._plans.end_soon()

@@ -410,7 +410,7 @@ class Bch:
 
     @property
     def check_bytes(self) -> int:
-        """Return the check bytes of a word."""
+        """Return the number of check bytes of a word."""
         return self.code.check_bytes
 
     def encode(self, data: Bytes, check: Bytes | None = None) -> Bytes:

@@ -31,7 +31,7 @@ CRC_BYTES = 4
 UNCORRECTABLE = -1
 """Result of decode: more than t bits are wrong."""
 MISCORRECTED = -2
-"""Result of decode: the word nearest to what was read has a CRC of other data."""
+"""Result of decode: the code word that decoding yields has a wrong CRC."""
 
 Bytes = NDArray[np.uint8]
 Results = NDArray[np.int32]
@@ -146,17 +146,17 @@ class Code:
 
     @property
     def parity_bytes(self) -> int:
-        """Return the bytes of parity."""
+        """Return the number of bytes of parity."""
         return -(-self.degree // 8)
 
     @property
     def check_bytes(self) -> int:
-        """Return the bytes of parity and CRC."""
+        """Return the number of bytes of parity and CRC."""
         return check_bytes(self.m, self.t, self.crc)
 
     @property
     def bits(self) -> int:
-        """Return the bits of a word, at most 2^m - 1."""
+        """Return the number of bits of a word, at most 2^m - 1."""
         return 8 * (self.data_bytes + self.check_bytes)
 
     @cached_property

@@ -55,7 +55,8 @@ def _warn(message: str) -> None:
 
 
 say: Callable[[str], None] = _warn
-"""Callback that receives each message about the cache folder. A program may replace it."""
+"""Callback that receives each message about the cache folder; a program may replace the
+callback."""
 
 
 @cache

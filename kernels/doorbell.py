@@ -12,12 +12,13 @@ from .errors import KernelError
 
 NEVER_NS = (1 << 63) - 1
 POLL_NS = 100_000
-"""Time after its last work for which a thread polls before it sleeps, ns: to wake a thread that
-sleeps takes up to as long."""
+"""Time after its last work for which a thread polls before it sleeps, ns: waking a sleeping thread
+takes up to this time."""
 CLIENT_POLL_NS = 200_000
 """Time for which a client polls before it sleeps, ns: twice the latency of a read of flash."""
 LAST_NS = 100_000
-"""Time before a deadline from which a thread polls the clock, ns: a sleep may end as much later."""
+"""Time before a deadline from which a thread polls the clock, ns: a sleep may end late by this
+time."""
 SIGNAL_NS = 100_000_000
 """Longest wait of a client in C, ns, so that Python handles signals in between."""
 LATE_NS = 100_000
@@ -34,7 +35,8 @@ class Doorbell:
 
     @property
     def rung(self) -> int:
-        """Number of rings so far. What was done before a ring is visible."""
+        """Number of rings so far. Memory writes before a ring are visible to the threads that see
+        it."""
         return int(native.lib.ondie_rung(self._bell))
 
     def ring(self, count: int = 1) -> None:
@@ -45,7 +47,7 @@ class Doorbell:
         self, seen: int, poll_ns: int = POLL_NS, deadline_ns: int = NEVER_NS, *,
         last_ns: int = 0, other: "Doorbell | None" = None,
     ) -> bool:  # fmt: skip
-        """Wait until the number of rings is not ``seen``, until ``deadline_ns``
+        """Wait until the number of rings differs from ``seen``, until ``deadline_ns``
         (time.perf_counter_ns), or until a signal. Return True if it was rung.
 
         Poll for the first ``poll_ns`` and the ``last_ns`` before the deadline; sleep otherwise.

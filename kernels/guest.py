@@ -1,5 +1,5 @@
-"""Memory of a guest and the queues in it, in C: copies that survive memory which goes away, and the
-host's side of a queue pair for measurements.
+"""Memory of a guest and the queues in it, in C: copies that survive the removal of the memory, and
+the host's side of a queue pair for measurements.
 
 Owns access to the C functions. Does not own what they copy (emu/serve/guest_memory.py,
 emu/serve/pcie_queues.py), how the queues are made (emu/serve/vfio_load.py) or the functions
@@ -23,11 +23,11 @@ REQUEST = np.dtype(
         ("cid", "u4"), ("opcode", "u4"), ("kind", "u4"), ("unaligned", "u4"),
     ]
 )  # fmt: skip
-"""The record ondie_guest_request."""
+"""Record type of a request, as ondie_guest_request in C."""
 
 
 DOORBELL = np.dtype([("number", "u4"), ("value", "u4"), ("event", "u4"), ("seen", "u4")])
-"""The record ondie_guest_doorbell."""
+"""Record type of a doorbell, as ondie_guest_doorbell in C."""
 
 
 class Guest:
@@ -79,19 +79,20 @@ class Guest:
     # --- copies
 
     def read(self, address: int, size: int) -> bytearray | None:
-        """Return ``size`` bytes; None if some of them are not there."""
+        """Return ``size`` bytes; None if some of them are outside the guest's memory."""
         found = bytearray(size)
         place = native.ffi.from_buffer("uint8_t[]", found)
         done = native.lib.ondie_guest_copy(self._guest, address, place, size, 0)
         return found if done else None
 
     def read_into(self, address: int, place: Any, size: int) -> bool:
-        """Copy ``size`` bytes to a C address; return False if some of them are not there."""
+        """Copy ``size`` bytes to a C address; return False if some of them are outside the guest's
+        memory."""
         return bool(native.lib.ondie_guest_copy(self._guest, address, place, size, 0))
 
     def write(self, address: int, data: Any) -> bool:
-        """Write ``data``, a buffer; return False if some of it has no place. Bytes before the first
-        that has none may be written."""
+        """Write ``data``, a buffer; return False if a byte of the range is not writable memory.
+        Bytes before that one may be written."""
         place = native.ffi.from_buffer("uint8_t[]", data)
         done = native.lib.ondie_guest_copy(self._guest, address, place, len(place), 1)
         return bool(done)
@@ -134,7 +135,7 @@ class CompletionRing:
 
 
 class Batch:
-    """Submission queue entries and what becomes of them, up to ``most``.
+    """Submission queue entries and the requests that they decode to, up to ``most``.
 
     ``commands``: an array of at least ``most`` records of the type ondie_command. ``requests``:
     REQUEST[most], the entries of :meth:`decode`.
@@ -156,7 +157,7 @@ class Batch:
 
     def fetch(self, at: int, address: int, count: int) -> bool:
         """Copy ``count`` entries from ``address`` on to the places from ``at`` on; return False if
-        their memory is not there."""
+        their memory has gone."""
         return self._guest.read_into(address, self._entry_place + 64 * at, 64 * count)
 
     def decode(self, at: int, count: int, fast: bool, made: int) -> int:
@@ -202,7 +203,7 @@ class Doorbells:
 
 
 LONGEST_NS = 30_000_000_000
-"""Time in which a completion must come, ns."""
+"""Time in which a completion must arrive, ns."""
 
 
 class HostQueue:

@@ -64,7 +64,8 @@ FEW, AFTER = 24, 2  # ONDIE_LDPC_FEW, ONDIE_LDPC_AFTER
 ITERATIONS, FLIPS = 20, 10
 
 CORRECT, FAILED, WRONG_CRC = 0, 1, 2
-"""Outcome of a word: decoded; checks fail after the last iteration; code word with another CRC."""
+"""Outcome of decoding a word: decoded; checks fail after the last iteration; code word with another
+CRC."""
 
 
 # --- definition

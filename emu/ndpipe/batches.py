@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SMALL = 1e-9
-"""Gain of a move, in photos at speed 1, that is none."""
+"""Gain of a move, in photos at speed 1, below which the move is not worthwhile."""
 
 
 class Batch(NamedTuple):

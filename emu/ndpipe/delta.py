@@ -25,8 +25,8 @@ NEAR = 4
 FULL, DELTA = 0, 1
 PACKED, RAW = 1, 0
 HEADER = struct.Struct("<4sBBHqqQQ16s16s")
-"""magic, kind, packed, parts, base version, version, bytes of the model, bytes of the body, digest
-of the base, digest of the model."""
+"""Header of a part: magic, kind, packed, parts, base version, version, bytes of the model, bytes of
+the body, digest of the base, digest of the model."""
 RUN = np.dtype([("start", "<u8"), ("words", "<u8")])
 
 

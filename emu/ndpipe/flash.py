@@ -19,7 +19,7 @@ from ondie.emu.units import InputError, whole_number
 
 
 class PhotoDrive:
-    """Drive with ``photos`` photos of ``photo_bytes`` bytes, one behind the other; each begins at a
+    """Drive with ``photos`` consecutive photos of ``photo_bytes`` bytes; each begins at a
     mapping unit. Loads read them through the drive's queue pair, up to the queue depth at a time.
 
     Raises InputError if there are no photos or if they do not fit.

@@ -39,7 +39,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Stage:
-    """Layers after which a network can be cut, because one tensor carries everything on.
+    """Layers after which a network can be cut, because a single tensor leads to the next layers.
 
     ``params`` and ``macs``: sums over the layers of the stage. ``outputs``: elements of the tensor
     behind the last layer, per sample.
@@ -92,7 +92,7 @@ class Network:
 
     @cached_property
     def cuts(self) -> tuple[str, ...]:
-        """Names of the places where the network can be cut: before the first stage (INPUT), and
+        """Names of the positions where the network can be cut: before the first stage (INPUT), and
         behind each frozen stage."""
         return (INPUT, *(stage.name for stage in self.stages[:-1]))
 
@@ -192,8 +192,8 @@ class Builder:
         self._append(name, params, 0, outputs)
 
     def end_stage(self, name: str, outputs: int | Shape) -> None:
-        """End a stage with all layers since the last end; ``outputs`` is what crosses a cut
-        here."""
+        """End a stage with all layers since the last end; ``outputs``: number of elements that
+        cross a cut here."""
         count = math.prod(outputs) if isinstance(outputs, tuple) else outputs
         layers, self._open = self._open, []
         self.layers += [replace(layer, stage=name) for layer in layers]

@@ -98,8 +98,8 @@ def read_bytes(net: Network, optimizations: Sequence[str]) -> int:
 
 
 def work(net: Network, optimizations: Sequence[str], batch: int) -> dict[str, float]:
-    """Return the time per photo (us) of each stage but ``load``, with its processor for itself,
-    and of the transfer of a label into the Tuner."""
+    """Return the time per photo (us) of each stage but ``load``, without other users of its
+    processor, and of the transfer of a label into the Tuner."""
     if PREPROCESSED not in optimizations:
         cores = [inference_constant(f"{name}_us") for name in CORES]
     else:

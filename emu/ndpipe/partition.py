@@ -113,7 +113,7 @@ def best_cut(net: Network, servers: Fleet) -> Rates:
 
 def enough_stores(net: Network, servers: Fleet) -> int:
     """Return the smallest number of stores with which the Tuner or its network limits the best cut,
-    so that more stores bring nothing. ``servers.stores`` is not used."""
+    so that more stores do not raise the throughput. ``servers.stores`` is not used."""
     each = [rates(net, cut, replace(servers, stores=1)) for cut in net.cuts]
     goal = max(min(found.tuner, found.tuner_network) for found in each)
     counts = []

@@ -59,8 +59,8 @@ class Times:
 
 @dataclass(frozen=True)
 class Store:
-    """A store. ``photos``: number of photos of its shard. ``speed``: of all its stages except
-    load, relative to Times. ``fails_ps``: time at which it stops for good; None: it does not.
+    """A store. ``photos``: number of photos of its shard. ``speed``: speed of all stages except
+    load, relative to Times. ``fails_ps``: time at which the store fails permanently; None: never.
 
     Raises InputError if it has no photos, or for an impossible speed or time.
     """

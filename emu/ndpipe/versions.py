@@ -160,7 +160,7 @@ class StoreModel:
 
 
 def transfer(store: StoreModel, update: Update, chunk: int = 1 << 16) -> int:
-    """Send what is missing of ``update`` in chunks and apply it; return the bytes sent."""
+    """Send the missing part of ``update`` in chunks and apply the update; return the bytes sent."""
     start = store.begin(update)
     for offset in range(start, len(update.message), chunk):
         store.receive(offset, update.message[offset : offset + chunk])

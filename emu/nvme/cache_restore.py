@@ -1,4 +1,5 @@
-"""Content of a protected cache that a store has kept over a kill, without what flash already has.
+"""Content of a protected cache that a store has kept over a kill, without the data that are already
+on flash.
 
 Owns the comparison with flash and the writes that bring contents back. Does not own the files
 (nand/cache_file.py), the scan of flash (ftl/recovery.py) or the execution of the writes
@@ -31,8 +32,8 @@ from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError
 
 ENTRIES_PER_SLOT = 3
-"""Entries of the file per slot of the cache: for its contents, for those that leave it, and for
-those that wait until flash is synced."""
+"""Entries of the file per slot of the cache: for the current contents, for contents that are being
+evicted, and for those that wait until flash is synced."""
 
 
 def open_file(cfg: Config, geometry: Geometry, folder: StoreFolder, writable: bool) -> CacheFile:
@@ -65,7 +66,7 @@ class SavedCache:
 
     def settle(self) -> None:
         """Unmap units that have been trimmed since, and find the contents that are needed. The trim
-        maps of the former become unsaved. Raises InputError for a damaged file."""
+        maps of these units become unsaved. Raises InputError for a damaged file."""
         arrays = self._arrays
         l2p, table, dev = arrays.l2p[0], arrays.cfg[0], arrays.dev[0]
         kept, self.broken, self.damaged = self.file.saved()
@@ -109,8 +110,8 @@ class SavedCache:
         write: Callable[[int, int, np.ndarray], Status],
         save_all: Callable[[], None],
     ) -> None:
-        """Write :attr:`pages` to flash, as capacitors would have done, and count in ``found``; then
-        clear the files, which stay as they are until then.
+        """Write :attr:`pages` to flash, as capacitors would have done, and count them in ``found``;
+        then clear the files.
 
         ``write``: run a command (operation, byte offset, bytes); ``save_all``: write all that is
         only in the cache to flash; ``limits``: of commands. Raises InputError if a write fails.

@@ -28,7 +28,7 @@ from ondie.kernels import doorbell
 from ondie.kernels.doorbell import CLIENT_POLL_NS, NEVER_NS, Doorbell
 
 LOOK_NS = 10**8
-"""Time between two looks of a waiting client whether the service has ended, ns."""
+"""Interval at which a waiting client checks whether the service has ended, ns."""
 MOST_COMMANDS = 1 << 20
 """Largest number of commands in a batch."""
 TAG_SHIFT = MOST_COMMANDS.bit_length() - 1
@@ -38,8 +38,8 @@ NO_COMMANDS = np.zeros(0, COMMAND)
 
 @dataclass(frozen=True)
 class Lag:
-    """How far completions were delivered behind the wall clock: the wall time of the delivery minus
-    that of the modeled end. The clock ``virtual`` has no lag."""
+    """Delay of the delivery of completions: its wall time minus that of the modeled end. The clock
+    ``virtual`` has no lag."""
 
     completions: int
     late: int
@@ -95,11 +95,11 @@ class Batch(ABC):
 
     @abstractmethod
     def succeed(self, done: np.ndarray) -> None:
-        """Hand ``done`` (COMPLETION[n]) to the client."""
+        """Deliver the completions ``done`` (COMPLETION[n]) to the client."""
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
-        """Hand ``error`` to the client."""
+        """Deliver ``error`` to the client."""
 
 
 @dataclass(eq=False)
@@ -187,8 +187,8 @@ class Ticket(Batch):
 
 
 class Stream(Ticket):
-    """A batch whose completions are handed over as they come: each part is a ticket of its own,
-    which Connection.next returns. Only a batch that fails is returned as this ticket."""
+    """A batch whose completions are delivered in parts: each part has a separate ticket, which
+    Connection.next returns. Only a batch that fails is returned as this ticket."""
 
     @property
     def wanted(self) -> int:
@@ -242,8 +242,8 @@ class Connection:
         return ticket
 
     def stream(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> Stream:
-        """Hand over a batch whose completions :meth:`next` returns as they come. Return the ticket
-        that :meth:`next` returns if the batch fails."""
+        """Hand over a batch whose completions :meth:`next` returns in parts, as soon as they are
+        due. Return the ticket that :meth:`next` returns if the batch fails."""
         ticket = Stream(self, checked(commands), time.perf_counter_ns(), buffer)
         self._hand_over(ticket)
         self.service.ring()
@@ -253,10 +253,10 @@ class Connection:
         self, commands: np.ndarray, buffer: np.ndarray | None = None, fd: int = -1,
         handed_ns: int = 0, early: Callable[[np.ndarray], None] | None = None,
     ) -> Stream | None:  # fmt: skip
-        """Do what :meth:`stream` does if nobody else uses the drive, with the clock ``real``: run
-        it in the calling thread until the batch has ended, or something can be read from the file
-        ``fd`` (-1: none). That spares two changes of threads. Return None, without effect, if
-        somebody does.
+        """Do what :meth:`stream` does in the calling thread, if no other client uses the drive and
+        the clock is ``real``: run the batch there until the batch has ended, or something can be
+        read from the file ``fd`` (-1: none). That spares two context switches. Return None, without
+        effect, if another client uses it.
 
         ``handed_ns``: time.perf_counter_ns at which the commands have arrived, 0: now. ``early``:
         takes the completions while their time has not come, to prepare what follows them without
@@ -299,7 +299,7 @@ class Connection:
 
     def next(self, timeout: float | None = None) -> Ticket:
         """Wait for up to ``timeout`` seconds until a batch is done, and return the ticket of the
-        first that was and that neither this method has returned nor Ticket.wait waited for.
+        first such batch that neither this method nor Ticket.wait has returned.
 
         Raises TimeoutError, and InputError in the thread of the service, or if the service has
         ended and no ticket is left.

@@ -1,4 +1,4 @@
-"""Turns of a service that a client runs in its own thread while nobody else uses the drive.
+"""Turns of a service that a client runs in its thread while no other client uses the drive.
 
 Owns the conditions under which a client may do so, and when it leaves the rest to the thread of the
 service. Does not own that thread and its clock (service.py), the hand-over to and from clients
@@ -26,7 +26,7 @@ from ondie.kernels.doorbell import LAST_NS, Delivery, Doorbell
 REFUSED, IN_FLIGHT = -2, -1
 """Values that :meth:`ClientDrive.run_single` returns instead of a status."""
 TAG, ARRIVAL = 7, 8
-"""Places of fields in a command as int64[9]."""
+"""Indices of fields in a command as int64[9]."""
 ALONE_NS = 100_000
 """Wall time by which the simulation may run ahead in turns of a client that is alone, in ns: a read
 of flash is then simulated in one piece."""
@@ -36,7 +36,7 @@ LENT_NS = 2_000_000
 
 class Single:
     """The command ``commands``, COMMAND[1], with its bytes in ``memory``, which a client runs
-    alone. Both arrays stay where they are."""
+    alone. Both arrays must keep their memory."""
 
     def __init__(self, commands: np.ndarray, memory: np.ndarray) -> None:
         self.commands, self.memory = as_records(commands), memory
@@ -56,7 +56,7 @@ class ClientDrive(Protocol):
 
     @property
     def now(self) -> int:
-        """Simulation time that has been reached (ps)."""
+        """Current simulation time (ps)."""
 
     @property
     def earliest_arrival(self) -> int:
@@ -68,7 +68,7 @@ class ClientDrive(Protocol):
 
     @property
     def next_upkeep(self) -> int:
-        """Time of the next look for blocks to be refreshed or scrubbed (ps)."""
+        """Time of the next check for blocks to be refreshed or scrubbed (ps)."""
 
     @property
     def takes_single(self) -> bool:
@@ -129,8 +129,8 @@ class ClientTurns(ABC):
 
     def try_run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray | None:
         """Run a batch of commands, COMMAND[n], in the calling thread, if the clock is ``virtual``
-        and nobody else uses the drive. Return COMPLETION[n] as Connection.run does, or None if the
-        batch has to be handed over.
+        and no other client uses the drive. Return COMPLETION[n] as Connection.run does, or None if
+        the batch has to be handed over.
 
         Raises InputError for a batch that breaks a rule, or if the drive takes none.
         """
@@ -152,10 +152,11 @@ class ClientTurns(ABC):
             self._turns.release()
 
     def run_turns(self, batch: Batch, fd: int = -1) -> bool:
-        """Take ``batch`` in the calling thread, if the clock is ``real`` and nobody else uses the
-        drive, and run the turns of the service until it has ended. If a client hands over another
-        one, something can be read from the file ``fd`` (-1: none), or the next event is far, the
-        service's thread goes on with it. Return False, without effect, if somebody uses the drive.
+        """Take ``batch`` in the calling thread, if the clock is ``real`` and no other client uses
+        the drive, and run the turns of the service until it has ended. If a client hands over
+        another one, something can be read from the file ``fd`` (-1: none), or the next event is
+        far, the service's thread goes on with it. Return False, without effect, if somebody uses
+        the drive.
         """
         drive = self.drive
         if self.clock != "real" or drive.strict or not self._turns.acquire(blocking=False):
@@ -177,7 +178,7 @@ class ClientTurns(ABC):
 
     def run_single(self, single: Single, handed_ns: int, fd: int, fly: Callable[[], Stream]) -> int:
         """Do what :meth:`run_turns` does for one command, which has arrived at ``handed_ns``
-        (time.perf_counter_ns), with less on the way: return its status when its time has come.
+        (time.perf_counter_ns), with less overhead: return its status when its time has come.
 
         Return IN_FLIGHT if it takes longer than a turn: ``fly`` has then made the
         batch in which it is in flight, or has ended; REFUSED, without effect, if somebody uses the

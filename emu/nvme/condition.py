@@ -41,7 +41,7 @@ def why_full(arrays: Arrays, cfg: Config) -> str:
 
 
 def why_recovered(found: Recovered) -> str:
-    """Return one sentence about what a recovery has found."""
+    """Return one sentence about the result of a recovery."""
     text = (
         f"the tables were recovered from flash: read {plural(found.scanned_pages, 'page')} in "
         f"{fmt_time(found.time_ps)} and mapped {plural(found.mapped, 'mapping unit')}"

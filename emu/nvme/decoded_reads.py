@@ -1,4 +1,4 @@
-"""Reads that a real decoder has passed: batches of pages, and what becomes of their commands.
+"""Reads that a real decoder has passed: batches of pages, and the status of their commands.
 
 Owns the batch between the engine's log and the decoder. Does not own the decoder (nand/codec.py),
 the memory of requests, or how a request fails (moved_bytes.py).
@@ -32,7 +32,7 @@ BATCH_PAGES = 64
 
 
 class DecodedRead(NamedTuple):
-    """A page that was decoded."""
+    """Result of decoding one page."""
 
     entry: LogEntry
     wrong: np.ndarray | None
@@ -40,7 +40,8 @@ class DecodedRead(NamedTuple):
     none."""
     failed: bool
     fills: list[tuple[np.record, np.ndarray]]
-    """If it failed: entries of the log that put the page into the cache, and those behind each."""
+    """For a page that could not be decoded: the log entries that put it into the cache, each with
+    those that follow it."""
 
 
 class DecodedReads:
@@ -83,8 +84,8 @@ class DecodedReads:
             yield _decoded(entry, read, page, behind)
 
     def count(self, arrays: Arrays, page: DecodedRead) -> None:
-        """Correct the counters of uncorrectable pages and of failed commands of plans by what the
-        decoder has made of ``page``. A command of a plan fails once, however many of its pages do.
+        """Correct the counters of uncorrectable pages and of failed commands of plans by the
+        decoder's result for ``page``. A command of a plan fails once, however many of its pages do.
         """
         entry = page.entry
         gave_up = entry.old == ecc.UNCORRECTABLE

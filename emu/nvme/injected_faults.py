@@ -1,4 +1,4 @@
-"""Faults by request: flash pages that cannot be corrected, and a drive without spare blocks.
+"""Injected faults: flash pages that cannot be corrected, and a drive without spare blocks.
 
 Owns the changes of the tables and stored bytes between two runs of the engine. Does not own random
 bit errors (nand/bit_errors.py) and failures (ftl/completion.py), power cuts (power_system.py), or

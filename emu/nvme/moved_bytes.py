@@ -46,7 +46,7 @@ IN_FILES = () if native.lib is None else (
     native.lib.ONDIE_NO_SEGMENT, native.lib.ONDIE_NO_ROOM, native.lib.ONDIE_FILE_ERASE,
     native.lib.ONDIE_NO_ENTRY, native.lib.ONDIE_FILE_TRIM,
 )  # fmt: skip
-"""Reasons for which ondie_apply stops that concern the memory of pages."""
+"""Reasons to stop that ondie_apply returns if the memory of pages is concerned."""
 
 POISON = 0xFF
 """Byte that fills memory without valid data: two such bytes are a 16-bit NaN, four are
@@ -60,11 +60,11 @@ class PlanBytes(Protocol):
     @property
     def memory(self) -> Sequence[np.ndarray]:
         """Memory that rows read into and write from, of each device: uint8[pages, page_bytes] by
-        logical page; no pages if no row accesses the conventional namespace. A page that was
-        written from is filled with POISON. The arrays must not move."""
+        logical page; no pages if no row accesses the conventional namespace. A page that a row has
+        written to flash is filled with POISON afterwards. The arrays must keep their memory."""
 
     def apply(self, entry: LogEntry) -> None:
-        """Apply an entry of the log that only the plan gives a meaning. Raises SimulationError for
+        """Apply an entry of the log whose meaning only the plan knows. Raises SimulationError for
         any other kind of entry."""
 
 
@@ -72,12 +72,12 @@ class DrivePlanBytes(PlanBytes, Protocol):
     """Bytes of plans on a drive that handles power cuts."""
 
     def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
-        """Leave what a power cut leaves of transaction ``tid``, which programs the reservoir of
-        ``die``, on its pages, drawn from ``rng``."""
+        """Set the pages of transaction ``tid``, which programs the reservoir of ``die``, to the
+        state after a power cut, drawn from ``rng``."""
 
 
 class MovedBytes:
-    """Bytes of the devices of a system. :meth:`apply` moves them as the engine's log says.
+    """Bytes of the devices of a system. :meth:`apply` moves them according to the engine's log.
 
     ``transfers``: TRANSFER of each request in the rings of the queue pairs; the array must not
     move. ``stores``: pages on flash, of each device. ``cache_file``: files for what is not on flash
@@ -152,7 +152,7 @@ class MovedBytes:
         return self.stores[0]
 
     def follow(self, plans: PlanBytes | None) -> None:
-        """Let plan rows move bytes as ``plans`` says (None: not any more)."""
+        """Let ``plans`` determine the bytes that plan rows move; None: they move none."""
         self.plans = plans
         for dev in range(len(self.stores)):
             memory = np.zeros((0, 0), np.uint8) if plans is None else plans.memory[dev]
@@ -162,7 +162,8 @@ class MovedBytes:
             record.plan_pages = len(memory)
 
     def prepare_memory(self, ahead: MemoryAhead | None) -> None:
-        """Let ``ahead`` make memory ready for pages that are not in files; None: nobody."""
+        """Let ``ahead`` prepare memory for pages that are not in files; None: memory is not
+        prepared ahead."""
         queue = native.ffi.NULL if ahead is None else ahead.queue
         for record, store in zip(self._records, self.stores, strict=True):
             record.ahead = queue if store.files is None else native.ffi.NULL
@@ -197,8 +198,8 @@ class MovedBytes:
         record.free_count, record.left_count = count, 0
 
     def wipe_cache(self) -> None:
-        """Overwrite the bytes in the data cache of a single idle drive, and in its file, that have
-        no meaning any more. What has left the cache is on flash, and durable. Raises StoreFull,
+        """Overwrite the invalid bytes in the data cache of a single idle drive, and in its file.
+        Contents that have left the cache are on flash, and durable. Raises StoreFull,
         InputError."""
         used, page = int(self._arrays.cache.used[0]), self.store.page_bytes
         slots = np.asarray(self._arrays.cpage).view(np.ndarray)[:used]
@@ -231,8 +232,8 @@ class MovedBytes:
                 files.sync()
 
     def sync(self) -> None:
-        """Make all changes of the pages durable. If that fails, what follows is kept in memory, and
-        :attr:`full` says why."""
+        """Make all changes of the pages durable. If that fails, later changes are kept in memory,
+        and :attr:`full` has the reason."""
         for record, store in zip(self._records, self.stores, strict=True):
             try:
                 store.sync()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from ondie.emu.units import InputError
 
 LAST_S = 10.0
-"""Wall time for which plans go on after the end of the service was asked for, s."""
+"""Wall time for which plans continue after the end of the service was requested, s."""
 
 
 class Running(Protocol):
@@ -34,7 +34,7 @@ class Running(Protocol):
 
 
 def error_to(future: Future[Any]) -> Callable[[Future[Any]], None]:
-    """Return a callback that hands the error of another future, if it has one, to ``future``."""
+    """Return a callback that sets the error of another future, if it has one, in ``future``."""
 
     def ended(other: Future[Any]) -> None:
         error = other.exception()
@@ -82,7 +82,7 @@ class PlanQueue:
                 future.set_exception(error)
 
     def end_soon(self) -> None:
-        """Let plans that are not done after LAST_S end early. Any thread may call this."""
+        """End the plans that are not done after LAST_S. Any thread may call this."""
         self._last = min(time.monotonic() + LAST_S, self._last)
 
     def fail(self, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""Flash operations in progress at a power cut, and what is left of them on flash.
+"""Flash operations in progress at a power cut, and the state in which they leave flash.
 
 Owns the operations that a cut interrupts, and the choice of the record of the log that the end of
 each program would have made. Does not own these records (ftl/page_map.py), the outcomes
@@ -52,8 +52,9 @@ def tear(
     rng: np.random.Generator,
     plans: DrivePlanBytes | None,
 ) -> None:
-    """Leave what a power cut at time ``now`` (ps) leaves of the operations of device 0 on the pages
-    of ``payload``, drawn from ``rng``. ``plans``: bytes of the plans on this device, if any."""
+    """Set the pages of ``payload`` that operations of device 0 change to their state after a power
+    cut at time ``now`` (ps), drawn from ``rng``. ``plans``: bytes of the plans on this device, if
+    any."""
     store = payload.store
     for die, tid in operations(arrays, now):
         txn = arrays.txn[tid]
@@ -89,8 +90,8 @@ def tear(
 
 @njit
 def log_program(st, tid, first_pass):
-    """Log program ``tid`` as its end would, with the contents that it would have left. The log must
-    be empty. ``first_pass``: True if the first of two passes is in progress.
+    """Log program ``tid`` as if it had ended, with the contents that it would have programmed. The
+    log must be empty. ``first_pass``: True if the first of two passes is in progress.
     """
     st.reg[0].logged = 0
     txn = st.txn[tid]

@@ -1,4 +1,4 @@
-"""Power-loss protection: capacitors hold the drive up while it writes what has completed to flash.
+"""Power-loss protection: capacitors power the drive while it writes completed data to flash.
 
 Owns the start of this writing, what is left to write, its energy, and the least energy that the
 cache of a configuration needs. Does not own the cut (engine/run/power_system.py), the writes
@@ -33,7 +33,7 @@ from ondie.kernels.jit import njit
 
 FJ_PER_J = 1e15
 EVENTS = 1
-"""Events after which the energy is looked at."""
+"""Number of events between two checks of the energy."""
 NAMES = "mapping unit", "trim map"
 DRAM_STATION = stages.HOST_STATIONS + stages.DRAM
 """Index of the DRAM of device 0 among the stations."""
@@ -61,7 +61,7 @@ def end_saving(arrays: Arrays) -> None:
 
 
 def stop_commands(arrays: Arrays) -> None:
-    """Let the queue pairs issue nothing any more, and plans start no row. Commands that have not
+    """Stop the queue pairs and plans: they issue no further request or row. Commands that have not
     begun end without effect, and so do data that have not reached the DRAM. Nothing of this is
     reported. Updates on the dies end, because their registers are needed."""
     arrays.pair["stop"] = -1
@@ -94,7 +94,7 @@ def has_operation(arrays: Arrays, cut_ps: int) -> bool:
 
 
 def quantities(cfg: Config, arrays: Arrays, geometry: Geometry, ps: int) -> dict[str, int]:
-    """Return what device 0 has done since its start, by energy constant: bits, and ``ps`` (the time
+    """Return the work of device 0 since its start, by energy constant: bits, and ``ps`` (the time
     for which the controller is charged)."""
     counters = sum_counters(arrays.count)
     page = geometry.page_bytes * 8
@@ -180,7 +180,7 @@ class HeldUp:
 def hold_up(
     found: HeldUp, cfg: Config, arrays: Arrays, geometry: Geometry, run: Callable[[int], int]
 ) -> None:
-    """Take no commands any more, write what has completed to flash, and end the operations of the
+    """Stop accepting commands, write completed data to flash, and end the operations of the
     arrays, as long as the energy suffices. ``run``: handle this number of events, return theirs."""
     before = quantities(cfg, arrays, geometry, found.cut_ps)
     stop_commands(arrays)

@@ -32,7 +32,7 @@ from ondie.kernels.jit import cold
 
 def mark_stale(arrays: Arrays, store: PageStore) -> np.ndarray:
     """Return the erase count of each block of device 0 with old versions of logical pages, and -1
-    of others, int64[blocks]. Pinned blocks, which are never collected, are others."""
+    for others and for pinned blocks, which are never collected, int64[blocks]."""
     erases = np.full(len(arrays.block), -1, np.int64)
     for ppns, records in _dead_pages(arrays, store):
         held = ppns[records["written"] == PROGRAMMED]
@@ -74,8 +74,8 @@ def _dead_pages(arrays: Arrays, store: PageStore) -> Iterator[tuple[np.ndarray, 
 
 @cold
 def collect_marked(st, dev, erases):
-    """Start the collection of the blocks that ``erases`` marks, as far as there is room. Take the
-    marks of those away that are free, retired or erased. Return the number of marks."""
+    """Start the collection of the blocks that ``erases`` marks, as far as there is room. Remove the
+    marks of blocks that are free, retired or erased. Return the number of marks."""
     cfg = st.cfg[0]
     left = 0
     for unit in range(dev * cfg.units, (dev + 1) * cfg.units):

@@ -41,8 +41,8 @@ OWN_TAG = -(1 << 63)
 
 
 class Rule(NamedTuple):
-    """Rule that a command breaks: the field, and what would be right. ``right`` may contain fields
-    of LIMITS in braces."""
+    """Rule for a field of a command, and the text of the valid values, ``right``, which may contain
+    fields of LIMITS in braces."""
 
     field: str
     right: str

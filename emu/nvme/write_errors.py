@@ -32,7 +32,8 @@ CAPACITY_EXCEEDED = int(Status.CAPACITY_EXCEEDED)
 WRITE_PROTECTED = int(Status.NAMESPACE_WRITE_PROTECTED)
 WRITE_FAULT = int(Status.WRITE_FAULT)
 UNPLACED = -1
-"""Instead of a status: that of a write for which neither the cache nor flash has a place."""
+"""Value in place of a status: the status of a write for which neither the cache nor flash has
+room."""
 
 
 @njit

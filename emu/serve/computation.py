@@ -54,7 +54,8 @@ from ondie.emu.states.resident import NotStored, ResidentStates
 from ondie.emu.units import InputError
 
 Later = Callable[[IoRequest, IoResult], None]
-"""Takes the completion of a command that was not ready at once, from another thread."""
+"""Function that receives, from another thread, the completion of a command that was not ready at
+once."""
 
 
 def drop(request: IoRequest, result: IoResult) -> None:
@@ -99,8 +100,8 @@ class _Started(NamedTuple):
 
 class Computation:
     """Computation on ``served`` with ``states``, which its namespace ``namespace`` shows.
-    ``tables``: held for every use of a controller's tables; the caller of a method does not.
-    ``gate``: passed by commands that use the bytes of other namespaces."""
+    ``tables``: lock that is held for every use of a controller's tables; the caller of a method
+    does not hold it. ``gate``: passed by commands that use the bytes of other namespaces."""
 
     def __init__(
         self, served: ServedDrive, states: ResidentStates, namespace: Namespace,

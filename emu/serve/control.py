@@ -1,8 +1,8 @@
 """Control socket of a served drive: power, faults and counters.
 
-Owns the execution of the commands, and the socket's threads. Does not own the words of the socket
-and the client's side (control_words.py), the drive (drive.py), whose service executes the commands,
-or what is printed (cli). Source: this project.
+Owns the execution of the commands, and the socket's threads. Does not own the messages of the
+socket and the client's side (control_words.py), the drive (drive.py), whose service executes the
+commands, or what is printed (cli). Source: this project.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Controls:
         return self._call(use_up)
 
     def replace_die(self, die: int) -> Result:
-        """Take a die away and restore what it held of the states from the parities over dies."""
+        """Replace a die by an empty one, and restore its part of the states from the parities over
+        dies."""
         drive = self._served.drive
 
         def replace() -> Result:
@@ -101,11 +102,12 @@ RUN: dict[str, Callable[..., Result]] = {
     "wear-out": Controls.wear_out,
     "replace-die": Controls.replace_die,
 }
-"""Methods of control_words.COMMANDS."""
+"""Method of Controls by name of the command (control_words.COMMANDS)."""
 
 
 def report(served: ServedDrive) -> Result:
-    """Return what :meth:`Controls.counters` does; only the thread that owns the drive may call."""
+    """Return the result of :meth:`Controls.counters`; only the thread that owns the drive may
+    call."""
     drive = served.drive
     decoder = drive.decode_counts
     states = None if drive.store is None else drive.moved.plans

@@ -1,4 +1,5 @@
-"""Words of the control socket: the commands with their arguments, lines of JSON, the client's side.
+"""Messages of the control socket: the commands with their arguments, lines of JSON, the client's
+side.
 
 Owns what both sides know; it loads nothing of a drive, so that a client starts soon. Does not own
 the execution of commands (control.py) or what is printed (cli).

@@ -36,9 +36,9 @@ MOST_COUNT = (1 << 128) - 1
 def save(folder: Path, shared: Shared, past: Past, ran: Ran, running: bool, durable: bool) -> None:
     """Write the state of the controllers of the store in ``folder``, complete or not at all.
 
-    ``past``: of the last start without a checkpoint; ``ran``: what was counted since. ``running``:
-    a loss of power now is an unsafe shutdown. ``durable``: the file outlives a failure of the host.
-    Raises InputError if the file cannot be written.
+    ``past``: health data of the last start without a checkpoint; ``ran``: counters since then.
+    ``running``: True if a loss of power now is an unsafe shutdown. ``durable``: True if the file
+    must survive a failure of the host. Raises InputError if the file cannot be written.
     """
     document = {
         "version": VERSION,
@@ -170,7 +170,8 @@ def load(folder: Path, namespaces: Namespaces) -> Loaded | None:
 
 
 def load_without_controller(folder: Path, capacity: int) -> WithoutController | None:
-    """Return the same for a drive of ``capacity`` bytes that is served without a controller."""
+    """Return the state of the store for a drive of ``capacity`` bytes that is served without a
+    controller."""
     return _load(folder, lambda document: WithoutController(folder, document, capacity))
 
 
@@ -195,9 +196,9 @@ def _load(folder: Path, take: Callable[[dict[str, Any]], Found]) -> Found | None
 
 
 def follow_marks(served: Served) -> None:
-    """Let a drive that is served without a controller respect what the hosts of earlier ones have
-    marked, and keep what its clients change. Raises InputError for a file that cannot be read or is
-    damaged."""
+    """Apply the marks of Write Uncorrectable that NVMe hosts have set to a drive that is served
+    without a controller, and save the changes that its clients make to them. Raises InputError for
+    a file that cannot be read or is damaged."""
     files = None if served.store is None else served.store.files
     if files is None:
         return

@@ -24,9 +24,9 @@ class Gate:
 
     @contextmanager
     def together(self, refused: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Pass with others; yield True. If ``refused`` returns True while another thread is alone
-        or waits for it, yield False without passing. It is called at the begin, and whenever a
-        thread is no longer alone."""
+        """Enter the gate together with other threads; yield True. If ``refused`` returns True while
+        another thread is alone or waits for it, yield False without passing. It is called at the
+        begin, and whenever a thread is no longer alone."""
         with self._changed:
             while self._alone and not refused():
                 self._changed.wait()
@@ -45,7 +45,7 @@ class Gate:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Pass alone."""
+        """Enter the gate alone: wait until the threads inside have left, and let others wait."""
         with self._changed:
             self._alone += 1
             while self._inside:

@@ -109,7 +109,8 @@ class GuestMemory:
         return None if found is None else bytes(found)
 
     def write(self, address: int, data: bytes | np.ndarray) -> bool:
-        """Write ``data``; return False, without effect, if some of it has no place."""
+        """Write ``data``; return False, without effect, if a byte of the range is not writable
+        memory of the guest."""
         return self.accepts(address, len(data)) and self.guest.write(address, data)
 
     def holds(self, address: int, size: int) -> bool:

@@ -56,14 +56,14 @@ class Handshake(Protocol):
     phase: Phase
 
     def greeting(self) -> bytes:
-        """Return what the server sends first."""
+        """Return the bytes that the server sends first."""
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes of the client; return bytes for it."""
+        """Process bytes from the client; return the bytes to send."""
 
     def drop(self) -> bytes:
-        """The client has gone in the phase SERVED, or there is no thread for it; return what it is
-        told."""
+        """Drop a client that has gone in the phase SERVED, or for which there is no thread; return
+        the bytes to send."""
 
 
 Shake = TypeVar("Shake", bound=Handshake)

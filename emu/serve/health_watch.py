@@ -1,4 +1,4 @@
-"""Looks at the health of a served drive while it runs: reports events, and keeps its counts.
+"""Health monitor of a served drive: reports events, and saves the counters.
 
 Owns the thread and its times. Does not own what is reported or kept (nvme_drive.py). Source: NVM
 Express Base Specification 2.0, section 5.2 (events of the SMART / Health Information log page).
@@ -14,10 +14,10 @@ from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.units import InputError
 
 LOOK_S = 0.5
-"""Time between two looks."""
+"""Interval of the checks, s."""
 SAVE_S = 5.0
-"""Time after which counts that have changed are written to the store: what the end of the process
-may take."""
+"""Interval at which changed counts are written to the store, s: a killed process loses at most
+those of this time."""
 
 
 class HealthWatch:

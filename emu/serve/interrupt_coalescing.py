@@ -1,4 +1,4 @@
-"""When interrupts of I/O queues are sent: features Interrupt Coalescing and Interrupt Vector
+"""Times of the interrupts of I/O queues: features Interrupt Coalescing and Interrupt Vector
 Configuration.
 
 Owns which interrupts wait, and until when. Does not own the queues (pcie_queues.py), the values of
@@ -29,8 +29,8 @@ class InterruptCoalescing:
         """Time at which the interrupt of a vector is due (ns), and the queues that it is for."""
 
     def posted(self, queues: Iterable[CompletionQueue], now_ns: int) -> set[int]:
-        """Completions were posted to ``queues`` at ``now_ns``; return the vectors whose interrupts
-        are to be sent now."""
+        """Record completions that were posted to ``queues`` at ``now_ns``; return the vectors whose
+        interrupts are to be sent now."""
         setting = self._features.value(INTERRUPT_COALESCING)
         most, wait_ns = (setting & 0xFF) + 1, (setting >> 8) * UNIT_NS
         found = set()
@@ -59,7 +59,7 @@ class InterruptCoalescing:
         return found
 
     def sent(self, vector: int) -> None:
-        """The interrupt of a vector has been sent."""
+        """Record that the interrupt of a vector has been sent."""
         for queue in self._waiting.pop(vector, (0, ()))[1]:
             queue.signaled = queue.memory.tail
 

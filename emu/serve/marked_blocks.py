@@ -29,9 +29,9 @@ def keep_nothing() -> None:
 
 
 class MarkedBlocks:
-    """The marks of one drive in ``state``. ``lock``: held for every use of it. ``save``: keeps it
-    in the store, without ``lock``; raises InputError. True if a read may fail, or a write must be
-    told."""
+    """The marks of one drive in ``state``. ``lock``: held for every use of the state. ``save``:
+    writes the state to the store, without ``lock``; raises InputError. The truth value is True if a
+    read may fail, or writes must be recorded."""
 
     def __init__(
         self,
@@ -68,10 +68,9 @@ class MarkedBlocks:
         return found
 
     def clear(self, ranges: Iterable[tuple[int, int]], written: bool = False) -> bool:
-        """Take the marks of ``ranges``, (first byte, bytes), away, which were written or
-        deallocated by a client that is no host of a controller. ``written``: data of that client
-        were written. Return False if a change cannot be kept: after the next start, blocks of them
-        may be marked."""
+        """Remove the marks of ``ranges``, (first byte, bytes), that a client other than an NVMe
+        host has written or deallocated. ``written``: data of that client were written. Return False
+        if a change cannot be kept: after the next start, blocks of them may be marked."""
 
         def clear_all() -> None:
             for first, size in ranges:
@@ -83,8 +82,8 @@ class MarkedBlocks:
         return self.change(clear_all)[1]
 
     def change(self, function: Callable[[], Found]) -> tuple[Found, bool]:
-        """Call ``function``, which may change the state, with the lock, and keep a change. Return
-        its result, and False if there is a change that cannot be kept."""
+        """Call ``function``, which may change the state, with the lock, and save a change. Return
+        its result, and False if there is a change that cannot be saved."""
         with self._lock:
             before = list(self._marked.ranges), self._state.sanitize
             found = function()

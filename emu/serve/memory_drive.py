@@ -104,7 +104,7 @@ class MemoryDrive(Served):
         return int(done[0]["status"])
 
     def erase_stale(self) -> int:
-        """No memory holds what was trimmed."""
+        """Return 0: trimmed data are not kept in memory."""
         return 0
 
     def critical_warning(self) -> int:
@@ -114,11 +114,11 @@ class MemoryDrive(Served):
         return 0, 0, Ran()
 
     def ran(self, busy_ps: int) -> Ran:
-        """Memory counts nothing."""
+        """Return the counters of a start: all but the busy time are 0."""
         return Ran(busy_ps=busy_ps)
 
     def health(self, past: Past, ran: Ran) -> Health:
-        """Memory does not wear."""
+        """Return the health of a drive without wear."""
         return health_of(
             ran,
             page_bytes=self.unit,

@@ -71,7 +71,7 @@ class NbdServer:
 
 
 def session_of(sock: socket.socket, served: Served, handshake: Handshake) -> Session:
-    """Return the session of a client, whose replies come at their time if the drive has one."""
+    """Return the session of a client, whose replies are paced if completions of the drive are."""
     paced = served.paced()
     if paced is None:
         return Session(sock, served, handshake)

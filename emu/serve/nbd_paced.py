@@ -1,4 +1,4 @@
-"""One NBD client of a drive whose completions come at their time on the wall clock.
+"""One NBD client of a drive that delivers completions at their modeled times on the wall clock.
 
 Owns the batches in flight, and the thread that replies to each request when it completes, while
 others are in flight and new ones arrive. Does not own the requests themselves (nbd_session.py), the
@@ -78,7 +78,7 @@ class PacedSession(Session):
         self._gone = False
 
     def run(self) -> None:
-        """Execute requests until the client has gone, or sends what is no request, and those in
+        """Execute requests until the client has gone or has sent an invalid one, and those in
         flight have completed."""
         replies = threading.Thread(target=self._reply, name="ondie nbd replies", daemon=True)
         replies.start()

@@ -93,8 +93,9 @@ LIMITS = np.dtype(
 )
 
 MORE, FULL, SLOW, LEFT, BAD = range(5)
-"""Why the parser stops: bytes are missing; the batch is full; the first request left needs several
-steps (the batch is empty, or to be run first); the client has disconnected; no request begins here.
+"""Reason why the parser stops: bytes are missing; the batch is full; the first request left needs
+several steps (the batch is empty, or to be run first); the client has disconnected; the next bytes
+are no request.
 """
 POSITION, COUNT, COMMANDS, OUT, SKIP, WHY, REFUSED, MISSING, KINDS = range(9)
 """Numbers that the parser returns: position behind the last request taken, number of requests and

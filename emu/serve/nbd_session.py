@@ -31,7 +31,7 @@ MOST_REQUESTS = 256
 ROOM = 1 << 20
 """Memory for requests and for replies beyond that of the largest one, bytes."""
 WHOLE = 1 << 16
-"""Bytes missing of a write from which on they are awaited all at once."""
+"""Number of missing bytes of a write from which on the session waits for all of them at once."""
 SEND_BUFFER = 1 << 20
 """Bytes that the system keeps of replies that the client has not taken."""
 CLEARS = (words.NBD_WRITE, words.NBD_TRIM, words.NBD_WRITE_ZEROES)
@@ -39,7 +39,7 @@ CLEARS = (words.NBD_WRITE, words.NBD_TRIM, words.NBD_WRITE_ZEROES)
 MOST_EXTENTS = 4096
 """Largest number of extents in a reply to BLOCK_STATUS."""
 FIRST_STATUS_UNITS = 64
-"""Number of mapping units that are looked at first for one extent."""
+"""Number of mapping units that are examined first for one extent."""
 MOST_STATUS_UNITS = 1 << 20
 """Largest number of mapping units whose state a reply may contain."""
 
@@ -105,7 +105,7 @@ class Session:
         """Bytes of refused data that are still to arrive."""
 
     def run(self) -> None:
-        """Execute requests until the client has gone, or sends what is no request."""
+        """Execute requests until the client has gone or has sent an invalid one."""
         try:
             while self._turn():
                 pass
@@ -223,9 +223,9 @@ class Session:
         return len(left), refused + len(marked)
 
     def clear_marks(self, requests: dict[int, tuple[int, ...]]) -> list[int]:
-        """Clear the marks of what requests without an error of the drive (fields of words.REQUEST,
-        by number) have written or deallocated, and that they have written. Return the numbers of
-        those that fail nevertheless, since this cannot be kept."""
+        """Clear the marks of Write Uncorrectable of the bytes that successful requests (fields of
+        words.REQUEST, by number) have written or deallocated, and record that data were written.
+        Return the numbers of requests that fail because the change cannot be saved."""
         done = {
             at: (kind, (offset, length))
             for at, (_, offset, length, _, _, kind, _, _, _, refused) in requests.items()
@@ -351,8 +351,9 @@ def parser(batch: Batch, limits: np.ndarray, found: np.ndarray) -> Callable[...,
 
 
 def run(connection: Commands, commands: np.ndarray, memory: np.ndarray) -> np.ndarray | None:
-    """Run commands with their bytes in ``memory``. Return COMPLETION[n], or None if the drive takes
-    none: its power was cut, its service has ended, or for a defect, which is shown."""
+    """Run commands with their bytes in ``memory``. Return COMPLETION[n], or None if the drive
+    executes none: its power was cut, its service has ended, or it has a defect, which is
+    printed."""
     try:
         return connection.run(commands, memory)
     except (InputError, KernelError):

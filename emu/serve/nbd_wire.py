@@ -1,4 +1,5 @@
-"""Words of the NBD protocol, and the handshake of one client as a machine from bytes to bytes.
+"""Messages of the NBD protocol, and the handshake of one client as a state machine from bytes to
+bytes.
 
 Owns the numbers of the protocol, the description of the export, and the options that a client
 haggles. Does not own requests and replies after the handshake (nbd_request.py) or sockets
@@ -161,11 +162,11 @@ class Handshake:
         return self._selected is not None and self._selected == self._export_named
 
     def greeting(self) -> bytes:
-        """Return what the server sends first."""
+        """Return the bytes that the server sends first."""
         return GREETING.pack(NBD_MAGIC, IHAVEOPT, FIXED_NEWSTYLE | NO_ZEROES)
 
     def feed(self, data: bytes) -> bytes:
-        """Take ``data``; return what is to be sent."""
+        """Process ``data`` from the client; return the bytes to send."""
         self.rest += data
         out = []
         while self.phase is Phase.OPEN:
@@ -178,8 +179,8 @@ class Handshake:
         return b"".join(out)
 
     def drop(self) -> bytes:
-        """The client has gone before it was served, or cannot be; return nothing: the protocol has
-        no word for it."""
+        """Drop a client that has gone or cannot be served; return no bytes, since the protocol has
+        no message for this."""
         self._leave()
         return b""
 

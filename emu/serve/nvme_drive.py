@@ -55,7 +55,7 @@ from ondie.emu.states.resident import ResidentStates
 from ondie.emu.units import InputError
 
 Post = Callable[[tuple[Cqe, ...]], None]
-"""Posts completions of the admin queue, from any thread."""
+"""Function that posts completions of the admin queue, from any thread."""
 ALONE = frozenset(
     int(opcode)
     for opcode, effects in ADMIN_EFFECTS.items()
@@ -64,7 +64,7 @@ ALONE = frozenset(
 """Admin commands during which no I/O command runs."""
 TUNNEL = frozenset(int(opcode) for opcode in Tunnel)
 BUSY_S = 0.1
-"""Time after which a log page does not wait for a drive that is being sanitized."""
+"""Longest time for which a log page waits for a drive that is being sanitized, s."""
 FIRMWARE_CHARACTERS, SERIAL_CHARACTERS = 8, 20
 
 
@@ -188,8 +188,8 @@ class NvmeDrive:
         self.served.detached = not whole
 
     def save(self) -> None:
-        """Write what outlives a loss of power to the store, if there is one and the drive was
-        online at its start. Raises InputError."""
+        """Write the state that survives a loss of power to the store, if there is one and the drive
+        was online at its start. Raises InputError."""
         if self._folder is None or not self._keeps:
             return
         past, ran = self.served.ask(self._counted).result()
@@ -233,7 +233,7 @@ class NvmeDrive:
     def execute(self, controller: Controller, entry: bytes, data: bytes = b"") -> Reply:
         """Execute an admin command and its actions on the media; return the reply with the actions
         that are left for the transport. ``entry``, ``data``: see Controller.execute. A command
-        whose effect cannot be kept, or that finds no drive any more, ends with Internal Error."""
+        whose effect cannot be saved, or whose drive has gone, ends with Internal Error."""
         if self.tunnel is not None and entry[0] in TUNNEL:  # many a second
             with self.lock:
                 reply = controller.execute(entry, data)
@@ -360,7 +360,7 @@ class NvmeDrive:
         self._set_running(controller, False)
 
     def enabled(self, controller: Controller) -> None:
-        """The action ENABLE is done: let the controller be ready."""
+        """Complete the action ENABLE: set the controller ready."""
         if self._set_running(controller, True):
             with self.lock:
                 controller.registers.enabled()

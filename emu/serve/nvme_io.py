@@ -27,7 +27,7 @@ from ondie.kernels.errors import KernelError
 
 CID_BYTE = 2
 CHANGES_MARKS = (Nvm.WRITE, Nvm.WRITE_ZEROES, Nvm.DATASET_MANAGEMENT, Nvm.WRITE_UNCORRECTABLE)
-"""Commands that mark blocks as uncorrectable or take marks away."""
+"""Commands that mark blocks as uncorrectable or remove marks."""
 MOST_AREA = 1 << 24
 """Bytes of the data area of a batch from which it is run in parts."""
 
@@ -64,9 +64,9 @@ class IoRunner:
     ) -> list[IoResult | None]:
         """Run ``requests`` and return their completions in the same order. A command whose
         identifier another one of the batch has, in the same queue, ends with Command ID Conflict.
-        ``later`` gets the completion of a computation command that is not ready; None stands for
-        it. ``seen``: (queue, identifier) of the commands of earlier parts of the batch, if it is
-        run in parts; those of ``requests`` are added.
+        ``later`` gets the completion of a computation command that is not ready; its place in the
+        result has None. ``seen``: (queue, identifier) of the commands of earlier parts of the
+        batch, if it is run in parts; those of ``requests`` are added.
         """
         computation = self._drive.computation
         seen = set() if seen is None else seen

@@ -1,4 +1,4 @@
-"""Handshake of an NVMe/TCP connection: Initialize Connection, then Connect, as words.
+"""Handshake of an NVMe/TCP connection: Initialize Connection, then Connect, without I/O.
 
 Owns their order and what ends the connection. Does not own PDUs (nvme_tcp_wire.py), the rules of
 admission (controller/fabrics.py) or commands after Connect (nvme_tcp_session.py).
@@ -88,18 +88,18 @@ class Handshake:
         self._initialized = False
 
     def greeting(self) -> bytes:
-        """Return what the server sends first: nothing."""
+        """Return the bytes that the server sends first: none."""
         return b""
 
     def drop(self) -> bytes:
-        """The client has gone before it was served, or cannot be; return the completion of its
-        Connect: the controller is busy."""
+        """Drop a client that has gone or cannot be served; return the completion of its Connect:
+        the controller is busy."""
         self._leave(self.association, self.connect.qid)
         busy = ConnectRefused(FabricsCode.CONTROLLER_BUSY)
         return capsule_resp(busy.entry(self.cid).pack(), self.framing)
 
     def feed(self, data: bytes) -> bytes:
-        """Take ``data``; return what is to be sent."""
+        """Process ``data`` from the host; return the bytes to send."""
         self.rest += data
         out = b""
         try:

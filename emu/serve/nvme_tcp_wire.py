@@ -1,4 +1,4 @@
-"""Protocol data units of NVMe/TCP as words: lengths, digests and fields, without I/O.
+"""Protocol data units of NVMe/TCP: lengths, digests and fields, without I/O.
 
 Owns the layout of all PDUs, the checks of every length before its bytes arrive, and the header and
 data digests. Does not own sockets or the order of PDUs (nvme_tcp_session.py), capsules' commands
@@ -91,9 +91,9 @@ class Layout(NamedTuple):
     header: int
     """Length of the header (HLEN), bytes."""
     digests: bool
-    """Digests are used if they were negotiated."""
+    """True if the PDU has digests when they were negotiated."""
     data: bool
-    """Data may follow the header."""
+    """True if data may follow the header."""
 
 
 LAYOUTS = {
@@ -128,7 +128,7 @@ class Pdu(NamedTuple):
     """Common and specific header, HLEN bytes."""
     data: memoryview
     intact: bool
-    """The data digest is right, or none was negotiated."""
+    """True if the data digest is right, or none was negotiated."""
     size: int
     """Length of the PDU (PLEN), bytes."""
 
@@ -223,7 +223,7 @@ def most_bytes(framing: Framing) -> int:
 
 
 def negotiate(pdu: Pdu, framing: Framing) -> tuple[Framing, int]:
-    """Return (what is agreed on, R2Ts that a command may have outstanding) for an ICReq. Raises
+    """Return (negotiated parameters, R2Ts that a command may have outstanding) for an ICReq. Raises
     Fatal for a version or alignment that does not exist."""
     version, alignment, digests, most_r2t = IC.unpack_from(pdu.header, COMMON.size)
     if version != 0:

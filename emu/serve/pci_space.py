@@ -1,4 +1,5 @@
-"""PCI configuration space of the NVMe controller, as tables of bytes and of what a host may write.
+"""PCI configuration space of the NVMe controller, as tables of bytes and of the bits that a host
+may write.
 
 Owns the layout of configuration space and of BAR0. Does not own the controller's registers
 (controller/registers.py) or the delivery of interrupts (vfio_user.py).
@@ -16,13 +17,13 @@ from ondie.emu.serve.vfio_wire import BAR_END
 CONFIG_BYTES = 4096
 BAR0_BYTES = BAR_END
 MSIX_TABLE, MSIX_PENDING = 0x2000, 0x3000
-"""Places in BAR0. The table has 16 bytes for each vector."""
+"""Offsets in BAR0. The table has 16 bytes for each vector."""
 MOST_VECTORS = (MSIX_PENDING - MSIX_TABLE) // 16
 CLASS_CODE = 0x010802
 """Mass storage, non-volatile memory, NVM Express I/O controller."""
 DEVICE_ID = 1
 COMMAND, BAR, POWER, PCIE, MSIX = 0x04, 0x10, 0x40, 0x50, 0xA0
-"""Places of the command register, BAR0 and the capabilities."""
+"""Offsets of the command register, BAR0 and the capabilities."""
 BUS_MASTER = 1 << 2
 CAPABILITY_LIST = 1 << 4
 MEMORY_64 = 0b100

@@ -1,4 +1,4 @@
-"""NVMe controller behind PCIe registers and memory: what a host reads, writes and finds there.
+"""NVMe controller as a PCIe function: its registers, its queues in host memory, and its interrupts.
 
 Owns the function's queues and doorbells, the execution of the actions of registers and admin
 commands, and the transfer of data by PRP and SGL. Does not own the tables of the controller
@@ -85,7 +85,7 @@ class PcieFunction:
         """Commands of the tunnel that have not, and where their data are, by identifier."""
 
     def close(self) -> None:
-        """Leave the drive: the host has gone."""
+        """Detach the controller from the drive, since the host has gone."""
         self.drive.remove(self.controller)
 
     # --- accesses of the host

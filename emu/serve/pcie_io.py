@@ -1,4 +1,4 @@
-"""I/O commands of queues in host memory: batches of what the host has submitted.
+"""I/O commands of queues in host memory: batches of the submitted entries.
 
 Owns the order in which queues are served, and the split between plain reads and writes, which C
 decodes and completes (csrc/guest.c), and all other commands, which follow the tables of the
@@ -227,8 +227,8 @@ class MemoryIo:
         return {each for each, entries in posts.items() if each.post(self.guest, entries)}
 
     def complete_late(self, queues: Sequence[SubmissionQueue]) -> set[CompletionQueue]:
-        """Complete computation commands of ``queues`` that are done; drop those of others. Return
-        the queues to which completions were posted. Raises QueueLost."""
+        """Complete computation commands of ``queues`` that are done; drop those of other queues.
+        Return the queues to which completions were posted. Raises QueueLost."""
         posts: dict[CompletionQueue, list[Cqe]] = {}
         while self._late:
             queue, pieces, request, result = self._late.popleft()

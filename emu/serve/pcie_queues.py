@@ -30,7 +30,7 @@ SPIN_NS = 20_000
 
 
 class QueueLost(Exception):
-    """The memory of a queue is not there any more: the controller cannot continue."""
+    """Error: the memory of a queue has gone, so that the controller cannot continue."""
 
 
 @dataclass(eq=False, slots=True)
@@ -71,7 +71,7 @@ class CompletionQueue:
         return min((self.memory.tail - self.signaled) % self.entries, self.used)
 
     def ring(self, head: int) -> bool:
-        """The host has written the head doorbell; return False for an invalid value."""
+        """Apply a write of the head doorbell; return False for an invalid value."""
         self.rung = head
         if head >= self.entries or (head - self.head) % self.entries > self.used:
             return False
@@ -112,7 +112,7 @@ class SubmissionQueue:
         return (self.tail - self.head) % self.entries
 
     def ring(self, tail: int) -> bool:
-        """The host has written the tail doorbell; return False for an invalid value."""
+        """Apply a write of the tail doorbell; return False for an invalid value."""
         self.rung = tail
         if tail >= self.entries:
             return False
@@ -142,7 +142,8 @@ class ShadowDoorbells:
         completion: Mapping[int, CompletionQueue],
         sleep: bool = False,
     ) -> tuple[bool, int]:
-        """Take the values of the doorbells; return (some have changed, number of wrong ones).
+        """Apply the values of the doorbells; return (True if any has changed, number of invalid
+        values).
 
         ``sleep``: the server sleeps if none has changed. Raises QueueLost if the pages are not
         there.

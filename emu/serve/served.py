@@ -49,7 +49,7 @@ class Commands(Protocol):
 
 
 class Served(ABC):
-    """A drive as protocols see it. Sizes in bytes.
+    """Interface of a drive for the protocols. Sizes in bytes.
 
     Raises InputError for a drive whose mapping unit, logical block or largest transfer does not fit
     the protocols.
@@ -109,14 +109,14 @@ class Served(ABC):
         """Return a client that waits in a separate thread."""
 
     def paced(self) -> Connection | None:
-        """Return a client that gets completions one by one, if they come at their time on the wall
-        clock; None: they come as soon as they can."""
+        """Return a client that gets completions one by one at their modeled times on the wall
+        clock; None if completions are not paced."""
         return None
 
     @abstractmethod
     def mapped(self, first: int, count: int) -> np.ndarray:
         """Return which of ``count`` mapping units from ``first`` on hold data, bool[count]; others
-        read as zeros. Raises InputError if the drive serves no more."""
+        read as zeros. Raises InputError if the drive is no longer served."""
 
     # --- of an NVM subsystem
 
@@ -127,18 +127,18 @@ class Served(ABC):
 
     @property
     def online(self) -> bool:
-        """True if what the subsystem keeps may be written to the store."""
+        """True if the state of the subsystem may be written to the store."""
         return True
 
     @property
     def recovered(self) -> bool:
-        """True if the drive's clock has begun at 0 with this start."""
+        """True if the drive's clock began at 0 with this start."""
         return True
 
     @abstractmethod
     def ask(self, function: Callable[[], Any]) -> Future[Any]:
         """Let the thread that owns the drive call ``function``; return its result. Raises
-        InputError if the drive serves no more."""
+        InputError if the drive is no longer served."""
 
     @abstractmethod
     def run_one(self, op: int, offset: int = 0, size: int = 0) -> int:
@@ -156,12 +156,12 @@ class Served(ABC):
 
     @abstractmethod
     def before(self) -> tuple[int, int, Ran]:
-        """Return the number of starts of the drive that have ended since it is served, how many of
-        these power-loss protection has held up, and what they have counted."""
+        """Return the number of starts of the drive that have ended since it is served, the number
+        of those at whose end power-loss protection saved data, and their counters."""
 
     @abstractmethod
     def ran(self, busy_ps: int) -> Ran:
-        """Return what this start has counted. ``busy_ps``: time with commands in flight."""
+        """Return the counters of this start. ``busy_ps``: time with commands in flight."""
 
     @abstractmethod
     def health(self, past: Past, ran: Ran) -> Health:

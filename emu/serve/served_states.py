@@ -31,7 +31,7 @@ from ondie.kernels.hyper import checked
 
 NAME = "states.json"
 DEFAULTS = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "momentum": 0.9}
-"""Hyperparameters that are not given; others are 0."""
+"""Default values of hyperparameters that the user does not set; others are 0."""
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 NOT_READ = (OSError, ValueError, TypeError, KeyError, OverflowError)
 """Exceptions on reading a file that is missing or damaged."""
@@ -44,18 +44,18 @@ class Held(NamedTuple):
     """Number of parameters."""
     optimizer: str
     hyper: dict[str, float | bool] | None
-    """All hyperparameters; None: a store of an earlier version, which does not say."""
+    """All hyperparameters; None: the store is of an earlier version, without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatesOptions:
-    """States that a drive holds."""
+    """Options of the optimizer states that a drive holds."""
 
     count: int
     """Number of parameters."""
     optimizer: str
     hyper: tuple[str, ...] = ()
-    """NAME=VALUE"""
+    """Hyperparameters, each as NAME=VALUE."""
     weights: str | None = None
     """File of the initial weights, .npy; None: zeros."""
 
@@ -153,7 +153,7 @@ def all_of(optimizer: str, given: Mapping[str, float | bool]) -> dict[str, float
 
 
 def held_by(path: Path) -> Held:
-    """Return what a file `states.json` says. Raises one of NOT_READ."""
+    """Return the description in a file `states.json`. Raises one of NOT_READ."""
     found = json.loads(path.read_bytes())
     count, optimizer, hyper = int(found["states"]), str(found["optimizer"]), found.get("hyper")
     if hyper is not None:
@@ -167,7 +167,7 @@ def held_by(path: Path) -> Held:
 
 
 def describe_states(folder: str) -> dict[str, Any]:
-    """Return what a store says about the states in it, for `ondie store info`; nothing if it holds
+    """Return the description of the states in a store, for `ondie store info`; nothing if it holds
     none. Raises InputError for a file that cannot be read."""
     path = Path(folder) / NAME
     try:

@@ -42,7 +42,7 @@ class ServeOptions:
     vfio_user: str | None = None
     """Path of the socket of vfio-user."""
     doorbell_buffers: bool = True
-    """A virtual machine may keep its doorbells in its memory."""
+    """True if a virtual machine may keep its doorbells in its memory."""
     nvme_tcp: str | None = None
     """Address of NVMe/TCP."""
     nvme_hosts: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class ServeOptions:
 OF_MEMORY = frozenset(
     {"nbd", "vfio_user", "doorbell_buffers", "nvme_tcp", "nvme_hosts", "block_bytes", "tunnel"}
 )
-"""Options that a server without a drive takes."""
+"""Options that a server without a drive accepts."""
 
 
 def nothing() -> None:
@@ -108,8 +108,8 @@ class Protocols:
         undo.callback(self._listeners[name].close)
 
     def prepare(self, served: Served, states: ResidentStates | None = None) -> None:
-        """Make what the servers need, which may fail. ``states``: what the drive holds. Raises
-        InputError for a drive that a protocol cannot serve."""
+        """Create the state that the servers need, which may fail. ``states``: what the drive holds.
+        Raises InputError for a drive that a protocol cannot serve."""
         over_tcp = "nvme-tcp" in self._listeners
         if over_tcp or "vfio-user" in self._listeners:
             self.nvme = NvmeDrive(

@@ -31,10 +31,11 @@ from ondie.emu.serve.defects import show_exception
 from ondie.emu.units import InputError
 
 Deliver = Callable[[Ended], None]
-"""Posts the completion of an admin command, and its data to the host, from any thread."""
+"""Function that posts the completion of an admin command, and its data to the host, from any
+thread."""
 PS_PER_NS = 1000
 NEVER = 1 << 80
-"""A time that does not come, ps."""
+"""Time of an event that never occurs, ps."""
 MOST_HOLD_PS = 10 * PS_PER_S
 """Longest hold time that a host may ask for: Linux takes an admin command for lost after 60 s."""
 
@@ -54,7 +55,7 @@ def clock_ps() -> int:
 
 
 def limits_of(cost: TunnelCost) -> Format:
-    """Return what a drive with this tunnel offers to a host."""
+    """Return the largest parameters that a drive with this tunnel offers to a host."""
     form = cost.form
     return Format(form.payload, form.outstanding, form.mtu, form.concatenate, "hold", MOST_HOLD_PS)
 
@@ -94,7 +95,7 @@ class DriveTunnel:
         self._thread.start()
 
     def close(self) -> None:
-        """End. Commands that wait are not completed."""
+        """End the thread. Commands that wait are not completed."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -130,15 +131,15 @@ class DriveTunnel:
             self.commands.relay.counts["dropped"] += 1
 
     def announce(self) -> None:
-        """Let the packets that were sent with ``more`` go, though none follows now."""
+        """Signal the packets that were sent with ``more``, because none follows now."""
         with self._changed:
             self.commands.announce()
         self.flush()
 
     @property
     def waiting(self) -> int:
-        """Number of blocks that wait for receive commands: a drive that sends faster than the host
-        receives stops at some number."""
+        """Number of blocks that wait for receive commands; a drive stops sending when there are too
+        many."""
         return self.commands.relay.waiting
 
     @property
@@ -147,7 +148,7 @@ class DriveTunnel:
         return self.commands.relay.form
 
     def pause(self, paused: bool) -> None:
-        """Take no packets as long as ``paused``; the host then stops to send."""
+        """Take no packets as long as ``paused``; the host then stops sending."""
         with self._changed:
             self.commands.pause(paused)
         self.flush()
@@ -155,8 +156,8 @@ class DriveTunnel:
     # --- completions
 
     def flush(self) -> None:
-        """Hand over what has ended and is due; the thread does so with the rest. The caller holds
-        no lock."""
+        """Deliver the ended commands that are due; the thread delivers the others later. The caller
+        holds no lock."""
         with self._handing:
             with self._changed:
                 events = self.commands.relay.events()

@@ -38,7 +38,7 @@ REGION_BYTES = {Region.BAR0: BAR0_BYTES, Region.CONFIG: CONFIG_BYTES}
 """Sizes of the regions that the device has."""
 ONE = (1).to_bytes(8, "little")
 MOST_SELECTED = 1024
-"""Descriptors from this number on are none of select(2)."""
+"""Number of descriptors that select(2) supports; higher ones are refused."""
 
 
 class Interrupts:
@@ -142,7 +142,7 @@ class Session:
         self.wake()
 
     def run(self) -> None:
-        """Answer messages until the client has gone, or sends what is no message."""
+        """Answer messages until the client has gone or has sent an invalid one."""
         try:
             self._loop()
         except Broken as error:

@@ -105,7 +105,7 @@ BAR_END = 1 << 14
 
 
 class Refused(Exception):
-    """A message is refused; the reply has an error number (errno)."""
+    """Error: a message is refused; the reply has an error number (errno)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(errno.errorcode.get(number, str(number)))
@@ -113,7 +113,8 @@ class Refused(Exception):
 
 
 class Broken(Exception):
-    """The received bytes are no message of the protocol: the connection is closed."""
+    """Error: the received bytes are no message of the protocol, so that the connection is
+    closed."""
 
 
 class Header(NamedTuple):
@@ -133,8 +134,8 @@ class Header(NamedTuple):
 
 
 def parse_header(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
-    """Return the header at ``data[at]``. Raises Broken for a size that no message has, or for a
-    reply that was not asked for."""
+    """Return the header at ``data[at]``. Raises Broken for a size that no message has, or for an
+    unexpected reply."""
     found = Header(*HEADER.unpack_from(data, at))
     if not HEADER_BYTES <= found.size <= MOST_MESSAGE:
         raise Broken(f"a message of {found.size} bytes; must be {HEADER_BYTES} to {MOST_MESSAGE}")

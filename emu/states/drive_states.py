@@ -106,7 +106,7 @@ class DriveStates:
 
     @property
     def reservoir(self) -> ReservoirOptions:
-        """Sizes of the reservoir, for the drive."""
+        """Sizes of the reservoir that the drive must have."""
         path = self._path
         kept = path.stripes[0].groups * path.stripes[0].kept
         return ReservoirOptions(path.super_pages, path.stripes[0].planes + kept, PHASES)
@@ -264,8 +264,9 @@ class DriveStates:
 
     @property
     def step(self) -> int:
-        """Number of updates since the creation of which something is on flash, and the one that
-        was started last. After a recovery, an update that left nothing on flash is not counted."""
+        """Number of updates since the creation whose results are at least partly on flash, plus the
+        one that was started last. After a recovery, an update that left nothing on flash is not
+        counted."""
         return self._opened.step
 
     @property
@@ -435,7 +436,7 @@ class DriveStates:
                 self._stored[:] = self._payload.updated[0]
 
     def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
-        """Leave what a power cut leaves of program ``tid`` of the reservoir."""
+        """Set the pages of program ``tid`` of the reservoir to their state after a power cut."""
         if self._scan is not None:
             scan = self._scan
             interruption.interrupt_pad(
@@ -463,7 +464,7 @@ class DriveStates:
         return None if self._payload is None else self._payload.uncoded_counts
 
     def replace_die(self, die: int) -> Restored:
-        """Take die ``die`` away and restore its states from the parities over dies, in zero
+        """Replace die ``die`` and restore its states from the parities over dies, in zero
         simulated time. Raises InputError if that is not possible (states/replaced_die.py)."""
         payload, drive = self._opened, self._drive
         assert drive is not None

@@ -1,4 +1,4 @@
-"""Programs of the reservoir that a power cut interrupts, and what they leave on the pages.
+"""Programs of the reservoir that a power cut interrupts, and the pages that result.
 
 Owns the choice of the contents that each such program would have left. Does not own the operations
 in progress (nvme/power_cut.py), the outcome for each page (nand/flash_pages.py) or recovery
@@ -59,8 +59,8 @@ def interrupt_pad(
     system: System, stripes: Sequence[Stripes], flash: Sequence[FlashPages], die: int, tid: int,
     rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    """Leave what a power cut leaves of padding ``tid`` on die ``die``. ``stripes``, ``flash``: of
-    each device."""
+    """Set the pages of padding ``tid`` on die ``die`` to their state after a power cut.
+    ``stripes``, ``flash``: those of each device."""
     there, dev = place_of(system, die, tid), int(system.arrays.txn[tid].dev)
     for slot in range(stripes[dev].planes):
         page = physical_page(system.geometry, there, slot)
@@ -70,7 +70,8 @@ def interrupt_pad(
 def interrupt_program(
     system: System, payload: Reservoir, die: int, tid: int, rng: np.random.Generator
 ) -> None:
-    """Leave what a power cut leaves of program ``tid`` on die ``die``: random incomplete pages."""
+    """Set the pages of program ``tid`` on die ``die`` to their state after a power cut: random
+    incomplete pages."""
     txn = system.arrays.txn[tid]
     there, dev = place_of(system, die, tid), int(txn.dev)
     if int(txn.role) == Role.MOVED:

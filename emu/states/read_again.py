@@ -40,7 +40,7 @@ def draw_read(st, die, place, plane, page):
 
 def read_super_page(drive: Drive, payload: Reservoir, super_page: int) -> np.ndarray:
     """Return the pages of a super-page of the first device, uint8[planes, page bytes], as its code
-    (pe.protection) gives them, and count their wrong bits.
+    (pe.protection) decodes them, and count their wrong bits.
 
     No time passes. A code word that the code cannot correct keeps its wrong bits.
     """

@@ -1,7 +1,7 @@
 """A die that fails and is replaced: its reservoir is restored from the parities over dies.
 
 Owns the loss of the pages of a die, and their contents again. Does not own the parities
-(paths/on_die/parity.py), or who asks for it (drive_states.py, serve/control.py).
+(paths/on_die/parity.py), or the request for it (drive_states.py, serve/control.py).
 Source: RAID 5 over dies (Patterson, Gibson and Katz, SIGMOD 1988), as paths/on_die/protection.py.
 
 All pages of the die that were programmed read as damaged from then on. A stripe is the exclusive or
@@ -55,7 +55,7 @@ def check_die(drive: Drive, guarded: Guarded, die: int) -> None:
 
 
 def replace_die(drive: Drive, payload: Reservoir, guarded: Guarded, die: int) -> Restored:
-    """Take die ``die`` of ``drive`` away and restore the states ``payload`` on another one, in zero
+    """Replace die ``die`` of ``drive`` and restore the states ``payload`` on another one, in zero
     simulated time. No plan is running, and the last update has programmed all its parities."""
     lost = take_away(drive, die)
     counters = drive.arrays.count[0]

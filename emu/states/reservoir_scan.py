@@ -153,8 +153,8 @@ class ReservoirScan:
     @property
     def attempt(self) -> int:
         """Number of the attempt whose results of step ``step`` count: that of its commit record;
-        without one, the latest that wrote data to flash. After a commit record, the latest may have
-        been one at the next step, of which nothing is left."""
+        without one, the latest that wrote data to flash. After a commit record, the latest attempt
+        may have begun the next step without leaving anything on flash."""
         scans = self.scans.values()
         committed = max(scan.committed_by(self.step) for scan in scans)
         return (committed if committed >= 0 else max(scan.sequence for scan in scans)) // ATTEMPT

@@ -1,4 +1,4 @@
-"""States of a drive whose host gives gradients in the drive's memory, and reads states by address.
+"""States of a drive whose host puts gradients into the drive's memory, and reads states by address.
 
 Owns the update from a gradient that is in the drive already, concurrently with other plans; the
 bytes of all vectors as one range of addresses; and the plan of a read of such a range. Does not own
@@ -29,9 +29,9 @@ from ondie.kernels import KernelError, get
 from ondie.kernels.hyper import checked
 
 FLAGS = frozenset({"maximize"})
-"""Hyperparameters that are on or off."""
+"""Hyperparameters that are flags, True or False."""
 NO_RESERVE = 0x4000
-"""MAP_NORESERVE of Linux."""
+"""Flag MAP_NORESERVE of mmap(2) on Linux."""
 ROW_UNITS = 64
 """Mapping units of one read of the processor."""
 ALIGNMENT = 4096
@@ -52,7 +52,7 @@ class VectorPlace(NamedTuple):
 
 
 class ResidentStates(DriveStates):
-    """DriveStates for a host that talks to the drive in commands."""
+    """DriveStates for a host that uses them by computation commands."""
 
     _update: MixedPlan | None = None
     _copies: mmap.mmap | None = None
@@ -90,7 +90,7 @@ class ResidentStates(DriveStates):
 
     def apply(self, entry: LogEntry) -> None:
         """Apply an entry of the engine's log, as DriveStates does. An update whose results are not
-        stored ends early: what it has begun is in memory only."""
+        stored ends early: its results are in memory only."""
         super().apply(entry)
         self._end_unless_stored()
 
@@ -193,8 +193,8 @@ class ResidentStates(DriveStates):
             raise
 
     def take_copy(self, first: int, size: int) -> np.ndarray:
-        """Return the bytes that such a read has brought, uint8[size], when it is done. Memory that
-        no other copy uses is given back."""
+        """Return the bytes of a copy that is done, uint8[size]. Memory that no other copy uses is
+        released."""
         assert self._copies is not None and self._drive is not None
         found = self.memory[0].reshape(-1)[first : first + size].copy()
         unit = self._drive.unit_bytes

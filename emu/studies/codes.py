@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 def train(
     model: str, code: str, rate: float, real: bool, seed: int, steps: int
 ) -> tuple[Trained, BareCounts]:
-    """Train a model on the emulated drive, and return the results and what the decoder has done
-    (nothing without a real code). Arguments: see :func:`device`."""
+    """Train a model on the emulated drive, and return the results and the decoder's counters (all
+    zero without a real code). Arguments: see :func:`device`."""
     trained, optimizer = errors.trained_on(model, device(code, rate, real), seed, steps)
     path = optimizer.run.path
     assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
@@ -64,7 +64,8 @@ def expected(keys: np.ndarray, code: str, rate: float) -> np.ndarray:
 
 @dataclass
 class Suite:
-    """All runs of one call of `run_study`. ``rates``: of all codes; None: each code's own."""
+    """All runs of one call of `run_study`. ``rates``: error rates for all codes; None: the default
+    rates of each code."""
 
     steps: int
     seeds: Sequence[int]

@@ -21,8 +21,8 @@ LDPC_BITS = load_preset("gen4-tlc").ecc.correctable_bits
 
 @dataclass(frozen=True)
 class Code:
-    """A code of the study. ``changes``: of the preset DEVICE. ``rates``: raw bit error rates on
-    both sides of its limit."""
+    """A code of the study. ``changes``: values of keys that differ from the preset DEVICE.
+    ``rates``: raw bit error rates on both sides of its limit."""
 
     changes: Mapping[str, Any]
     rates: tuple[float, ...]

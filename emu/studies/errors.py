@@ -175,7 +175,7 @@ class Suite:
     run: Runner
 
     def found(self) -> Found:
-        """Train all runs that no other training replaces, and return the results of all runs.
+        """Do all trainings, once for runs with equal results, and return the results of all runs.
 
         Runs with the NaN comparator are trained last, because the runs with bypassed ECC show
         whether the comparator would change a value.

@@ -37,7 +37,7 @@ PROTECTIONS = ("none", "nan_comparator", AT_REGISTERS, "on_die_ecc", "controller
 """Values of pe.protection; the comparator has two places (page_path.PagePath)."""
 CODES = ("capability", "bch", "ldpc")
 SET_HERE = ("pe.cipher", "pe.randomiser", "pe.protection", "ecc.code")
-"""Keys that the matrix sets."""
+"""Configuration keys that the matrix sets for each case, so that options may not set them."""
 VECTORS = ("w", "m", "v")
 VALUE_BYTES = 4
 SOURCES, TARGETS, AGAIN, CONVENTIONAL = 10, 120, 160, 200
@@ -65,7 +65,7 @@ class Answers:
     """State of the pages after the update, as the model predicts it or as computed with bytes."""
 
     right: bool
-    """All values of w, m and v that the controller reads are those of the reference."""
+    """True if all values of w, m and v that the controller reads are those of the reference."""
     after_wrong_bits: int | None
     """Wrong values that the controller reads after bits of the new pages were made wrong; None: not
     right before."""
@@ -73,10 +73,11 @@ class Answers:
     """Wrong values that it reads after an update of pages with as many wrong bits; None: not right
     before."""
     decoder_fails: bool | None
-    """The controller's decoder fails on every new page if it decodes it regardless of its record;
+    """True if the controller's decoder fails on every new page when it ignores the page's record;
     None: there is no code with bytes."""
     conventional_right: bool
-    """A page with as many wrong bits that only the controller has written and reads is right."""
+    """True if the controller reads correct data from a page with as many wrong bits that only the
+    controller has written."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,11 @@ class Cell:
     wrong_share: float
     """Share of values of w, m and v that are wrong without wrong bits."""
     wrong_bits: int
-    """Bits that were made wrong in the pages of w, m and v."""
+    """Number of bits that were inverted in the pages of w, m and v."""
 
     @property
     def agrees(self) -> bool:
-        """Return True if the bytes say what the model predicts."""
+        """Return True if the computed bytes agree with the model's prediction."""
         return self.predicted == self.found
 
     def data(self) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def blocks_of_word(cfg: Config) -> int:
 
 
 def predicted(cfg: Config, case: Case) -> Answers:
-    """Return what the model says of a case.
+    """Return the prediction of the model for a case.
 
     The dies must know every layer that the controller has: they compute with what they sense. A
     comparator at the registers changes stored bytes that are no values. Pages without check bytes
@@ -262,7 +263,8 @@ def ran(cfg: Config, case: Case, tweak: str, seed: int) -> Cell:
 def check_options(
     cfg: Config, settings: Sequence[str], codes: Sequence[str], tweak: str, seed: int
 ) -> None:
-    """Raise InputError if the matrix cannot be made with these options, before anything runs."""
+    """Raise InputError, before anything runs, for options with which the matrix cannot be
+    computed."""
     for setting in settings:
         key = setting.partition("=")[0].strip()
         if key in SET_HERE:

@@ -17,7 +17,7 @@ Text = Callable[[Cell], str]
 
 
 def values_read(cell: Cell) -> str:
-    """Return what the controller reads without wrong bits."""
+    """Return the cell text for the values that the controller reads without wrong bits."""
     if cell.found.right:
         return "right"
     share = 100 * cell.wrong_share
@@ -37,7 +37,7 @@ def decoder(cell: Cell) -> str:
 
 
 def marked(text: str, cell: Cell) -> str:
-    """Return ``text`` with a mark if the model predicts something else."""
+    """Return ``text``, with a mark if the model predicts another result."""
     return text if cell.agrees else f"{text} (!)"
 
 
@@ -63,8 +63,8 @@ def matrices(cells: Sequence[Cell], title: str, text: Text) -> list[Table]:
 
 
 def decoders(cells: Sequence[Cell]) -> Table:
-    """Return the table of the controller's decoder, by code and protection: of cases that all say
-    the same, else the number of cases with each answer."""
+    """Return the table of the controller's decoder, by code and protection: the common answer of
+    all cases, else the number of cases with each answer."""
     table = Table(
         title="Controller decodes an updated page in spite of its record; conventional page "
         "with wrong bits"
@@ -90,7 +90,7 @@ def decoders(cells: Sequence[Cell]) -> Table:
 
 def tables(cells: Sequence[Cell]) -> list[Table]:
     """Return the tables of the cells, which are in the order of on_die_bytes.cases. (!) marks cells
-    in which the bytes do not say what the model predicts."""
+    in which the computed bytes disagree with the model's prediction."""
     bits = max(cell.wrong_bits for cell in cells)
     return [
         *matrices(cells, "Values of w, m and v after an update on the die", values_read),
@@ -105,7 +105,7 @@ def tables(cells: Sequence[Cell]) -> list[Table]:
 
 
 def show(cells: Sequence[Cell], screen: Console) -> None:
-    """Print the tables, the cells that are not as the model predicts, and their number."""
+    """Print the tables, the cells that disagree with the model's prediction, and their number."""
     for table in tables(cells):
         screen.print(table)
         screen.print()

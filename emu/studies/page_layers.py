@@ -51,7 +51,7 @@ class PageNumber(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """The layers that a controller or a die applies; None: it does not know the layer."""
+    """The layers that a controller or a die applies; None: it does not apply the layer."""
 
     cipher: Xts | None
     randomiser: Randomiser | None
@@ -122,7 +122,7 @@ class PageCode(Protocol):
 
 
 class Capability:
-    """The capability model: no check bytes, up to ``limit`` wrong bits of a word are taken back."""
+    """The capability model: no check bytes, up to ``limit`` wrong bits of a word are corrected."""
 
     def __init__(self, word: int, limit: int) -> None:
         self._word, self._limit = word, limit

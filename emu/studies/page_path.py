@@ -1,4 +1,4 @@
-"""The way of pages through the layers: written by the controller, updated on a die, read again.
+"""Path of pages through the layers: written by the controller, updated on a die, read again.
 
 Owns which code a program and a read pass, by pe.protection and the marks of the pages' records, and
 the place of the comparator. Does not own the layers and codes (page_layers.py), the marks
@@ -30,7 +30,7 @@ from ondie.emu.studies.page_layers import (
 )
 
 Update = Callable[[list[Bytes]], None]
-"""Changes the pages of a super-page in place, each uint8[page bytes]."""
+"""Function that changes the pages of a super-page in place, each uint8[page bytes]."""
 
 
 class Cells(NamedTuple):
@@ -90,7 +90,7 @@ class PagePath:
         return Cells(np.bitwise_xor(data, wrong), self._spare[page.physical], wrong, mark)
 
     def hit(self, page: PageNumber, wrong: Bytes) -> None:
-        """Make the bits of the mask ``wrong``, uint8[page bytes], wrong in the cells of a page."""
+        """Invert the bits of the mask ``wrong``, uint8[page bytes], in the cells of a page."""
         self._wrong[page.physical] = wrong
 
     def _decode(self, cells: Cells) -> Bytes:
@@ -117,7 +117,7 @@ class PagePath:
 
     def read(self, page: PageNumber, conventional: bool = False) -> Bytes:
         """Read a page as the controller does: pages without check bytes, and all pages of a
-        reservoir without ECC, are taken undecoded."""
+        reservoir without ECC, are read without decoding."""
         cells = self._sense(page)
         if conventional:
             return self.controller.read(self._decode(cells), page)

@@ -32,14 +32,14 @@ OTHER = "bchlib"
 WORDS = 256
 """Words of a call: their data and tables fit into the second-level cache."""
 LDPC_WORDS = 32
-"""The same of LDPC codes, whose words are longer."""
+"""Words of a call with LDPC codes, whose words are longer."""
 CHECKSUM = "crc-32c"
 """Contender that computes the CRC-32C of the data of all words."""
 Call = Callable[[], object]
 
 
 class CodeCase(Protocol):
-    """A code, and what is measured on it."""
+    """A code and its measured operations."""
 
     @property
     def words_per_call(self) -> int:
@@ -55,7 +55,7 @@ class CodeCase(Protocol):
 
 @dataclass(frozen=True)
 class BchCase:
-    """A BCH code, and what is measured on it."""
+    """A BCH code and its measured operations."""
 
     m: int
     t: int
@@ -170,7 +170,7 @@ class _Bchlib:
 
 @dataclass(frozen=True)
 class LdpcCase:
-    """An LDPC code, and what is measured on it."""
+    """An LDPC code and its measured operations."""
 
     data_bytes: int
     circulant: int
@@ -208,7 +208,7 @@ class LdpcCase:
         return self.words ^ np.packbits(wrong, axis=-1, bitorder="little")
 
     def messages(self, rate: float) -> np.ndarray:
-        """Return the words as three reads show them, int8[words_per_call, bits].
+        """Return the words as messages from three noisy reads, int8[words_per_call, bits].
 
         Levels of +1 (bit 0) and -1 have normal noise, of which a read at 0 makes ``rate`` wrong
         bits. The other reads are where a bit of 0 is as often below as 1/3 of the wrong ones.

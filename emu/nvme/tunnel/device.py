@@ -137,7 +137,7 @@ class DeviceRelay:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Numbers of the next block down and up: how far the two streams are."""
+        """Numbers of the next block down and up, which are the positions of the two streams."""
         return self._expected, self._cut
 
     def events(self) -> list[Event]:
@@ -154,8 +154,8 @@ class DeviceRelay:
         self._end()
 
     def reset(self) -> None:
-        """The controller is reset: forget its commands. The tunnel stays open; the host repeats
-        what was not completed."""
+        """Handle a reset of the controller: forget its commands. The tunnel stays open; the host
+        repeats what was not completed."""
         self._done, self._listening = [], []
         self._writes, self._reads = {}, {}
         self._close_cid = -1

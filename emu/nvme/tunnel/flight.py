@@ -80,7 +80,7 @@ class Flight:
 
     @property
     def lost(self) -> int:
-        """Number of commands that are taken for lost and may still be executed."""
+        """Number of commands that count as lost and may still be executed."""
         return len(self._lost)
 
     @property
@@ -118,7 +118,7 @@ class Flight:
         return Command(entry[:2] + cid.to_bytes(2, "little") + entry[4:], active.data)
 
     def again(self, now: int) -> list[Command]:
-        """Return the commands that are issued again."""
+        """Return the commands to issue again."""
         found = []
         while self._again:
             key = self._again.popleft()
@@ -141,7 +141,7 @@ class Flight:
                 self._repeat(key, cid)
 
     def lose_all(self) -> None:
-        """No command that was issued will be completed; issue all again."""
+        """Issue all commands again, because none that was issued will be completed."""
         self._under_way.clear()
         self._lost.clear()
         for key, active in self._active.items():

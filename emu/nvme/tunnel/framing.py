@@ -61,8 +61,8 @@ class Format:
     """Time for which the drive holds a command at most, ps: shorter than the time after which the
     host's driver takes a command for lost, and whole milliseconds."""
     offloads: bool = False
-    """Each packet has an OFFLOAD_HEADER in front, may be longer than the mtu, and may lack its
-    checksum: the receiver splits the TCP segments."""
+    """True if each packet has an OFFLOAD_HEADER in front, may be longer than the mtu, and may lack
+    its checksum: the receiver splits the TCP segments."""
 
     def __post_init__(self) -> None:
         if not HEADER + READ_HEADER < self.payload <= LARGEST:

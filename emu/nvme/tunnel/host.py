@@ -173,7 +173,7 @@ class HostRelay:
 
     @property
     def lost(self) -> int:
-        """Number of commands that are taken for lost and whose end has not come. Each keeps an
+        """Number of commands that count as lost and have not completed since. Each keeps an
         identifier, until none is left for others: then the oldest one is used again."""
         return self._flight.lost
 
@@ -189,7 +189,7 @@ class HostRelay:
     # --- the drive's side
 
     def tick(self, now: int) -> None:
-        """Take commands for lost that were issued more than the timeout before ``now`` (ps);
+        """Give up commands as lost that were issued more than the timeout before ``now`` (ps);
         ``commands`` returns them again. If no event has come for so long, ask for the next block
         without one."""
         flight = self._flight
@@ -207,8 +207,8 @@ class HostRelay:
         self._advance()
 
     def reset(self) -> None:
-        """The controller is reset: its commands are lost, and ``commands`` returns them again. The
-        tunnel stays open."""
+        """Handle a reset of the controller: its commands are lost, and ``commands`` returns them
+        again. The tunnel stays open."""
         self._flight.forget("event")
         self._flight.lose_all()
         self._deaf = False

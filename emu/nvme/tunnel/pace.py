@@ -1,4 +1,4 @@
-"""Pace of a tunnel's blocks: the times at which the cost model lets them complete.
+"""Pace of a tunnel's blocks: the earliest times of their completion by the cost model.
 
 Owns the schedule of the blocks of one drive in both directions. Does not own the cost model
 (cost.py), commands, a clock or threads: time is an argument.
@@ -16,7 +16,7 @@ from ondie.emu.nvme.tunnel.framing import READ_HEADER
 from ondie.emu.nvme.tunnel.timing import handling, spacing
 
 SLACK_PS = 50 * 10**9
-"""Time that a direction may catch up, ps: some turns of a scheduler, hundreds of blocks."""
+"""Delay that a direction may catch up, ps: some time slices of a scheduler, hundreds of blocks."""
 
 
 class Pace:
@@ -42,10 +42,10 @@ class Pace:
         return max(int(cycle) // times.outstanding, int(busy), crossing)
 
     def due(self, up_bytes: int, down_bytes: int, now: int, ready: int | None = None) -> int:
-        """Return when a command completes at the earliest, ps. ``up_bytes``: bytes of its data to
-        the host, with READ_HEADER; ``down_bytes``: bytes from the host. A command without a block
-        completes at once. ``now``: the time, ps. ``ready``: since when the block could cross, ps;
-        None: it has waited since the one before it."""
+        """Return the earliest time at which a command may complete, ps. ``up_bytes``: bytes of its
+        data to the host, with READ_HEADER; ``down_bytes``: bytes from the host. A command without a
+        block completes at once. ``now``: the time, ps. ``ready``: since when the block could cross,
+        ps; None: it has waited since the one before it."""
         due = now
         for way, size in ((UP, up_bytes - READ_HEADER), (DOWN, down_bytes)):
             if size > 0:
