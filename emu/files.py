@@ -1,4 +1,4 @@
-"""Files: checks before a run, writing of all files or none, and who holds a lock.
+"""Files: checks before a run, writing of all files or none, and the holder of a lock.
 
 Owns the checks of paths, file names and folders, and the holder of a lock. Does not own the
 contents of files. Source: none.
@@ -16,7 +16,7 @@ from pathlib import Path
 from ondie.emu.units import InputError, quoted
 
 STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
-"""Numbers of the open files that have names."""
+"""Descriptors of the open files that have names in /dev."""
 IMAGES = ("png", "pdf")
 """Image formats of figures."""
 
@@ -186,7 +186,8 @@ def suffix_of(path: Path) -> str:
 
 
 def lock_holder(handle: int) -> str:
-    """Return who holds the lock (flock) of an open file, as far as the system says so."""
+    """Return a text that names the process with the lock (flock) of an open file, if the system
+    tells it."""
     number = os.fstat(handle).st_ino
     try:
         with open("/proc/locks") as file:

@@ -183,7 +183,7 @@ class Collector:
         return self.limit is not None and self.size >= self.limit
 
     def note(self, words: str, count: int) -> None:
-        """Count ``count`` omitted or changed items under the note ``words``."""
+        """Add ``count`` omitted or changed items to the note ``words``."""
         if count:
             self.notes[words] = self.notes.get(words, 0) + int(count)
 

@@ -17,8 +17,8 @@ from ondie.emu.units import plural
 
 def damaged(totals: Totals, decoded: DecodeCounts | None = None) -> bool:
     """Return True if a run used wrong data: pages that ECC could not correct, or wrong bits in
-    reservoir pages that were used without correction. ``decoded``: work of the decoder of a real
-    code, which may take words for others; None: without one."""
+    reservoir pages that were used without correction. ``decoded``: counters of the decoder of a
+    real code, which may miscorrect words; None: there is no such decoder."""
     if decoded is not None and decoded.miscorrected_words > 0:
         return True
     return totals.counters["uncorrectable_pages"] + totals.counters["bare_wrong_bits"] > 0

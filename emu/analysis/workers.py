@@ -22,7 +22,7 @@ from ondie.emu.units import InputError
 
 Runner = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[tuple[Any, Any]]]
 JOIN_S = 10.0
-"""Seconds until the thread that manages the workers is left to Python."""
+"""Longest wait for the end of the thread that manages the workers, seconds."""
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from ondie.emu.cli.ending import ENDING, end_in_order, interruption
 
 REFUSED = "the system refused memory; raise the limit of the address space (ulimit -v)"
 GRACE_S = 5.0
-"""Seconds from an interrupt until a process with a policy of the user ends in any case."""
+"""Seconds after an interrupt until a process that has compiled a policy of the user is ended
+forcibly."""
 
 
 def start() -> None:

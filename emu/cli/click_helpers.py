@@ -35,7 +35,8 @@ class Group(click.Group):
 
 
 class RenamedOption(click.Option):
-    """An option that was renamed: its last spelling is the old one, which the help omits."""
+    """A renamed option, which the user may still give by its old spelling, the last one; the help
+    omits that."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         spellings, self.opts = self.opts, self.opts[:-1]

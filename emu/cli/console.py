@@ -40,8 +40,8 @@ def compiling(done: int, total: int) -> None:
 
 
 def announce_compilation() -> None:
-    """Let a command that may run in the background print one line when a compilation begins, if
-    standard error is not a terminal, which gets the bar."""
+    """Let a command that may run in the background print one line when a compilation begins, unless
+    standard error is a terminal, which shows a progress bar instead."""
     from ondie.kernels import jit
 
     announced = False

@@ -22,8 +22,8 @@ NOTHING = "nothing was written"
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised in the main thread by the signal ``number``, SIGINT or one of ENDING. ``effect``: what
-    the command has done until then."""
+    """Exception that the signal ``number``, SIGINT or one of ENDING, raises in the main thread.
+    ``effect``: text about the work that the command has done before."""
 
     def __init__(self, number: int, effect: str = NOTHING) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def effect_of_interruption(effect: Callable[[], str]) -> Iterator[None]:
-    """Let the message about an interruption in this context say what ``effect`` returns then, which
-    is what the command has written."""
+    """Add the text that ``effect`` returns, about the files that the command has written, to the
+    message about an interruption in this context."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -78,8 +78,8 @@ class EndOfServing:
         return self._number != 0
 
     def ready(self) -> None:
-        """End the start. Raises Terminated if a signal came that the start has not seen: Python
-        drops what is raised in a finalizer."""
+        """Mark the end of the start. Raises Terminated if the start has missed a signal: Python
+        drops exceptions that are raised in a finalizer."""
         self._starting = False
         if self.came:
             raise Terminated(self._number, self._effect)

@@ -26,7 +26,7 @@ from ondie.emu.units import InputError
 
 STANDARD_OUTPUT = Path("-")
 Images = Callable[[], Mapping[str, bytes]]
-"""A function that draws a figure and returns {"png": bytes, "pdf": bytes}."""
+"""Function that draws a figure and returns {"png": bytes, "pdf": bytes}."""
 
 
 class FileOrDash(click.Path):
@@ -59,7 +59,7 @@ class OutputOptions:
     out: Path | None = None
     quiet: bool = False
     draws: ClassVar[bool] = False
-    """Whether the command draws a figure."""
+    """True if the command draws a figure."""
 
     @property
     def names(self) -> tuple[str, str]:

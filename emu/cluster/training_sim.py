@@ -65,8 +65,7 @@ class Simulation:
     node adds up the gradients of its micro-batches."""
     detection_s: float = DETECTION_S
     noise: Noise | None = None
-    """Noise of the speeds and shares of free cores that HyperTune observes; None: it observes exact
-    values."""
+    """Noise of the speeds and shares of free cores that HyperTune observes; None: exact values."""
 
     def __post_init__(self) -> None:
         fleet = self.fleet

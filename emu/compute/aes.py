@@ -63,7 +63,7 @@ def mixed(columns: Bytes, first_row: tuple[int, ...]) -> Bytes:
 SUB = substitutions()
 UNSUB = np.argsort(SUB).astype(np.uint8)
 SHIFT = np.array([4 * ((column + row) % 4) + row for column in range(4) for row in range(4)])
-"""Place in the block from which ShiftRows takes each byte; byte 4 c + r is in column c, row r."""
+"""Index in the block from which ShiftRows takes each byte; byte 4 c + r is in column c, row r."""
 UNSHIFT = np.argsort(SHIFT)
 
 

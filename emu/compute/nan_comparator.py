@@ -25,7 +25,7 @@ from ondie.emu.config.config import Config
 
 
 def sees_host(cfg: Config) -> bool:
-    """Return True if the drive has a comparator that processes what leaves for the host."""
+    """Return True if the drive has a comparator that processes the data sent to the host."""
     layers = "die" in (cfg.pe.cipher, cfg.pe.randomiser)
     return cfg.pe.protection == "nan_comparator" and not layers
 

@@ -1,4 +1,4 @@
-"""Blocks after a power loss: their states and modes, the free rings and the write frontiers.
+"""Recovery of blocks after a power loss: states and modes, the free rings and the write frontiers.
 
 Owns the state of each block, of the rings and of the frontiers, from what a scan of the
 out-of-band data has found. Does not own the scan and the choice of pages (recovery.py), or the
@@ -25,7 +25,7 @@ from ondie.kernels.jit import njit
 
 @dataclass
 class Blocks:
-    """Findings by block of the drive."""
+    """Results of the scan for each block of the drive."""
 
     visible: np.ndarray
     """Stripes up to the last visible one, int64[blocks]; 0: the block reads as blank."""
@@ -34,7 +34,7 @@ class Blocks:
     erases: np.ndarray
     """Erase count in the out-of-band data, int64[blocks]; -1: unknown."""
     stream: np.ndarray
-    """Stream of its pages, int64[blocks]; -1: unknown."""
+    """Stream of the pages of each block, int64[blocks]; -1: unknown."""
 
     def pages(self, arrays: Arrays, geometry: Geometry) -> np.ndarray:
         """Return the number of pages that each block uses in its mode, int64[blocks]."""

@@ -35,7 +35,7 @@ being read (only with ftl.map_writes = 0, as in MQSim).
 
 
 PLACES = 32
-"""Width of transaction, entry and translation-page numbers (bits)."""
+"""Number of bits of a transaction, entry or translation-page number."""
 
 
 @inline

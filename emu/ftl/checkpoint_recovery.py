@@ -45,7 +45,7 @@ ASKED = NEVER - 1
 
 
 class Unusable(Exception):
-    """The checkpoint cannot be used; the message says why."""
+    """Error: the checkpoint cannot be used; the message has the reason."""
 
 
 class _Found:

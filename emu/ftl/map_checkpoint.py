@@ -40,8 +40,9 @@ MAGIC = 0x6F6E6469_65000000
 MAP, TABLE, ROOT = 1, 2, 3
 """Kinds of metadata pages."""
 KIND, NUMBER, EPOCH, SEQUENCE, PROGRAMS = range(5)
-"""Words of the head. NUMBER: of the checkpoint (root), else the number of the page among those of
-its kind. SEQUENCE, PROGRAMS: numbers of data and programs at the begin of the checkpoint (root)."""
+"""Words of the head. NUMBER: number of the checkpoint (root), else the number of the page among
+those of its kind. SEQUENCE, PROGRAMS: numbers of data and programs at the begin of the checkpoint
+(root)."""
 WAS_OPEN, IS_BAD, IS_FAILING, IS_WRITTEN = 1, 2, 4, 8
 """Flags of a block, in the low half of its word of the block table; the high half has its erases.
 WAS_OPEN: at the begin of the checkpoint of the root or of the one in progress."""
@@ -71,8 +72,8 @@ def set_sizes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
 
 
 def buffers(table: np.record, trims: int) -> int:
-    """Return the number of page buffers of trim maps and metadata pages. ``trims``: of the former,
-    which come first."""
+    """Return the number of page buffers of trim maps and metadata pages. ``trims``: number of
+    buffers of trim maps, which come first."""
     return trims if table.meta_maps == 0 else trims + ROOTS + 2 * int(table.meta_flights)
 
 
@@ -96,8 +97,8 @@ def on_host_write(st, dev, size):
 
 @cold
 def advance(st, dev):
-    """Start the next programs of a checkpoint when those before have ended, as far as pages are
-    free for them."""
+    """Start the next programs of a checkpoint when the previous ones have ended, as far as pages
+    are free for them."""
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
     if dev_rec.meta_flying > 0 or dev_rec.saving != 0:
@@ -263,8 +264,8 @@ def start(st, dev, lpn, slot, urgent):
 
 @njit
 def place(st, tid, urgent):
-    """Allocate a page to metadata page ``tid``: in an open block, else in a new one, if ``urgent``
-    also where collection has reserved pages. Start its program. Return False if there is none."""
+    """Allocate a page to metadata page ``tid``: in an open block, else in a new one; if ``urgent``,
+    also a page that collection has reserved. Start its program. Return False if there is none."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev

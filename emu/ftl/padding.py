@@ -317,7 +317,7 @@ def pad_at_rest(st):
 
 @njit
 def run_has_ended(st):
-    """Return True if a run has done all its work, no work follows, and only padding is pending."""
+    """Return True if all work of a run is done and only padding is pending."""
     reg = st.reg[0]
     if reg.closing == 0 or st.tree[1] < reg.gather0 or reg.tail != reg.next_row:
         return False

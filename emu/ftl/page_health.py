@@ -204,8 +204,9 @@ def log_wrong_page(st, tid, lpn, ppn):
 @njit
 def log_decoding(st, tid, lpn, ppn):
     """Append a log entry (LOG_DECODED): the last reading of logical page ``lpn`` at physical page
-    ``ppn`` has passed the decoder of a real code. It names the request or plan row of read ``tid``,
-    or none if no bytes of the page go there. Without wrong bits, there is nothing to decode.
+    ``ppn`` has passed the decoder of a real code. The entry names the request or plan row of read
+    ``tid``, or none if that gets no bytes of the page. Without wrong bits, there is nothing to
+    decode.
     """
     reg = st.reg[0]
     reading = st.reading[tid]

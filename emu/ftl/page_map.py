@@ -306,7 +306,7 @@ def log_host_write(st, tid):
 @inline
 def log_landing(st, tid, place, stale):
     """Log the program of the contents that ``tid`` carries from slot ``place`` of the data cache,
-    before the page is mapped. ``stale``: not 0 if they are not to be mapped.
+    before the page is mapped. ``stale``: 1 if these contents must not be mapped, else 0.
     """
     txn = st.txn[tid]
     if stale != 0:

@@ -138,7 +138,7 @@ def queue_command(st, die, tid, queue):
 @cold
 def count_slot_read(st, tid):
     """Count the array read of a command that begins with read ``tid``, and the slots that are
-    sensed but not requested. The read disturbs its block.
+    sensed but not requested. Record the read disturb of its block.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

@@ -77,8 +77,8 @@ READING = record_type(
 
 @njit
 def on_sensed(st, tid):
-    """Count a reading of the pages of read ``tid`` that has reached the controller. Return True if
-    another reading follows.
+    """Count a sensing of the pages of read ``tid`` whose data have reached the controller. Return
+    True if another sensing follows.
     """
     reading = st.reading[tid]
     if reading.total == 0:
@@ -176,8 +176,8 @@ def draw_verdict(st, tid):
 
 @njit
 def is_decoded(st, tid):
-    """Return True if a real decoder decides whether the bytes of read ``tid`` are right: those of a
-    command or plan row of a drive with payload (nvme/decoded_reads.py).
+    """Return True if a real decoder decides whether the bytes of read ``tid`` are right: for
+    commands and plan rows of a drive with payload (nvme/decoded_reads.py).
     """
     txn = st.txn[tid]
     real = st.code[0].coded != 0 and st.reg[0].log_on != 0
@@ -187,7 +187,8 @@ def is_decoded(st, tid):
 
 @njit
 def log_bytes(st, tid, lpn, ppn):
-    """Log what the last reading of page ``lpn`` at physical page ``ppn`` means for its bytes."""
+    """Log the result of the last reading of page ``lpn`` at physical page ``ppn``: wrong bytes, or
+    bytes to decode."""
     if st.code[0].coded != 0:
         page_health.log_decoding(st, tid, lpn, ppn)
         return
@@ -240,8 +241,8 @@ def add_last_decoding(st, tid, outcome, errors):
 
 @njit
 def given_up(st, tid):
-    """Return the iterations of the decoding of read ``tid`` by a real code that another reading
-    follows."""
+    """Return the iterations of a failed decoding of read ``tid`` by a real code, after which the
+    page is read again."""
     code = st.code[0]
     reading = st.reading[tid]
     level = np.int64(reading.done) - 1

@@ -82,7 +82,7 @@ class Recovered:
     checked_pages: int = 0
     """Pages that were also read whole."""
     refused_pages: int = 0
-    """Pages with a valid seal and a wrong checksum: of an interrupted program."""
+    """Pages with a valid seal and a wrong checksum, left by an interrupted program."""
     overwritten_pages: int = 0
     """Pages that were overwritten with zeros."""
     continued_blocks: int = 0
@@ -98,7 +98,7 @@ class Recovered:
     """Mapping units that were only in the cache file of a store (power-loss protection), and that
     recovery has written to flash."""
     restored_trims: int = 0
-    """Mapping units whose trims were only in such a file."""
+    """Mapping units whose trims were only in the cache file of a store."""
     broken_entries: int = 0
     """Entries of the cache file that were interrupted."""
     damaged_cached: list[int] = field(default_factory=list)
@@ -116,19 +116,19 @@ class Recovered:
     mapped: int = 0
     """Mapping units with data."""
     stale_maps: int = 0
-    """Translation pages that are missing on flash or do not know the newest data; they are written
+    """Translation pages that are missing on flash or outdated; they are written
     back from the first miss of the map cache on."""
     checkpoint: int = 0
     """Number of the checkpoint of the mapping table that was used; 0: all pages were scanned."""
     epoch: int = 0
     """Fencing epoch on flash."""
     fallback: str = ""
-    """Why the checkpoint on flash was not used; empty: it was, or there is none."""
+    """Reason why the checkpoint on flash was not used; empty: it was, or there is none."""
     scanned_blocks: int = 0
     """Blocks whose pages were all scanned."""
     scanned: np.ndarray | None = field(default=None, repr=False)
-    """Mask of these blocks, bool[blocks]; of the others, only the first pages were read. None: all
-    blocks were scanned."""
+    """Mask of the blocks whose pages were all scanned, bool[blocks]; of the others, only the first
+    pages were read. None: all blocks were scanned."""
     read_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """Physical pages that were also read whole: metadata pages, int64[n]."""
     queried_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
@@ -151,7 +151,7 @@ class Scan:
     checked_stripes: int
     """Number of the newest stripes of a block whose pages are read whole."""
     two_pass: bool
-    """Whether a page cannot be read until a second pass has ended."""
+    """True if a page cannot be read until a second pass has ended."""
     metadata: int = 0
     """Number of metadata pages (map_checkpoint.py) behind the units."""
     found: Recovered = field(default_factory=Recovered)
@@ -205,7 +205,7 @@ def recover(
 def start_scan(
     arrays: Arrays, geometry: Geometry, cfg: Config, store: Flash, every_page: bool
 ) -> Scan:
-    """Return the state of a scan that has found nothing yet. Raises InputError for a drive that
+    """Return the initial state of a scan. Raises InputError for a drive that
     cannot be recovered."""
     check_supported(cfg, str(store.where))
     table = arrays.cfg[0]
@@ -239,8 +239,8 @@ def overtaken_pages(table: np.record) -> int:
 def set_tables(
     scan: Scan, arrays: Arrays, cfg: Config, settle: Callable[[], None] | None
 ) -> Recovered:
-    """Set what follows from the mapping table and from the scanned blocks. Return what the scan
-    has found. ``settle``: see :func:`recover`."""
+    """Set the tables that follow from the mapping table and the scanned blocks. Return the result
+    of the recovery. ``settle``: see :func:`recover`."""
     found = scan.found
     if settle is not None:
         settle()
@@ -262,7 +262,8 @@ def scan_blocks(
     scan: Scan, arrays: Arrays, first: int, records: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scan blocks whose out-of-band data are ``records`` (OOB[blocks, pages]), from page ``first``
-    on. Return the records as OOB[pages], and what they read as, uint8[pages]."""
+    on. Return the records as OOB[pages], and the results of reading them (sealed_records.READS_*),
+    uint8[pages]."""
     block_pages, found, blocks = scan.geometry.block_pages, scan.found, scan.blocks
     number = first // block_pages
     flat = as_records(records.reshape(-1))
@@ -290,7 +291,8 @@ def map_pages(
     scan: Scan, arrays: Arrays, first: int, flat: np.ndarray, reads: np.ndarray
 ) -> None:  # fmt: skip
     """Map pages with out-of-band data ``flat`` (OOB[pages]), from page ``first`` on, that are newer
-    than those mapped so far. ``reads``: what they read as, uint8[pages]."""
+    than those mapped so far. ``reads``: results of reading the records (sealed_records.READS_*),
+    uint8[pages]."""
     found = scan.found
     sectors = np.zeros(1, np.int64) if scan.sectors is None else scan.sectors
     table = arrays.cfg[0]
@@ -415,9 +417,9 @@ def _apply_trim_maps(scan: Scan, arrays: Arrays) -> None:
 def unmap_dead(
     scan: Scan, l2p: np.ndarray, own: slice, at: int, ppn: int, older: np.ndarray
 ) -> np.ndarray:
-    """Unmap the units ``own`` that trim map ``at`` in physical page ``ppn`` does not have, where
-    ``older`` (bool[n]: than the trim map). Return which these are, bool[n]. Raises InputError if
-    the trim map is damaged."""
+    """Unmap those of units ``own`` that trim map ``at`` in physical page ``ppn`` marks as trimmed
+    and whose data are ``older`` than the trim map (bool[n]). Return their mask, bool[n]. Raises
+    InputError if the trim map is damaged."""
     if not scan.store.intact(ppn):
         raise InputError(
             f"{scan.store.where}: trim map {at} in physical page {ppn} is damaged, so that trimmed "

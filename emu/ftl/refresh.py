@@ -48,9 +48,9 @@ from ondie.kernels.jit import cold
 LEAD = 16
 """A block may be refreshed in idle times when 1/LEAD of its age limit is left."""
 LOOKS = 64
-"""Number of looks for an idle time in this time."""
+"""Number of checks for an idle time during the last 1/LEAD of the age limit."""
 SHORTEST_WAIT = 10**6
-"""Least time between two looks at a block that cannot be refreshed yet, ps."""
+"""Shortest interval between two checks of a block that cannot be refreshed yet, ps."""
 PS_PER_DAY = 86_400 * 10**12
 
 
@@ -77,8 +77,9 @@ def set_constants(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
 
 
 def set_recovered_ages(arrays: Arrays, blocks: np.ndarray) -> None:
-    """Set the age of the recovered blocks ``blocks`` (bool[blocks]), which the flash does not tell:
-    their data are taken for as old as an idle drive lets data become. Bit errors follow this age.
+    """Set the age of the recovered blocks ``blocks`` (bool[blocks]), which is not stored on flash:
+    the data are assumed to have the highest age that an idle drive allows. Bit errors follow this
+    age.
     """
     table = arrays.cfg[0]
     if table.refresh_age > 0:
@@ -92,7 +93,7 @@ def set_recovered_ages(arrays: Arrays, blocks: np.ndarray) -> None:
 @cold
 def start_due(st, until):
     """Do the upkeep that is due before the next event. Return False if none is due up to ``until``
-    ps, if neither the host nor the caller lets time pass until then, or after a power cut.
+    ps, if no event of the host or request of the caller reaches that time, or after a power cut.
     """
     cfg = st.cfg[0]
     reg = st.reg[0]
@@ -131,7 +132,7 @@ def start_due(st, until):
 
 @cold
 def is_saving(st):
-    """Return True if capacitors hold a drive up: their energy is not for upkeep."""
+    """Return True if capacitors power a drive, so that no energy is spent on upkeep."""
     for dev in range(st.dev.shape[0]):
         if st.dev[dev].saving != 0:
             return True
@@ -206,7 +207,7 @@ def has_data(block):
 
 @cold
 def look(st, dev, unit):
-    """Refresh the oldest block of unit ``unit`` if it is due. Set the time of the next look."""
+    """Refresh the oldest block of unit ``unit`` if it is due. Set the time of the next check."""
     cfg = st.cfg[0]
     now = st.reg[0].now
     upkeep = st.upkeep[unit]
@@ -235,7 +236,8 @@ def look(st, dev, unit):
 
 @cold
 def close(st, dev, unit, bid):
-    """Close the open block ``bid`` before it is full, unless a collection counts on its pages."""
+    """Close the open block ``bid`` before it is full, unless a collection has reserved its
+    pages."""
     if st.front[st.block[bid].stream, unit].owed == 0:
         padding.close_early(st, dev, unit, bid)
         st.pool[unit].asked = 1
@@ -247,7 +249,7 @@ def close(st, dev, unit, bid):
 
 @cold
 def scrub(st, dev, unit):
-    """Read the next page of unit ``unit`` for scrubbing, if the unit is behind its time."""
+    """Read the next page of unit ``unit`` for scrubbing, if the unit is behind schedule."""
     cfg = st.cfg[0]
     upkeep = st.upkeep[unit]
     while True:

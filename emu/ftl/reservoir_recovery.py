@@ -127,8 +127,8 @@ class DieScan:
 
     def drop_unordered(self, step: int, expected: Sequence[int]) -> bool:
         """Drop the versions of step ``step`` behind the first super-page of ``expected``, the
-        super-pages of the die in the order of updates, that has none. Return True if it was the
-        end, and nothing is missing."""
+        super-pages of the die in the order of updates, that has none. Return True if there was no
+        gap before the end of the step."""
         newest = self.newest(step)
         done = [sp in newest and newest[sp].step == step for sp in expected]
         behind = set(expected[done.index(False) :]) if False in done else set()

@@ -119,8 +119,8 @@ def read(st, dev, tpage, role, size):
 @cold
 def serve_reserved(st, dev, page):
     """Serve the transactions that wait for record ``page`` of a translation page that has been
-    read, as MQSim does: the reserved entries in the order of their reservation, and for each first
-    the reads that wait for it, then the writes.
+    read, as MQSim does: the reserved entries in the order of their reservation, and, for each
+    entry, first its waiting reads, then its waiting writes.
 
     Transactions whose entry has been evicted are lost. They move to a separate list, and wait until
     another miss reserves the entry again, or for ever.

@@ -1,4 +1,5 @@
-"""Trim maps: which mapping units hold data, on flash, so that trims survive a power loss.
+"""Trim maps: pages on flash that state which mapping units hold data, so that trims survive a power
+loss.
 
 Owns the marks of trims that are not on flash yet, the programs of trim maps, the FLUSHes and erases
 that wait for them. Does not own the unmapping (nvme/command_split.py), the choice of blocks
@@ -31,7 +32,8 @@ from ondie.kernels.jit import cold, inline, njit
 FLIGHTS = 8
 """Largest number of trim maps that are programmed at a time."""
 SLOTS = 2 * FLIGHTS
-"""Buffers of trim maps: also those of programs that have ended, until the log has been applied."""
+"""Number of buffers of trim maps, including those of ended programs until the log has been
+applied."""
 FREE, IN_USE, LOGGED = range(3)
 """States of a buffer. LOGGED: its program has ended, and the run pauses so that the log is applied
 before the buffer is used again."""
@@ -77,8 +79,8 @@ def first_unsaved(st, dev):
 
 @cold
 def wait_for_flush(st, tid):
-    """Let ``tid``, a part of a FLUSH, wait for the trims so far. Return False if none is
-    unsaved."""
+    """Let ``tid``, a part of a FLUSH, wait until the trims so far are on flash. Return False if
+    none is unsaved."""
     txn = st.txn[tid]
     dev = txn.dev
     dev_rec = st.dev[dev]

@@ -37,13 +37,13 @@ from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, njit
 
 SAVING_WAIT = 10**8
-"""The longest wait of a word line for pages while capacitors hold the drive up, ps."""
+"""The longest wait of a word line for pages while capacitors power the drive, ps."""
 
 
 @cold
 def longest_wait(st, dev):
-    """Return how long the first page of a word line may wait for others (ps): ``gather_time``, and
-    hardly at all while capacitors hold the drive up."""
+    """Return how long the first page of a word line may wait for others (ps): ``gather_time``, or
+    SAVING_WAIT while capacitors power the drive."""
     if st.dev[dev].saving != 0:
         return min(int(st.cfg[0].gather), SAVING_WAIT)
     return int(st.cfg[0].gather)

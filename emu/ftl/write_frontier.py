@@ -157,7 +157,7 @@ def writes_wait(st, dev, unit):
 
 @cold
 def doubt_space(st, dev, unit):
-    """Pause the run if writes wait for space and no collection is in progress that may free any.
+    """Pause the run if writes wait for space and no collection in progress may free space.
 
     nvme/write_errors.py then decides. ``unit``: the unit of the writes, which counts if allocation
     is static; -1: all units.

@@ -1,4 +1,4 @@
-"""Files of a store for power-loss protection: cached pages, and trims, that are not on flash yet.
+"""Files of a store for power-loss protection: cached pages and trims that are not on flash yet.
 
 Owns the two files, their records, and what they hold when a store is opened. Does not own the
 entries of a running drive (csrc/payload.c, nvme/moved_bytes.py), which contents are still needed
@@ -37,11 +37,11 @@ ENTRY = np.dtype(
         ("seal", "u4"),  # of the other fields
     ]
 )
-"""Record of an entry, ondie_entry of csrc/ondie.h."""
+"""Record type of an entry, as ondie_entry in csrc/ondie.h."""
 SEALED = ENTRY.itemsize - 4
 """Bytes of a record that its seal covers."""
 BLOCK = 4096
-"""Unit in which room of files is reserved, in bytes."""
+"""Unit in which file space is reserved, in bytes."""
 NUMBER_BITS = 48
 
 
@@ -53,7 +53,7 @@ class SavedPage:
     sequence: int
     sectors: int
     data: np.ndarray
-    """uint8[page_bytes]"""
+    """Contents, uint8[page_bytes]."""
 
 
 class CacheFile:
@@ -203,9 +203,9 @@ class CacheFile:
                 os.close(handle)
 
     def clear_after(self, flash: PageStore | None) -> None:
-        """Forget all entries and trims: ``flash`` has all that is needed, and is synced first with
-        durability "host". Nothing is forgotten while ``flash`` keeps changes in memory only. Raises
-        StoreFull, InputError."""
+        """Delete all entries and trims, because ``flash`` has all their data; with durability
+        "host" it is synced first. Nothing is deleted while ``flash`` keeps changes in memory only.
+        Raises StoreFull, InputError."""
         if not self.writable or (flash is not None and flash.full):
             return
         durable = self.folder.syncs
@@ -242,7 +242,8 @@ class CacheContents:
 
 
 def look(folder: StoreFolder) -> CacheContents:
-    """Return what the files of an open folder hold; nothing if it has none. They do not change."""
+    """Return the content of the files in an open folder, empty if there are none. The files do not
+    change."""
     names, block = folder.names(), folder.superblock
     value = {key: leaf["value"] for key, leaf in leaves_of(folder.configuration).items()}
     if not value["cache.power_loss_protection"]:

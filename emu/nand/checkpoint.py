@@ -27,14 +27,14 @@ from ondie.emu.nand.store_folder import StoreFolder
 from ondie.kernels.crc import crc32c
 
 NAME = "checkpoint"
-"""Name of the file."""
+"""Name of the checkpoint file in the store."""
 NOT_KEPT = ("cfg", "log", "stage", "message", "line")
 """Tables of the engine that follow from the configuration, or are empty while the drive is
 closed."""
 PLAIN = ("l2p", "p2l", "sectors", "bytes cached", "bytes flying")
-"""Large tables, which are zeros when they are new, are sparse, and hardly become smaller."""
+"""Tables that are stored uncompressed: large ones that are mostly zeros and compress badly."""
 PART = 1 << 16
-"""Bytes of a table that are kept or left out together."""
+"""Size of the parts of a table that are stored or, if all zeros, left out, bytes."""
 
 
 def of_engine(arrays: Arrays) -> dict[str, np.ndarray]:
@@ -99,8 +99,8 @@ def save(folder: StoreFolder, tables: dict[str, np.ndarray], numbers: dict[str, 
 
 
 def remove(folder: StoreFolder) -> None:
-    """Remove the checkpoint of a store, which then is not clean: the next start is a recovery.
-    Raises StoreFull, InputError."""
+    """Remove the checkpoint of a store and mark the store as not clean, so that the next start is a
+    recovery. Raises StoreFull, InputError."""
     folder.begin_writing()
     folder.remove(NAME)
 

@@ -1,4 +1,5 @@
-"""Real error-correcting codes of a drive: the code words of page reads, encoded, hit and decoded.
+"""Real error-correcting codes of a drive: code words of page reads are encoded, damaged and
+decoded.
 
 Owns the code of a configuration, the decoding of page reads in batches on several threads, that of
 the optimizer's pages, and what became of them. Does not own the codes (kernels/bch.py,
@@ -34,11 +35,11 @@ from ondie.kernels import bch, ldpc
 
 THREADS = max(1, min(4, os.cpu_count() or 1))
 PIECE = 32
-"""Code words that a thread decodes at a time: 128 KiB of data."""
+"""Number of code words that a thread decodes at a time: 128 KiB of data."""
 
 
 class PageRead(NamedTuple):
-    """The last reading of a page, as the engine has drawn it."""
+    """The last reading of a page, with the errors that the engine has drawn."""
 
     data: np.ndarray
     """uint8[page bytes] as stored."""
@@ -47,7 +48,7 @@ class PageRead(NamedTuple):
     level: int
     """Retry level of the last hard decision."""
     outcome: int
-    """ecc.CORRECTED, SOFT or UNCORRECTABLE: what the capability model makes of it."""
+    """Outcome by the capability model: ecc.CORRECTED, SOFT or UNCORRECTABLE."""
 
 
 class DecodedPage(NamedTuple):
@@ -65,7 +66,7 @@ class DecodeCounts(NamedTuple):
 
     pages: int = 0
     words: int = 0
-    """Code words that were decoded: those with a wrong bit."""
+    """Number of decoded code words; only words with a wrong bit are decoded."""
     soft_words: int = 0
     """Number of words that were decoded with soft decision."""
     wrong_bits: int = 0
@@ -97,7 +98,7 @@ class BareCounts(NamedTuple):
     pages: int = 0
     """Pages that were read with wrong bits in their data."""
     words: int = 0
-    """Code words that were decoded: those of these pages with a wrong bit."""
+    """Number of decoded code words; only words with a wrong bit are decoded."""
     wrong_bits: int = 0
     """Wrong bits that the decoded words were read with, check bits included."""
     failed_words: int = 0
@@ -175,7 +176,8 @@ class WordCode:
         return self._taken(self._ldpc.decode(np.concatenate((data, check), axis=1)), data)
 
     def decode_hit(self, words: _Words) -> Decoded:
-        """Encode, hit and decode words, with soft decision where they say so."""
+        """Encode words, invert their wrong bits, and decode them; with soft decision for reads that
+        have it."""
         sent = np.concatenate((words.data, self.encode(words.data)), axis=1)
         read, size = sent ^ words.mask, self.data_bytes
         if not words.soft.any():
@@ -248,11 +250,12 @@ class Decoder:
     @property
     def address(self) -> int:
         """Address of :meth:`corrects`, which lives as long as this object, for ecc.read_page; 0 for
-        BCH, which corrects what the model says."""
+        BCH, for which the capability model decides."""
         return 0 if self._function is None else int(cast(self._function, c_void_p).value or 0)
 
     def corrects(self, key: int, rate: float, level: int) -> int:
-        """Return 1 if hard decision corrects a page that the model corrects; count it otherwise.
+        """Return 1 if hard decision corrects a page that the capability model corrects; else count
+        the failure and return 0.
 
         The engine calls it before the bytes of the page are known, so the code words are those of
         zeros. Whether an LDPC code corrects a word depends on the wrong bits and hardly on the
@@ -275,13 +278,13 @@ class Decoder:
         return int(not failed)
 
     def check(self) -> None:
-        """Raise what a call of :attr:`address` has failed with."""
+        """Raise the error with which a call of :attr:`address` has failed."""
         if self.error is not None:
             error, self.error = self.error, None
             raise error
 
     def decode(self, reads: Sequence[PageRead]) -> list[DecodedPage]:
-        """Decode pages. Each word with a wrong bit is encoded, hit and decoded."""
+        """Decode pages. Each word with a wrong bit is encoded, damaged and decoded."""
         self.check()
         code, size = self.code, self._data_bytes
         page_bytes = self._words * size
@@ -414,8 +417,8 @@ def _effort(data_bytes: int, circulant: int, steps: tuple[int, ...]) -> np.ndarr
 
 
 def effort(cfg: Config) -> np.ndarray:
-    """Return the iterations of LDPC decoding by the number of wrong bits of a word, as its decoder
-    makes them, uint8[2 * POINTS, SAMPLES]; uint8[1, 1] without LDPC. Source: :func:`_effort`."""
+    """Return sampled iterations of the LDPC decoder by the number of wrong bits of a word, uint8[2
+    * POINTS, SAMPLES]; uint8[1, 1] without LDPC. Source: :func:`_effort`."""
     if cfg.ecc.code != "ldpc" or cfg.errors.kind == "none":
         return np.zeros((1, 1), np.uint8)
     code, circulant = ecc.code(cfg)[0], ldpc_circulant(cfg)

@@ -30,7 +30,8 @@ class ConventionalPages:
 
     @property
     def where(self) -> str:
-        """The folder, or words for the memory of the process."""
+        """Location of the pages, for messages: the folder, or a text for the memory of the
+        process."""
         return self._store.where
 
     def block_records(self, block_pages: int, pages: int) -> Iterator[tuple[int, np.ndarray]]:

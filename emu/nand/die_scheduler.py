@@ -76,7 +76,7 @@ def push(st, die, tid, queue):
 @cold
 def push_in_order(st, die, tid, queue):
     """Insert transaction ``tid`` into queue ``queue`` of die ``die`` in the order of page
-    allocation, which ``order`` holds."""
+    allocation (field ``order``)."""
     if st.cfg[0].chip != 0:
         die = chip_record(st, tid)
     if st.cfg[0].ranked == POLLED:

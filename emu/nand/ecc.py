@@ -233,8 +233,8 @@ def iteration_ps(cfg: Config) -> int:
 
 
 def charged_ps(cfg: Config, counters: Mapping[str, int]) -> int:
-    """Return the time for which ``energy.ecc_decoder`` is charged (ps): that of the iterations of
-    LDPC which do not fit into ``ecc.decode``.
+    """Return the time for which ``energy.ecc_decoder`` is charged (ps): that of the LDPC iterations
+    beyond those that ``ecc.decode`` includes.
 
     ``counters``: of a drive. ``energy.ecc`` covers encoding and, of each decoding, all that fits
     into ``ecc.decode``. Of BCH it covers everything: its source states the energy of a decoder that
@@ -246,7 +246,8 @@ def charged_ps(cfg: Config, counters: Mapping[str, int]) -> int:
 
 
 def word_limit(cfg: Config, limit: int) -> int:
-    """Return the wrong bits of a whole code word that are corrected, for ``limit`` of user bits.
+    """Return the number of correctable wrong bits of a whole code word, from ``limit``, that of the
+    user bits.
 
     BCH corrects that number wherever the bits are. The limit of an LDPC code says at which raw bit
     error rate its words fail (`ondie validate ecc`): with check bits it is the least limit with
@@ -332,7 +333,8 @@ def word_iterations(code, effort, key, wrong, soft):
 
 @njit
 def divided_iterations(code, effort, key, level, words, errors, soft):
-    """Return the iterations for ``errors`` wrong bits that are anywhere in ``words`` code words."""
+    """Return the iterations for ``errors`` wrong bits distributed at random over ``words`` code
+    words."""
     made = np.int64(0)
     left = errors
     for word in range(words):
@@ -361,7 +363,8 @@ def page_iterations(code, effort, key, level, rate, soft):
 
 @njit
 def late_iterations(code, made):
-    """Return those of the ``made`` iterations of a decoding that do not fit into ``decode``."""
+    """Return the number of the ``made`` iterations of a decoding that exceed the time
+    ``decode``."""
     return max(made - code.covered, np.int64(0))
 
 
@@ -393,7 +396,7 @@ def read_page(code, key, stable, shifted, scale):
 @njit
 def is_decoded(code, key, rate, level, worst):
     """Return True if the real decoder corrects the page of :func:`page_errors`, whose worst code
-    word has ``worst`` wrong bits, by hard decision, or if there is nothing else to try.
+    word has ``worst`` wrong bits, by hard decision, or if no retry and no soft decision is left.
 
     The decoder is not asked about pages whose words have no more than half of the wrong bits that
     the model corrects.

@@ -72,8 +72,8 @@ class FlashPages:
             )
 
     def spare(self, ppn: int) -> Spare | None | bool:
-        """Return the out-of-band data of a page as PageStore.spare does: False if those of the
-        units are not valid and alike."""
+        """Return the out-of-band data of a page as PageStore.spare does: False unless those of all
+        units are valid and equal."""
         first, *others = [self.store.spare(unit) for unit in self._units(ppn)]
         return first if all(other == first for other in others) else False
 
@@ -92,15 +92,18 @@ class FlashPages:
 
 
 class UncodedCounts(NamedTuple):
-    """Pages of a reservoir that pass no encoder or no decoder, in pages of the mapping table."""
+    """Counters of reservoir pages that pass no encoder or no decoder, in pages of the mapping
+    table."""
 
     unprotected_pages: int = 0
-    """Programmed by processing elements without valid check bytes."""
+    """Pages that processing elements have programmed without valid check bytes."""
     unprotected_taken: int = 0
-    """Read by the controller, and taken without decoding because they have no valid check bytes."""
+    """Pages that the controller has read and used without decoding, because they have no valid
+    check bytes."""
     undecoded_taken: int = 0
-    """Read by the controller and taken without decoding though they have check bytes: pages that
-    the controller has programmed. The reads of a reservoir without ECC pass no decoder."""
+    """Pages that the controller has read and used without decoding although they have check bytes,
+    because the controller has programmed them. The reads of a reservoir without ECC pass no
+    decoder."""
 
     def plus(self, other: UncodedCounts) -> UncodedCounts:
         """Return the sums with ``other``."""
@@ -128,7 +131,8 @@ class CheckBytes:
     def taken(self, ppns: list[int], slots: int, marked: bool = True) -> None:
         """Count a read by the controller of flash pages that begin at ``ppns`` and have ``slots``
         mapping units each. Their records say which of them have no valid check bytes. ``marked``:
-        False for a parity, whose record has other data there; the controller has encoded it."""
+        False for a parity, which the controller has encoded and whose record has other data in
+        place of the mark."""
         if self._decodes:
             return
         units = (np.array(ppns)[:, None] + np.arange(slots)).reshape(-1)

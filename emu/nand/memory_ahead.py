@@ -1,4 +1,4 @@
-"""Memory of pages that programs reach next, made ready by a separate thread.
+"""Preparation of the memory of pages that programs reach next, in a separate thread.
 
 Owns the thread. Does not own the memory (page_store.py) or which part comes next
 (csrc/payload.c, csrc/memory_ahead.c).
@@ -27,7 +27,7 @@ class MemoryAhead:
 
     @property
     def ready(self) -> int:
-        """Number of parts that were made ready."""
+        """Number of parts of memory that the thread has prepared."""
         return int(self.queue.ready)
 
     def __enter__(self) -> Self:
@@ -37,6 +37,6 @@ class MemoryAhead:
         self.close()
 
     def close(self) -> None:
-        """End the thread; parts that are left are not made ready."""
+        """End the thread; the remaining parts are not prepared."""
         native.lib.ondie_close_ahead(self.queue)
         self._thread.join()

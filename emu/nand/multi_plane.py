@@ -139,8 +139,9 @@ def gather(st, die, tid, queue):
 
 @njit
 def overtakes(st, first, tid):
-    """Return True if program ``tid`` would overtake one of its block in its queue, whose first
-    program is ``first``. Programs with mates, whose blocks may differ, count as of each block."""
+    """Return True if program ``tid`` would overtake another program of its block in its queue,
+    whose first program is ``first``. Programs with mates, whose blocks may differ, count as of each
+    block."""
     txn = st.txn[tid]
     pages = st.cfg[0].block_pages
     while first != tid:

@@ -144,7 +144,8 @@ class PageStore:
 
     @property
     def where(self) -> str:
-        """The folder, or words for the memory of the process."""
+        """Location of the pages, for messages: the folder, or a text for the memory of the
+        process."""
         return "flash" if self.files is None else str(self.files.folder.path)
 
     @property
@@ -214,12 +215,12 @@ class PageStore:
 
     @property
     def full(self) -> bool:
-        """True if the file system had no room: the files are not changed any more."""
+        """True if the file system has run out of space, so that the files are no longer changed."""
         return self.files is not None and self.files.in_memory
 
     def keep_in_memory(self) -> None:
         """Keep changes in memory from now on, because the file system has no room: the files stay
-        as they are, and what changes now is lost at the end."""
+        as they are, and later changes are lost when the process ends."""
         assert self.files is not None
         self.files.keep_in_memory()
 
@@ -230,8 +231,8 @@ class PageStore:
 
     def may_have_lost_syncs(self) -> bool:
         """Return True if the store was not closed cleanly and a power loss of the host may have
-        left any page since its last sync damaged (durability "host"). All segments are then synced
-        by the next sync, also what an earlier process has changed."""
+        left any page since its last sync damaged (durability "host"). The next sync then covers all
+        segments, including changes by an earlier process."""
         if self.files is None or self.files.folder.superblock.clean:
             return False
         if self.syncs and not self.full:
@@ -276,8 +277,8 @@ class PageStore:
 
     def close(self, clean: bool = False, checkpoint: int | None = None) -> None:
         """Sync and close the files, and set the clean flag with ``clean`` if the pages have changed
-        and all changes are in the files. ``checkpoint``: checksum of a checkpoint that has been
-        written of a drive in which nothing is left to store. Without files, do nothing."""
+        and all changes are in the files. ``checkpoint``: checksum of a checkpoint that was written
+        when the drive had nothing left to store. Without files, do nothing."""
         if self.files is None:
             return
         folder = self.files.folder
@@ -402,7 +403,8 @@ class PageStore:
         return pages[at]
 
     def bytes_of(self, ppn: int) -> np.ndarray | None:
-        """Return the memory of a page, programmed or not, uint8[page_bytes]; None: it has none."""
+        """Return the memory of a page, programmed or not, uint8[page_bytes]; None if it has no
+        memory yet."""
         pages, _, at = self._segment(ppn)
         return pages[at] if len(pages) else None
 

@@ -1,4 +1,4 @@
-"""Out-of-band data of the pages under a parity, as the parity has them.
+"""Out-of-band data of the pages under a parity, in the form that the parity covers.
 
 Owns the out-of-band data of a page as a parity covers them, and those that a parity page holds.
 Does not own the record (page_store.py) or the choice of the pages (paths/on_die/protection.py).
@@ -28,8 +28,8 @@ def covered(store: PageStore, ppn: int) -> np.ndarray:
 
 def joined(store: PageStore, ppn: int, rest: Spare) -> np.ndarray:
     """Return the exclusive or of the out-of-band data that parity page ``ppn`` covers,
-    uint8[SPARE_BYTES]. ``rest``: that of the fields that follow from its place; its sequence number
-    is not used. Raises InputError if the page is not programmed."""
+    uint8[SPARE_BYTES]. ``rest``: exclusive or of the fields that follow from the location of the
+    pages; its sequence number is not used. Raises InputError if the page is not programmed."""
     store.read(ppn)
     held, found = store.page_records(np.array([ppn]))[0], np.zeros(1, OOB)
     found["lpn"], found["step"], found["slot"] = rest.lpn, rest.step, rest.slot

@@ -37,7 +37,7 @@ from ondie.kernels.jit import cold, inline, njit
 
 CLASSES = 1
 """Values of ``cfg.ranked``: the turns of the priority classes advance with commands (CLASSES), or
-with polls of a chip (POLLED)."""
+with scheduler polls of a chip (POLLED)."""
 ROUNDS = 4
 STATES = 3 * ROUNDS
 """Number of (turn, round) states of the three classes that take turns."""
@@ -50,9 +50,7 @@ FRESH = -1
 
 @njit
 def looks_of(st, channel):
-    """Return the number of looks (scheduler polls) at the chips of channel ``channel`` until
-    now.
-    """
+    """Return the number of scheduler polls of the chips of channel ``channel`` until now."""
     bus = st.bus[channel]
     if bus.phase != NONE or bus.since == FRESH:
         return bus.looks
@@ -83,7 +81,7 @@ def end_submission(st):
 
 @cold
 def look_again(st):
-    """Poll the chips of all idle channels. Return True if the last look left user transactions
+    """Poll the chips of all idle channels. Return True if the last poll left user transactions
     waiting because their class had no turn."""
     reg = st.reg[0]
     reg.submissions += 1
@@ -99,8 +97,8 @@ def look_again(st):
 
 @cold
 def become_idle(st, channel):
-    """Record that channel ``channel`` is idle from the end of this event on, which causes a look
-    at its chips.
+    """Record that channel ``channel`` is idle from the end of this event on, which causes a poll of
+    its chips.
     """
     st.bus[channel].ended += 1
     st.bus[channel].since = FRESH
@@ -108,7 +106,7 @@ def become_idle(st, channel):
 
 @cold
 def end_array(st, channel):
-    """Record the end of an array operation on channel ``channel``, which causes a look if the
+    """Record the end of an array operation on channel ``channel``, which causes a poll if the
     channel is idle.
 
     An array operation that ends together with a phase of the channel counts as ended before it.
@@ -143,7 +141,7 @@ def become_busy(st, channel):
 
 @njit
 def advance(turn, rounds, waiting, looks):
-    """Advance the turn of the priority classes by ``looks`` polls (looks).
+    """Advance the turn of the priority classes by ``looks`` polls.
 
     Returns (class that has the turn, rounds left of its cycle, number of looks that found no
     class). ``waiting``: bit mask of the classes that wait. Nothing changes while class 0 waits. If

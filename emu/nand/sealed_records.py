@@ -1,4 +1,4 @@
-"""Seals of out-of-band records, many at a time.
+"""Check and computation of the seals of many out-of-band records at a time.
 
 Owns the check and the computation of seals. Does not own the record (page_store.py) or the seal
 itself (csrc/payload.c). Source: this project (docs/store.md).
@@ -15,8 +15,8 @@ READS_BLANK, READS_VALID, READS_DAMAGED = range(3)
 
 
 def read_spares(records: np.ndarray) -> np.ndarray:
-    """Return what out-of-band records (OOB[n]) read as, uint8[n]: READS_BLANK, READS_VALID, or
-    READS_DAMAGED if the seal is wrong."""
+    """Return the results of reading out-of-band records (OOB[n]), uint8[n]: READS_BLANK,
+    READS_VALID, or READS_DAMAGED if the seal is wrong."""
     found = np.zeros(len(records), np.uint8)
     lib, ffi = native.lib, native.ffi
     lib.ondie_read_spares(

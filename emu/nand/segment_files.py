@@ -29,19 +29,20 @@ from ondie.kernels import native
 MOST_OPEN = 1024
 """Default of the largest number of segments that are mapped at once."""
 LEAST_OPEN = 8
-"""More than the segments that one record of the engine's log needs."""
+"""Smallest allowed value of ``most_open``: more segments than one record of the engine's log
+needs."""
 RUN_BYTES = 1 << 18
-"""Bytes of the pages whose room is reserved together."""
+"""Number of bytes of pages for which file space is reserved at once."""
 GROUP_PAGES = 512
-"""Pages whose records get room together. 512 records are whole blocks of the file system, so that
-no block has records of two groups."""
+"""Number of pages for whose records file space is reserved at once. 512 records are whole blocks of
+the file system, so that no block has records of two groups."""
 BLOCK_BYTES = 4096
-"""Block of the file system; a larger one frees less."""
+"""Assumed block size of the file system, bytes; with a larger one, erases free less space."""
 NAME = re.compile(r"segment-(0|[1-9]\d*)\.(pages|oob)")
 HOLE, RECORDS, ROOM = range(3)
-"""Room of a run: enum ondie_room of csrc/ondie.h."""
+"""States of the file space of a run of pages: enum ondie_room of csrc/ondie.h."""
 USED, CHANGED = 1, 2
-"""Bits of a segment's mark: enum ondie_mark of csrc/ondie.h."""
+"""Bits of the mark of a segment: enum ondie_mark of csrc/ondie.h."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Segment:
     records: np.ndarray
     """Out-of-band records, one per page."""
     room: np.ndarray | None
-    """Room of each run of pages, uint8[runs]; None: the segment is in memory."""
+    """State of the file space of each run of pages, uint8[runs]; None: the segment is in memory."""
 
 
 class SegmentFiles:
@@ -278,8 +279,8 @@ class SegmentFiles:
     # --- changes
 
     def changeable(self, number: int, at: int) -> Segment:
-        """Return a segment whose page ``at`` has room and may be changed. Raises StoreFull,
-        InputError."""
+        """Return a segment for a change of page ``at``, for which file space is reserved. Raises
+        StoreFull, InputError."""
         segment = self.find(number, create=True)
         assert segment is not None
         if segment.room is not None and segment.room[at // self.run_pages] != ROOM:
@@ -310,7 +311,7 @@ class SegmentFiles:
 
     def erase(self, number: int, start: int, stop: int, selected: np.ndarray) -> None:
         """Erase the pages from ``start`` to ``stop`` of a segment that ``selected``, bool[pages],
-        selects. Their room is given back.
+        selects. Their file space is released.
 
         The records say first that the pages are erased, and this does not depend on the holes. With
         durability "host" the records are durable before the holes are made. The caller has synced
@@ -371,8 +372,8 @@ class SegmentFiles:
                     yield start, end
 
     def sync(self) -> None:
-        """Make all changes since the last call durable. Raises InputError; after an error nothing
-        is known of these changes, and every later call raises it, too."""
+        """Make all changes since the last call durable. Raises InputError; after an error the state
+        of these changes is unknown, and every later call raises it, too."""
         if self._failed:
             raise StoreFull(self._failed)
         try:
@@ -399,7 +400,7 @@ class SegmentFiles:
             )
 
     def mark_all_changed(self) -> None:
-        """Let the next sync be of all segments that have files, and of their names."""
+        """Let the next sync cover all segments that have files, and the names of these files."""
         self.marks[self.numbers()] |= CHANGED
         self._created = True
 

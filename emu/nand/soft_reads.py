@@ -24,11 +24,13 @@ from ondie.emu.engine.core.rng import uniform
 from ondie.kernels.jit import njit
 
 STRONG = 16
-"""Message of a sure bit."""
+"""Decoder message of a reliable bit, on which all readings agree."""
 UNSURE = 1 << 49
-"""Index, in a code word's random sequence, of the first number that makes a bit unsure or sure."""
+"""Index, in a code word's random sequence, of the first number that decides whether a bit is
+reliable."""
 LEAST_RATE = 1e-6
-"""Rate below which the voltages are those of this rate: two readings then differ almost never."""
+"""Lowest bit error rate for which reading voltages are computed; below it, readings almost never
+differ."""
 NORMAL = NormalDist()
 
 
@@ -36,11 +38,11 @@ class SoftModel(NamedTuple):
     """The three readings at a raw bit error rate."""
 
     right: float
-    """Probability that a bit is unsure if the middle reading is right."""
+    """Probability that a bit is unreliable if the middle reading is right."""
     wrong: float
-    """Probability that a bit is unsure if the middle reading is wrong."""
+    """Probability that a bit is unreliable if the middle reading is wrong."""
     weak: int
-    """Message of an unsure bit, at least 1."""
+    """Decoder message of an unreliable bit, at least 1."""
 
 
 @lru_cache(256)

@@ -1,4 +1,4 @@
-"""Sparse files: memory maps, room that is reserved before it is used, and holes.
+"""Sparse files: memory maps, space that is reserved before it is used, and holes.
 
 Owns the system calls. Does not own what the files hold (segment_files.py).
 Source: Linux manual pages mmap(2), fallocate(2), lseek(2).
@@ -115,7 +115,8 @@ def data_extents(handle: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def reserve(handle: int, start: int, size: int) -> None:
-    """Reserve room for ``size`` bytes from byte ``start`` of a file on; their contents stay.
+    """Reserve space for ``size`` bytes from byte ``start`` of a file on; their contents do not
+    change.
 
     Raises OSError, with a number of FULL if there is no room.
     """
@@ -123,8 +124,8 @@ def reserve(handle: int, start: int, size: int) -> None:
 
 
 def punch(handle: int, start: int, size: int) -> bool:
-    """Give the room of ``size`` bytes from byte ``start`` on back; they read as zeros. Return False
-    if the file system cannot. Raises OSError."""
+    """Release the space of ``size`` bytes from byte ``start`` on, which then read as zeros. Return
+    False if the file system cannot. Raises OSError."""
     if _libc().fallocate64(handle, KEEP_SIZE | PUNCH_HOLE, start, size) == 0:
         return True
     error = _failed("room cannot be given back")

@@ -26,7 +26,7 @@ from ondie.emu.units import InputError
 from ondie.kernels.crc import crc32c
 
 Progress = Callable[[str, float], None]
-"""A function (name, fraction of the work that is done)."""
+"""Callback that gets the name of the work and the finished fraction."""
 MOST_LISTED = 1000
 """Largest number of pages that a report lists by number; all are counted."""
 
@@ -46,7 +46,7 @@ class StoreCheck:
     segments: int = 0
     programmed_pages: int = 0
     torn_pages: int = 0
-    """Pages of which a program or an erase was interrupted; this is not a damage."""
+    """Pages whose program or erase was interrupted; they do not count as damaged."""
     damaged_pages: int = 0
     """Programmed pages with a valid record and wrong bytes."""
     damaged_records: int = 0
@@ -54,7 +54,7 @@ class StoreCheck:
     pages_listed: list[int] = field(default_factory=list)
     records_listed: list[int] = field(default_factory=list)
     cached: CacheContents = field(default_factory=CacheContents)
-    """Entries that power-loss protection has saved. Interrupted ones are no damage."""
+    """Entries that power-loss protection has saved; interrupted ones do not count as damaged."""
     problems: list[str] = field(default_factory=list)
     """Files that are missing, truncated or cannot be read, one sentence each."""
 

@@ -1,4 +1,4 @@
-"""Folder of a store: superblock, configuration, lock, and the files by name.
+"""Folder of a store: superblock, configuration, lock, and access to files by name.
 
 Owns the folder's identity (UUID, configuration, seed, durability), the clean flag, the lock and
 safe access to files. Does not own segments (segment_files.py), their contents (page_store.py) or
@@ -49,8 +49,8 @@ LARGEST = 1 << 24
 
 
 class StoreFull(InputError):
-    """Error: the file system of a store has no room, or cannot be synced, so that nothing can be
-    stored any more. What is stored stays as it is and readable."""
+    """Error: the file system of a store has no room, or cannot be synced, so that no further data
+    can be stored. The stored data remain unchanged and readable."""
 
 
 def configuration_text(cfg: Config) -> bytes:
@@ -128,7 +128,7 @@ class StoreFolder:
 
     @property
     def syncs(self) -> bool:
-        """True if what is stored must survive a power loss of the host (durability "host")."""
+        """True if stored data must survive a power loss of the host (durability "host")."""
         return self.durability == "host"
 
     @contextmanager
@@ -173,7 +173,7 @@ class StoreFolder:
             return sorted(os.listdir(self._handle))
 
     def disk_bytes(self) -> int:
-        """Return the room that the folder and its files take in the file system, in bytes."""
+        """Return the space that the folder and its files occupy in the file system, in bytes."""
         with self.named():
             found = [os.stat(self._handle)]
             for name in os.listdir(self._handle):
@@ -192,7 +192,7 @@ class StoreFolder:
             return os.stat(name, dir_fd=self._handle, follow_symlinks=False).st_size
 
     def create(self, name: str, size: int) -> None:
-        """Create a file of ``size`` zeros without room, or leave nothing. Raises StoreFull,
+        """Create a sparse file of ``size`` zeros, or, on an error, no file. Raises StoreFull,
         InputError."""
         handle = self.open_file(name + NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with self.named(name, "cannot be created"):
@@ -441,10 +441,10 @@ class StoreFolder:
     @classmethod
     def set_durability(cls, path: str | os.PathLike[str], durability: str) -> str:
         """Give a clean store another durability; return the one that it had. Nothing changes if
-        it is the same. All files are synced first, also what killed processes have changed.
+        it is the same. All files are synced first, including changes by killed processes.
 
         The pages of a store that was not closed must be recovered by the rules of its durability:
-        only with "host" may any page have lost what was not synced. Raises InputError: as
+        only with "host" may pages have lost changes that were not synced. Raises InputError: as
         :meth:`look` with a lock, a store that was not closed, or an unknown durability.
         """
         check_durability(durability)

@@ -16,8 +16,8 @@ from ondie.kernels.crc import crc32c
 MAGIC = b"ondie store\n"
 VERSION = 1
 DURABILITIES = ("process", "host")
-"""process: what is stored survives the end of the process. host: what a FLUSH or a write with FUA
-has completed survives the end of the host."""
+"""process: stored data survive the end of the process. host: data of a completed FLUSH or of a
+completed write with FUA survive a power loss of the host."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Superblock:
     pages: int
     durability: str
     clean: bool
-    """The drive was closed and had nothing left to store."""
+    """True if the drive was closed and had nothing left to store."""
     segments: int | None
     """Number of segments with files when the drive was closed; None: not clean."""
     holes: bool
-    """The file system can give the room of erased pages back."""
+    """True if the file system can release the space of erased pages."""
     checkpoint: int | None
     """CRC-32C of the checkpoint (nand/checkpoint.py); None: there is none, or the pages have
     changed since."""

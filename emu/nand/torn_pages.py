@@ -23,9 +23,9 @@ OUTCOMES = ("blank", "garbled", "sealed", "whole")
 data and out-of-band data are wrong; sealed: out-of-band data are valid, data are wrong; whole: all
 data are valid, but the completion was not reported."""
 REMAINS = ("kept", "sealed", "blank", "garbled")
-"""States of a page after an interrupted erase, equally likely. kept: reads as before; sealed:
-out-of-band data read as before, data do not; blank: reads as erased; garbled: reads neither as
-before nor as erased.
+"""States of a page after an interrupted erase, equally likely. kept: the page reads as before;
+sealed: out-of-band data read as before, data do not; blank: reads as erased; garbled: reads neither
+as before nor as erased.
 """
 
 

@@ -1,4 +1,5 @@
-"""Bytes that an erase leaves in a store, where it only marks pages: overwritten with zeros.
+"""Wiping of erased pages: an erase only marks pages in a store, so their bytes are overwritten with
+zeros.
 
 Owns the overwriting. Does not own erases (page_store.py) or holes in files (segment_files.py).
 Source: NVM Express Base Specification 2.0, section 8.21 (sanitize operations).

@@ -54,7 +54,7 @@ class ExchangePlan:
 
     @property
     def text(self) -> str:
-        """Calculation of the cost model as text, for the closed form of the update stage."""
+        """Text with the calculation of the cost model, for the closed form of the update stage."""
         times = self.cost
         relay = f"host relay {times.host_cpu_s:.3g} s on {self.cfg.tunnel.relay_threads} threads"
         if self.kind == "ring":

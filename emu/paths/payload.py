@@ -1,4 +1,5 @@
-"""Payload of plans in the conventional namespace: memories, and what rows do with their contents.
+"""Payload of plans in the conventional namespace: memories, and the effects of rows on their
+contents.
 
 Owns the memories into which stored pages are read (host DRAM, ISP DRAM). Does not own the order
 of operations (the engine's log), the pages that move between memory, data cache and flash

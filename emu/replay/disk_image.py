@@ -1,4 +1,4 @@
-"""Images of a drive: export of what a store holds, import of an image into a new store.
+"""Images of a drive: export of the content of a store, import of an image into a new store.
 
 Owns the transfer between a drive and a sparse raw image, and the conversion from and to qcow2. Does
 not own the drive (drive.py), its store (nand/store_folder.py) or qcow2, which the program qemu-img
@@ -35,7 +35,7 @@ from ondie.emu.units import InputError, plural
 
 FORMATS = ("raw", "qcow2")
 BATCH_BYTES = 1 << 24
-"""Bytes of the commands that are submitted together."""
+"""Number of bytes of the commands that are submitted together."""
 IN_FLIGHT = 2
 """Number of batches in flight."""
 HOLE_BYTES = 4096

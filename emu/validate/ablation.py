@@ -39,7 +39,7 @@ class Protection:
     breaks: str
     """Fault without this protection."""
     repair: str
-    """Implementation with on-die update."""
+    """Implementation of this protection with on-die update."""
     impossible: str = ""
     """Reason why this drive cannot have this protection; empty if it can."""
 

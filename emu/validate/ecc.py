@@ -1,4 +1,4 @@
-"""Error correcting codes: what they correct, and what the capability model is worth.
+"""Error correcting codes: rates of failed words, compared with the capability model.
 
 Owns the points that are measured, the counts, and the rows. Does not own the codes
 (kernels/bch.py, kernels/ldpc.py), the model of reads (ldpc_curve.py) or the capability model
@@ -29,15 +29,15 @@ SUITE = "ecc"
 FIELD = 13
 """Degree m of the BCH codes. Their words are as long as the field allows."""
 BCH_WORDS = {2: 50_000, 3: 100_000, 4: 100_000, 5: 200_000, 6: 500_000}
-"""Words with t + 1 wrong bits, by t, with ``full``."""
+"""Number of words with t + 1 wrong bits that are decoded with ``full``, by t."""
 CHANCE = 1e-3
 """Probability that a row of BCH codes misses although the code does what is expected."""
 PRESETS = ("gen4-tlc", "newport", "laguna", "smartssd")
 """Presets with an LDPC code of 4 KiB."""
 ASSUMED = 8.5e-3
-"""Raw bit error rate up to which RiF says that its code corrects."""
+"""Raw bit error rate up to which the code of RiF corrects, according to its paper."""
 TARGET = 1e-3
-"""Frame error rate at which the limit of the presets is that of the code."""
+"""Frame error rate that defines the limit of a code in the presets."""
 POINTS: tuple[tuple[int, float, int], ...] = (
     (1, 7.0e-3, 1_500_000), (1, 7.3e-3, 200_000), (1, 7.5e-3, 100_000), (1, 7.7e-3, 100_000),
     (1, 8.0e-3, 20_000), (1, 8.5e-3, 5_000), (1, 9.0e-3, 2_000), (1, 10e-3, 1_000),
@@ -49,8 +49,8 @@ NEAR = {1: 7.7e-3, 3: 16.5e-3}
 """Raw bit error rates near a frame error rate of TARGET, by reads: one read is hard decision, and
 three are soft decision with the two additional reads of the presets."""
 FEWER = 20
-"""Without ``full`` a point has this part of its frames, but at least LEAST and at most MOST; those
-of NEAR, from which the limits of the presets follow, have up to MOST."""
+"""Divisor of the number of frames of a point without ``full``; at least LEAST and at most MOST
+frames remain. The points of NEAR, from which the limits of the presets follow, have up to MOST."""
 LEAST, MOST = 200, 10_000
 TOLERANCE = 0.03
 """Tolerance of a preset's correctable bits, relative. About six of 5,000 frames fail, which

@@ -156,7 +156,7 @@ class Outcome:
     rate: float
     """Speed after the decision (img/s)."""
     through: float
-    """Speed from the interruption on (img/s), including the steps until the decision."""
+    """Mean speed from the interruption on (img/s), including the steps until the decision."""
     steps: np.ndarray
     """Steps until the decision, int64[trials]; 0 if there was no decision."""
 

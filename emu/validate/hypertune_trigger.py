@@ -38,7 +38,7 @@ class Watch:
 
     changes: int
     flags: int
-    """Largest number of flags in a row."""
+    """Largest number of consecutive flags."""
     finished: int
     """Number of finished epochs."""
     decline: float

@@ -42,8 +42,8 @@ TORCHVISION, TIMM = "torchvision 0.15", "timm, model card of resnext101_32x4d.gl
 
 
 class Published(NamedTuple):
-    """Published totals of a network: parameters, the relative error of their digits, their place;
-    and the same of multiply-accumulates."""
+    """Published totals of a network: parameters, the relative error of their digits, and their
+    source; then the multiply-accumulates with their error and source."""
 
     params: float
     params_digits: float

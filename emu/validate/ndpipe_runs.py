@@ -34,7 +34,7 @@ STORES, PER_RUN, BATCH = 3, 6, 64
 RUNS = (1, 2, 10)
 US = PS_PER_S // 10**6
 UPDATED = "resnet50"
-"""Network whose updates are made."""
+"""Network whose head is updated."""
 
 INFERRED, BATCHES = 1024, (64, 256)
 """Photos of each store, and photos per batch without and with larger batches."""

@@ -66,7 +66,7 @@ THREADS = (1, 2, 4, 8)
 
 
 def tunnel_rows(progress: Progress, live: bool = False) -> list[Row]:
-    """Return all rows of the suite. ``live``: and those of programs that send real bytes
+    """Return all rows of the suite. ``live``: include the rows of programs that send real bytes
     (tunnel_live.py), which take minutes."""
     parts = (fit_rows, identity_rows, command_rows, time_rows, shape_rows)
     rows = rows_of_parts(SUITE, parts, progress)

@@ -52,13 +52,13 @@ WAIT_S = 120.0
 
 
 class TunnelStalled(RuntimeError):
-    """A packet was lost or damaged, a command failed, or nothing moves any more."""
+    """Error: a packet was lost or damaged, a command failed, or the run makes no progress."""
 
 
 class Move(NamedTuple):
     """Message: bytes ``start`` to ``stop`` of the array of node ``source`` go to node ``to``, which
-    adds them to its own, or takes them in place of its own. ``after``: numbers of the messages that
-    must have arrived before."""
+    adds them to its own, or stores them in place of its own. ``after``: numbers of the messages
+    that must have arrived before."""
 
     source: int
     to: int
@@ -211,7 +211,8 @@ def _no_use(namespace: Namespace) -> int:
 
 
 Item = list[bytes] | tuple[int, Ended] | None
-"""Packets of the host's program; (drive, completion); the end."""
+"""Item of the relay's queue: packets of the host's program; (drive, completion); None for the
+end."""
 
 
 class _Relay(threading.Thread):

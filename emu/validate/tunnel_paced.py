@@ -30,11 +30,11 @@ SUITE = "tunnel-live"
 SECONDS = 5.0
 TOLERANCE = 0.05
 SPIN_PS = 150 * 10**6
-"""Time before a completion that the loop does not sleep, ps."""
+"""Time before a completion during which the loop polls instead of sleeping, ps."""
 BLOCKS = 64
-"""Blocks that wait at the sender."""
+"""Number of blocks that wait at the sender."""
 HEADROOM = 1.2
-"""Multiple of the modeled rate that this machine must send without pace; a slower one cannot
+"""Multiple of the modeled rate that this machine must reach without pace; a slower machine cannot
 measure the row."""
 NAMES = {UP: "drive to host", DOWN: "host to drive"}
 PACED = (

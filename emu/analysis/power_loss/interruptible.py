@@ -52,7 +52,7 @@ class Interruptible:
     _sent = 0
 
     def nothing_under_way(self) -> None:
-        """Raise InputError if a step is interrupted and has not been resumed."""
+        """Raise InputError if a step was interrupted and has not been resumed."""
         if self.cut is not None:
             raise InputError("the drive has no power; call recover() and resume() first")
         if self._to_resume is not None:

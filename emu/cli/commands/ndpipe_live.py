@@ -113,7 +113,7 @@ def runs_lines(results: list[dict[str, Any]]) -> list[str]:
 
 
 def trained_lines(found: dict[str, Any]) -> list[str]:
-    """Return what `ondie ndpipe train` prints."""
+    """Return the output of `ondie ndpipe train`."""
     last, compared = found["losses"][-1][-1], found["central"]["losses"][-1]
     lines = [f"version {found['versions'] - 1}, from version {found['base']}"]
     lines += [

@@ -27,13 +27,13 @@ from ondie.emu.service import CLOCKS
 from ondie.emu.units import InputError
 
 LOOK_S = 0.2
-"""Time after which the main thread looks for signals: CPython 3.11 calls no handler for one that
-arrives while this thread goes to sleep and another one takes its lock."""
+"""Interval at which the main thread checks for signals, s: CPython 3.11 calls no handler for one
+that arrives while this thread goes to sleep and another one takes its lock."""
 
 
 def with_options(text: str) -> str:
-    """Return an error with the options of this command in place of the arguments of the drive that
-    it begins with."""
+    """Return the text of an error in which the option of this command replaces the drive's argument
+    at its start."""
     for argument, option in {"block_bytes": "block", "read_only": "read-only"}.items():
         text = re.sub(rf"^{argument} = True: ", f"--{option}: ", text)
         text = re.sub(rf"^{argument} = ", f"--{option} ", text)

@@ -18,7 +18,8 @@ from ondie.emu.units import InputError, quoted
 LONGEST_PS = 10**15
 """Maximum of every time in a configuration (ps); the clock of the engine ends after 53 days."""
 BACKGROUND = ("ftl.refresh_age", "ftl.scrub_interval")
-"""Times between background work, which may be as long as the clock (ecc_and_cache.py)."""
+"""Keys of intervals of background work, which may be as long as the range of the clock
+(ecc_and_cache.py)."""
 
 RULES: tuple[Rule, ...] = (
     *ftl.RULES,

@@ -1,4 +1,5 @@
-"""Code words of real error-correcting codes: check bytes, and whether they fit the spare area.
+"""Code words of real error-correcting codes: their check bytes, and the check that they fit the
+spare area.
 
 Owns this arithmetic and its rules. Does not own the codes (kernels/bch_code.py and
 kernels/ldpc_code.py, which a test holds against it: this room does not load the compiler) or what a
@@ -26,13 +27,14 @@ reference voltage."""
 
 
 def spare_of_word(config: Tree) -> int:
-    """Return the bytes of the spare area that a code word may have."""
+    """Return the number of bytes of the spare area that are available to one code word."""
     words = config.flash.page_bytes // config.ecc.codeword_bytes
     return config.flash.spare_bytes // max(words, 1)
 
 
 def bch_check_bytes(m: int, t: int) -> int:
-    """Return the check bytes of a BCH code with the CRC, at most: those of m t bits of parity."""
+    """Return an upper bound of the check bytes of a BCH code, CRC included: those for m t bits of
+    parity."""
     return -(-m * t // 8) + CRC_BYTES
 
 

@@ -44,7 +44,7 @@ UPKEEP = Condition(
 )
 PS_PER_DAY = 86_400 * 10**12
 CLOCK_END_PS = 1 << 62
-"""clock.NEVER, ps. This room does not import that module, which loads the compiler."""
+"""Value of clock.NEVER, ps. That module is not imported here, because it loads the compiler."""
 
 
 def fmt_days(ps: float) -> str:

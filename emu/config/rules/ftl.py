@@ -57,7 +57,7 @@ def divides_page(config: Tree) -> bool:
 
 
 MESSAGES = ("doorbell", "request", "entry", "completion")
-"""Keys of ``frontend`` that are bytes of a message on the link."""
+"""Keys of ``frontend`` that state the size of a message on the link, bytes."""
 
 RULES: tuple[Rule, ...] = (
     *(at_most(f"frontend.{name}", 1 << 20, "1 MiB") for name in MESSAGES),

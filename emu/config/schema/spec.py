@@ -1,4 +1,4 @@
-"""Meaning of a leaf: its text, least value and choices.
+"""Description of a leaf: its meaning, minimum and choices.
 
 Owns the description of a leaf. Does not own the sections of the tree (host.py to energy.py).
 Source: none.

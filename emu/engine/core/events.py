@@ -70,7 +70,7 @@ COMMAND = rounded_up(
         sequence="i8",  # registration of the end of its command in the array (nand/event_order.py)
     )
 )
-"""Record with the fields of a transaction that only commands and long transfers use.
+"""Record type with the fields of a transaction that only commands and long transfers use.
 
 The fields are not reset for a new transaction, so a command or transfer must set each field before
 it is read.

@@ -16,7 +16,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 DECODER = CFUNCTYPE(c_int64, c_uint64, c_double, c_int64)
-"""Function that a drive's real code gives the engine: whether a page decodes (nand/codec.py)."""
+"""Type of the function by which the engine asks a drive's real decoder whether a page can be
+decoded (nand/codec.py)."""
 POLICIES: list[Any] = []
 """Policy functions by index, for uncompiled runs. Compiled runs call policies by address."""
 

@@ -1,4 +1,5 @@
-"""Log of moved bytes, for simulations that store payload: what the engine did to pages, in order.
+"""Log of moved bytes, for simulations that store payload: the operations of the engine on pages, in
+order.
 
 Owns the records of the log and how they are appended. Does not own the bytes (nand/page_store.py,
 nvme/moved_bytes.py) or the events that are logged.
@@ -116,7 +117,7 @@ def log_sectors(st, sectors):
 
 @cold
 def log_held(st, sectors):
-    """Add to the last entry of the log which ``sectors`` its slot of the cache holds."""
+    """Set, in the last entry of the log, the ``sectors`` that its slot of the cache holds."""
     if st.reg[0].log_on != 0:
         st.log[st.reg[0].logged - 1].held = sectors
 

@@ -190,11 +190,11 @@ def advance(st):
 # --- several plans in one ring
 
 PIECE = 1 << 10
-"""Largest number of rows that a plan loads before it is the turn of the next one."""
+"""Largest number of rows that one plan loads before the next plan has its turn."""
 
 
 class Ring(Protocol):
-    """The system whose ring of rows the plans share."""
+    """Interface of the system whose ring of rows the plans share."""
 
     arrays: Arrays
 
@@ -206,8 +206,8 @@ class Ring(Protocol):
 
 
 class MixedPlan:
-    """One of the plans. ``chunks``: its rows, whose ids are consecutive from any number on. What
-    the iterator raises is kept in :attr:`error`, and ends this plan alone."""
+    """One of the plans. ``chunks``: its rows, whose ids are consecutive from any number on. An
+    error of the iterator is kept in :attr:`error`, and ends only this plan."""
 
     def __init__(self, ring: Ring, chunks: Iterator[np.ndarray]) -> None:
         self._ring, self._chunks = ring, chunks
@@ -226,7 +226,7 @@ class MixedPlan:
         """Why there are fewer rows than the plan has; None: there is no reason."""
 
     def stop(self, error: Exception) -> None:
-        """Load no more rows, for the reason ``error``. Those that are loaded run."""
+        """Load no more rows because of ``error``. Rows that are already loaded run."""
         if not self._ended:
             self.error, self._ended = error, True
             self._rest = np.zeros(0, PLAN)
@@ -281,8 +281,8 @@ class MixedPlan:
 
 
 class PlanMix:
-    """The rows of several plans in turn, as an iterator of chunks. It has no more when the plans
-    so far have none, and has again after :meth:`add`."""
+    """The rows of several plans in turn, as an iterator of chunks. It ends when all plans so far
+    have ended, and continues after :meth:`add`."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -291,7 +291,7 @@ class PlanMix:
         """Those that have more rows."""
 
     def add(self, chunks: Iterator[np.ndarray]) -> MixedPlan:
-        """Return a further plan, which begins now."""
+        """Add a plan, which begins now, and return it."""
         plan = MixedPlan(self._ring, chunks)
         self._plans.append(plan)
         return plan

@@ -41,7 +41,7 @@ from ondie.emu.units import InputError, whole_number
 from ondie.kernels.jit import entry
 
 REPORTED = 1 << 12
-"""Number of completions that are taken from the queue pairs at a time."""
+"""Largest number of completions that are copied from the queue pairs at a time."""
 
 
 class Entries(NamedTuple):
@@ -64,11 +64,11 @@ class CommandOptions:
     block_bytes: int
     """Size of a logical block."""
     payload: bool
-    """Whether the log of moved bytes is kept."""
+    """True if the log of moved bytes is kept."""
     seed: int
     """Seed of bad blocks, failures and bit errors."""
     strict: bool
-    """Whether a full drive and a defect of the engine raise errors."""
+    """True if a full drive and a defect of the engine raise errors."""
     reservoir: ReservoirOptions = NO_RESERVOIR
     """Reservoir of the plans, outside the namespace of the commands."""
 
@@ -235,8 +235,8 @@ class CommandSystem(System):
     # --- time
 
     def warm_up(self) -> float:
-        """Compile the event loop and what commands need, or load them from the cache. Return the
-        seconds that this took."""
+        """Compile the event loop and the functions that commands need, or load them from the cache.
+        Return the time for this in seconds."""
         begin = time.perf_counter()
         super().warm_up()
         self.submit(np.zeros(0, COMMAND))  # also refuses a drive that is closed or owned
@@ -249,7 +249,7 @@ class CommandSystem(System):
 
     @property
     def now(self) -> int:
-        """Simulation time that has been reached (ps). Later commands must not arrive before this
+        """Current simulation time (ps). Later commands must not arrive before this
         time."""
         return self._reached
 
@@ -263,8 +263,8 @@ class CommandSystem(System):
         plan_end: bool = False,
     ) -> int:  # fmt: skip
         """Handle events up to time ``t_ps``, at most ``max_events``; return their number. With
-        ``completions``, stop when that many more commands have completed. With ``plan_end``, stop
-        when all plans are done.
+        ``completions``, stop after this number of further completions. With ``plan_end``, stop when
+        all plans are done.
 
         ``t_ps`` = None: until no work is left; the clock then stays at the last event. Raises
         InputError if ``t_ps`` is before ``now`` or not below clock.NEVER, for a negative
@@ -323,7 +323,7 @@ class CommandSystem(System):
 
     @property
     def has_completions(self) -> bool:
-        """True if commands have completed whose completions have not been taken."""
+        """True if there are completions that :meth:`completions` has not returned yet."""
         return bool(self._reports) or self._taken < int(self.registers[COMPLETED])
 
     def _run_events(self, t_ps: int, most: int, wanted: int, plan_end: bool = False) -> int:

@@ -17,7 +17,7 @@ from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import Arrays
 
 LAST_ENTRIES = 256
-"""Number of log entries in a report: the last ones."""
+"""Number of the last log entries that a report contains."""
 
 
 def report(

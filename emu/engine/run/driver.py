@@ -30,13 +30,13 @@ NOW, EVENTS, ERROR, TAIL, NEXT_ROW, LOGGED, CLOSING, PAUSE, COMPLETED, WANTED, U
         "wanted", "upkeep",
     ),
 )  # fmt: skip
-"""Places of registers in ``Driver.registers``."""
+"""Indices of registers in ``Driver.registers``."""
 EVENTS_PER_CALL = 1 << 22
 """Number of events between two checks for interrupts and progress; less than a second of work."""
 
 
 class PowerCut(Exception):
-    """Raised at a power cut; the driver handles no further events."""
+    """Error: the power was cut; the driver handles no further events."""
 
 
 class Driver:
@@ -79,8 +79,8 @@ class Driver:
 
     @property
     def next_upkeep(self) -> int:
-        """Time of the next look for blocks to be refreshed or scrubbed (ps), NEVER if these are
-        off. It is no event: work is left only if time passes."""
+        """Time of the next check for blocks to be refreshed or scrubbed (ps), NEVER if these are
+        off. This check is not an event, so it does not keep a run going."""
         return int(self.registers[UPKEEP]) if self._keeps_up else NEVER
 
     @property

@@ -29,11 +29,12 @@ from ondie.emu.units import InputError, whole_number
 
 NO_PAYLOAD = "this drive keeps no payload; use Drive(cfg, payload=True)"
 MOST_HELD = 64
-"""Number of arrays of commands in flight from which a drive looks for some to release."""
+"""Number of kept arrays of commands from which on a drive checks which can be released."""
 
 
 END, STATUS = 3, 9
-"""Places in a completion, of the end as one of int64[5], and of the status as one of int32[10]."""
+"""Indices in a completion: of the end, viewed as int64[5], and of the status, viewed as
+int32[10]."""
 
 
 class MemoryLimits(NamedTuple):
@@ -91,7 +92,8 @@ class PayloadSystem(CommandSystem):
             self._bytes.prepare_memory(self._ahead)
 
     def prepare_memory(self, ahead: MemoryAhead | None) -> None:
-        """Let ``ahead`` make ready the memory of pages that are programmed next; None: nobody."""
+        """Let ``ahead`` prepare the memory of pages that are programmed next; None: memory is not
+        prepared ahead."""
         self._ahead = ahead
         if self._bytes is not None:
             self._bytes.prepare_memory(ahead)
@@ -104,8 +106,8 @@ class PayloadSystem(CommandSystem):
         return self._bytes
 
     def follow(self, plans: DrivePlanBytes | None) -> None:
-        """Let plans move bytes as ``plans`` says, until the power is cut; None: not any more.
-        Raises InputError without payload, or while a plan is running."""
+        """Let ``plans`` determine the bytes that plans move, until the power is cut; None: plans
+        move none. Raises InputError without payload, or while a plan is running."""
         if not self.plan_done:
             raise InputError("a plan is running; its bytes cannot be those of another one")
         self.moved.follow(plans)
@@ -126,7 +128,7 @@ class PayloadSystem(CommandSystem):
 
     @property
     def buffer(self) -> np.ndarray | None:
-        """The caller's memory for the bytes of commands, contiguous; None without any."""
+        """Contiguous memory of the caller for the bytes of commands; None if there is none."""
         return self._buffer
 
     @buffer.setter
@@ -239,8 +241,8 @@ class PayloadSystem(CommandSystem):
 
     @property
     def takes_single(self) -> bool:
-        """True if :meth:`run_single` can take a command: the drive has payload, nothing is in
-        flight or left to be taken, and no power cut is due."""
+        """True if :meth:`run_single` can take a command: the drive has payload, no command is in
+        flight, all completions were returned, and no power cut is due."""
         done = self.registers[COMPLETED]
         busy = self._accepted - self._ended != done or self._taken != done or self._reports
         if busy or self.defect is not None or self.strict or self.off or self._closed:
@@ -251,7 +253,7 @@ class PayloadSystem(CommandSystem):
 
     def run_single(self, single: Single, arrival: int, until: int, tag: int) -> int:
         """Run one command, which arrives at ``arrival`` ps, at the earliest ``earliest_arrival``,
-        while :attr:`takes_single`: what submit, run_until and completions do, in a third of the
+        while :attr:`takes_single`: what submit, run_until and completions do, but in a third of the
         time. Return its status, and its end in ``single``; IN_FLIGHT if it has not completed until
         ``until`` ps, or it has to be taken with :meth:`completions`, as ``tag``: also after an
         error, and if completions promise that what they say is in the store; REFUSED, without

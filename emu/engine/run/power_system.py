@@ -45,9 +45,9 @@ class Start(Enum):
     """Source of the tables of a drive at power-on."""
 
     NEW = "new"
-    """Nothing had been written."""
+    """The drive is new: nothing has been written."""
     CHECKPOINT = "checkpoint"
-    """The drive had been closed: all tables, also of the engine, are as they were then."""
+    """The drive was closed: all tables, including those of the engine, come from its checkpoint."""
     RECOVERY = "recovery"
     """The tables come from the out-of-band data of the pages on flash."""
 
@@ -61,11 +61,11 @@ class StoreOptions:
     durability: str | None = None
     """One of superblock.DURABILITIES; None: that of the store, for a new one "process"."""
     read_only: bool = False
-    """Whether the files of the store do not change."""
+    """True if the files of the store must not change."""
 
     def open(self, cfg: Config, options: CommandOptions) -> StoreFolder | None:
         """Open or create the folder of a drive with ``cfg`` and ``options``; None: it has none.
-        Raises InputError for options that do not go together, or a folder that cannot be used."""
+        Raises InputError for options that exclude each other, or a folder that cannot be used."""
         path, durability = self.path, self.durability
         if path is not None:
             if not options.payload:
@@ -88,7 +88,8 @@ class EndedStarts:
     number: int = 0
     time_ps: int = 0
     held_up: int = 0
-    """Power cuts at which capacitors began to save data, also that of the last start."""
+    """Number of power cuts at which capacitors began to save data, including that of the last
+    start."""
     counts: np.ndarray = field(default_factory=lambda: np.zeros(len(COUNTERS), np.int64))
     """Counters (engine/core/counters.py), int64[len(COUNTERS)]."""
 
@@ -100,8 +101,8 @@ class EndedStarts:
 
 
 class PowerSystem(PayloadSystem):
-    """A PayloadSystem with a power supply, whose pages are in memory if ``options.payload``, or
-    where ``kept`` says.
+    """A PayloadSystem with a power supply, whose pages are in memory (``options.payload``) or in
+    the place that ``kept`` states.
 
     Raises InputError for a folder that cannot be used, or for a store of a drive whose tables
     cannot be recovered.
@@ -260,8 +261,8 @@ class PowerSystem(PayloadSystem):
         return status if self.defect is None else Status.INTERNAL_ERROR, lost
 
     def abandon(self) -> None:
-        """Close a drive that has taken no command, without a FLUSH and a checkpoint, which need the
-        compiled engine. The next start is as after the end of this process."""
+        """Close a drive that has accepted no command, without a FLUSH and a checkpoint, which need
+        the compiled engine. The next start is like one after a kill of this process."""
         self._closed = True
         if self.store is not None:
             self.store.close()
@@ -348,8 +349,8 @@ class PowerSystem(PayloadSystem):
 
     @property
     def hold_up_j(self) -> float:
-        """Energy of the capacitors of power-loss protection (J), at most ``cache.hold_up``; less
-        when they have aged."""
+        """Energy of the capacitors of power-loss protection (J), at most ``cache.hold_up``; it
+        decreases as they age."""
         return self._hold_up_j
 
     @hold_up_j.setter
@@ -429,6 +430,6 @@ class PowerSystem(PayloadSystem):
 
     @property
     def lost_at_cut(self) -> str:
-        """One sentence about what power-loss protection did not save at the last power cut; empty:
-        nothing was lost."""
+        """One sentence about the data that power-loss protection could not save at the last power
+        cut; empty: nothing was lost."""
         return "" if self.held_up is None else self.held_up.why

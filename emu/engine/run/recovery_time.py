@@ -22,11 +22,11 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import OOB
 
 WINDOW = 2
-"""Operations that are queued on a die at a time: the next one while one is executed."""
+"""Number of operations in the queue of a die: one is executed, and the next one waits."""
 
 
 def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
-    """Return the time (ps) of the operations of recovery ``found``, simulated.
+    """Simulate the operations of recovery ``found`` and return their time (ps).
 
     Of each conventional block, the out-of-band data of all pages up to the last visible one are
     read (of a blank block, those of the first page), then the newest stripes whole; the stripe

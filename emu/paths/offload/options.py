@@ -34,8 +34,8 @@ class Offload:
     The update reads into these buffers, and the backward pass copies gradients into them. None:
     unlimited; gradients are then written block by block."""
     parameter_buffers: int = 5
-    """Number of buffers in host memory for portions of the parameters: one portion is in use, the
-    others are read ahead."""
+    """Number of buffers in host memory for portions of the parameters: one portion is in use while
+    the others are prefetched."""
     parameter_buffer: int = 0
     """Size of the buffer for a parameter tensor, elements (offload_param.buffer_size). 0: large
     enough for every tensor."""

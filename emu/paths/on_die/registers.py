@@ -32,7 +32,8 @@ from ondie.emu.paths.on_die.protection import Guarded
 from ondie.emu.paths.payload import moved_bytes, poison, poisoned
 
 KEY = bytes(range(64))
-"""Key of the cipher. Which values wrong bits become depends on it, how many are wrong does not."""
+"""Key of the cipher. Wrong bits decrypt to values that depend on the key; the number of wrong
+values does not depend on it."""
 
 
 class Reservoir:
@@ -141,7 +142,8 @@ class Reservoir:
 
     @property
     def uncoded_counts(self) -> UncodedCounts:
-        """Pages of all devices without valid check bytes, since this object was made."""
+        """Counters of pages without valid check bytes on all devices, since this object was
+        created."""
         total = UncodedCounts()
         for own in self.check_bytes:
             total = total.plus(own.counts)
@@ -161,16 +163,16 @@ class Reservoir:
         self.sequences[device] = max(int(self.sequences[device]), made.spares[0].sequence)
 
     def put_again(self, device: int, super_page: int, made: Made) -> None:
-        """Program ``made`` into the present place of a super-page on a die that was replaced. Its
-        pages are erased before."""
+        """Program ``made`` into the present place of a super-page on a die that was replaced, after
+        erasing the pages there."""
         at = self.at(device, super_page)
         for spare in made.spares:
             self.stores[device].erase(self.page(at, spare.slot), 1)
         self._put(device, at, made)
 
     def recorded_erases(self, device: int, at: At) -> int:
-        """Return the erase count of a block as its pages have it in their out-of-band data: 0 if it
-        is not recorded."""
+        """Return the erase count of a block from the out-of-band data of its pages; 0 if it is not
+        recorded."""
         if not self.records_erases:
             return 0
         return int(self.system.arrays.block["erases"][self._block(device, at.die, at.place)])
@@ -426,9 +428,9 @@ class Reservoir:
         )
 
     def hit(self, device: int, data: np.ndarray, number: int, key: int, rate: float) -> None:
-        """Give ``data``, the bytes of a page as stored, uint8[at most page bytes], the wrong bits
-        that the code of the reservoir leaves of a read, in place, and correct the counters if a
-        real code leaves others than the capability model.
+        """Invert, in place, those bits of ``data`` (the bytes of a page as stored, uint8[at most
+        page bytes]) that are wrong after a read and its correction by the reservoir's code. Correct
+        the counters if a real code leaves other wrong bits than the capability model.
 
         ``number``: of the page, for the cipher. ``key``: of the draws of the read. ``rate``: its
         raw bit error rate.

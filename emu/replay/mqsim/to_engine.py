@@ -47,7 +47,7 @@ from ondie.emu.replay.player import Player, Replayed, Source
 
 PS_PER_NS = 1000
 STALLS = frozenset(["stalled_writes", "lost_map_entries"])
-"""Quirks with which requests can wait for ever."""
+"""Quirks with which requests can wait forever."""
 MOST_NUMBERED = 32
 """Maximum number of sectors of a page for the quirk pages_of_flows, which keeps one bit per sector
 of two pages in 64 bits."""

@@ -29,9 +29,11 @@ from ondie.kernels.crc import crc32c
 
 PRESET = "gen4-tlc"
 CAPACITY, LARGER = 480e9, 3.84e12
-"""Bytes of the drive that is recovered, and of the one to which its time is scaled by pages."""
+"""Capacity of the drive that is recovered, and of the drive to which its time is scaled by the
+number of pages, bytes."""
 TARGETS = {"in order": 20e6, "at random": 5e6}
-"""Mapping units per second of a quiet machine, by the order in which they were written."""
+"""Target rates of the recovery on a quiet machine, mapping units per second, by the order of the
+writes."""
 BETWEEN = "1 GiB"
 """Host writes between two checkpoints of the mapping table."""
 CHECKPOINTS = ["ftl.trim_maps=true", f"ftl.map_checkpoint={BETWEEN}"]
@@ -50,7 +52,7 @@ class WrittenFlash:
         """Processor time of making the records, and of copying them once, s."""
 
     def block_records(self, block_pages: int, pages: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the records of blocks as PageStore does, made anew."""
+        """Yield the records of blocks as PageStore does, computed at each call."""
         size = BLOCKS_AT_ONCE * block_pages
         for first in range(0, self._units, size):
             begin = time.thread_time()
@@ -86,9 +88,9 @@ class WrittenFlash:
 
 
 class CheckpointedFlash(WrittenFlash):
-    """The same with a checkpoint of the mapping table in the blocks behind, and ``later`` units in
-    those behind it, which were written after the checkpoint. ``table``: constants of the drive.
-    Blocks are filled on each unit of the drive in turn."""
+    """WrittenFlash with a checkpoint of the mapping table in the following blocks, and ``later``
+    units in the blocks after these, which were written after the checkpoint. ``table``: constants
+    of the drive. Blocks are filled on each unit of the drive in turn."""
 
     def __init__(
         self, geometry: Geometry, table: np.record, order: np.ndarray | None, later: np.ndarray
@@ -114,7 +116,7 @@ class CheckpointedFlash(WrittenFlash):
         return (inner * along + outer) * self._geometry.block_pages + at
 
     def page_records(self, ppns: np.ndarray) -> np.ndarray:
-        """Return the records of pages as PageStore does, made anew."""
+        """Return the records of pages as PageStore does, computed at each call."""
         begin = time.thread_time()
         found, table = np.zeros(len(ppns), OOB), self._table
         ppns = self._turned(ppns, self._geometry.all_blocks, self._geometry.units)
@@ -208,7 +210,7 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
 def scan(cfg: Config, at_random: bool) -> tuple[float, float, recovery.Recovered]:
     """Recover the tables of a full drive. Return the mapping units per second of processor time of
     the recovery, the records per second of copies of the out-of-band data (0: not all of them were
-    read), and what was found."""
+    read), and the result of the recovery."""
     geometry = Geometry.of(cfg)
     _recover(cfg.replace({"flash.blocks_per_plane": 12}, ref="a bench"), at_random)  # compiles
     flash, found, took = _recover(cfg, at_random)

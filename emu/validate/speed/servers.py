@@ -35,7 +35,7 @@ PRESET = service.PRESET
 
 
 class Client(Protocol):
-    """A load: see nbd_load.Load."""
+    """Interface of a client that measures a server: see nbd_load.Load."""
 
     def rate(self, kind: int, size: int, depth: int, seconds: float) -> float: ...
     def waits(self, size: int, count: int) -> np.ndarray: ...
@@ -51,7 +51,7 @@ SIZES = {"4 KiB": 4096, "128 KiB": 128 << 10}
 
 
 class Case(NamedTuple):
-    """Requests that all ``servers`` get in turns."""
+    """Kind of requests, measured on all ``servers`` in turns."""
 
     name: str
     kind: int
@@ -139,8 +139,8 @@ def ondie(*options: str) -> list[str]:
 def server(
     name: str, command: list[str], client: Callable[[str], Client] = Load
 ) -> Iterator[Client]:
-    """A connection of ``client`` to a server that runs ``command`` meanwhile. Raises InputError
-    unless it listens at its socket, whose path replaces {path}."""
+    """Start a server with ``command`` for the time of the context, and connect ``client`` to it.
+    Raises InputError unless it listens at its socket, whose path replaces {path}."""
     with tempfile.TemporaryDirectory(prefix="ondie-bench-") as folder, open(
         os.path.join(folder, "log"), "w+"
     ) as log:  # fmt: skip
@@ -180,7 +180,8 @@ def _silence(code: int | None) -> str:
 
 
 def conditions() -> str:
-    """Return what is the same in all measurements, and what the columns of their table are."""
+    """Return the text with the common conditions of all measurements and the meaning of the table's
+    columns."""
     served = MemoryDrive(load_preset(PRESET))
     return (
         f"Drive: {PRESET}, {fmt_bytes(served.capacity)}. Requests: one connection, {DEPTH} in "

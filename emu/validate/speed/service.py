@@ -41,14 +41,14 @@ CASES = (
     ("reads, one at a time", READ, 1, False, 60e3),
     ("reads with bytes, one at a time", READ, 1, True, 60e3),
 )
-"""Name, operation, commands per batch, payload, and target in commands per second."""
+"""Cases: name, operation, commands per batch, payload, and target in commands per second."""
 CONDITIONS = (
     "Each run has a fresh drive. Writes with bytes reach memory that nobody has used yet; as in a "
     "service, another thread makes it ready, and its processor time is not counted."
 )
 """Conditions of the measurement, printed with the rows."""
 BLOCK = 20
-"""Number of reads of the null client between two blocks of as many bare timers."""
+"""Number of reads of the null client in a block, which alternates with a block of bare timers."""
 ABOVE_US = 20.0
 """Target for the wait of the null client beyond the modeled latency and a bare timer, us."""
 
@@ -151,8 +151,8 @@ def null_client(cfg: Config, count: int) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def bare_timer(bell: Doorbell, seconds: float) -> float:
-    """Return by how much a wait of ``seconds`` ends later, in seconds: that of the service, for a
-    doorbell that nobody rings."""
+    """Return the delay, in seconds, with which a wait of ``seconds`` for a doorbell that is never
+    rung ends; the service waits in this way."""
     begin = time.perf_counter_ns()
     wait_ns = round(seconds * 1e9)
     bell.wait(bell.rung, wait_ns, begin + wait_ns)
@@ -160,8 +160,8 @@ def bare_timer(bell: Doorbell, seconds: float) -> float:
 
 
 def engine_alone(cfg: Config, op: int, count: int) -> float:
-    """Return the commands per second of processor time of the event loop, which has ``count``
-    commands, DEPTH at a time in a closed loop, and no host."""
+    """Return the commands per second of processor time of the event loop, for ``count`` commands in
+    a closed loop of depth DEPTH, without a host."""
     arrays = build.build(cfg, devices=1, phases=1, pairs=1)
     player = Player(arrays, cfg, [Source(_requests(op, count), DEPTH, True, count=count)])
     if op == READ:
