@@ -222,7 +222,8 @@ class Drive(PowerSystem):
 
     @property
     def condition(self) -> Condition:
-        """What the drive can do; :attr:`why` gives the reason."""
+        """Operating condition of the drive, by the commands that it executes; :attr:`why` gives the
+        reason."""
         if self.off or self.defect is not None:
             return Condition.OFFLINE
         return Condition.READ_ONLY if self.arrays.dev.protected[0] else Condition.ONLINE

@@ -456,7 +456,8 @@ def real_number(name: str, value: float) -> float:
 
 
 def whole_number(name: str, value: int, least: int, most: int) -> int:
-    """Return ``value`` as an int. Raises InputError if it is none, or not within its limits."""
+    """Return ``value`` as an int. Raises InputError if it is not a whole number, or not within its
+    limits."""
     try:
         found = operator.index(value)
     except TypeError:

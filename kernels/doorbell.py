@@ -74,7 +74,8 @@ class Doorbell:
         return bool(found == native.lib.ONDIE_TIMEOUT)
 
     def ring_and_wait(self, other: "Doorbell", seen: int, deadline_ns: int = NEVER_NS) -> bool:
-        """Ring ``other`` and wait as a client does, without Python's lock in between."""
+        """Ring ``other`` and wait for this doorbell as a client does, without Python's lock in
+        between."""
         deadline_ns = min(deadline_ns, native.lib.ondie_now() + SIGNAL_NS)
         found = native.lib.ondie_ring_and_await(
             other._bell, self._bell, seen, CLIENT_POLL_NS, deadline_ns

@@ -145,7 +145,7 @@ def numpy_iterate(
 
 @njit
 def numba_flip(shifts, bits, known, checks, most):
-    """The same as `numpy_flip`."""
+    """Compute `numpy_flip` in Numba."""
     rows, columns = shifts.shape
     size = bits.shape[1]
     failed = np.zeros(bits.shape, np.uint8)
@@ -184,7 +184,7 @@ def numba_flip(shifts, bits, known, checks, most):
 
 @njit
 def numba_first(shifts, total, known, answers, bits):
-    """The same as `numpy_first`."""
+    """Compute `numpy_first` in Numba."""
     columns, size = bits.shape
     checks = np.empty((shifts.shape[0], size), np.uint8)
     numba_checks(shifts, bits, columns, checks)
@@ -238,7 +238,7 @@ def numba_row(shifts, row, total, known, messages, sent):
 
 @njit
 def numba_iterate(shifts, total, known, answers):
-    """The same as `numpy_iterate`."""
+    """Compute `numpy_iterate` in Numba."""
     sent = np.zeros(total.shape, np.int8)
     for row in range(shifts.shape[0]):
         numba_row(shifts, row, total, known, answers, sent)

@@ -324,7 +324,7 @@ def numba_checks(shifts, bits, columns, checks):
 
 @njit
 def numba_parity(shifts, bits, powers, start, sums):
-    """The same as `numpy_parity`. ``powers``, ``start``: the inverse as of `inverse_of`; ``sums``:
+    """Compute `numpy_parity` in Numba. ``powers``, ``start``: result of `inverse_of`; ``sums``:
     memory, uint8[ROWS, circulant]."""
     rows, size = sums.shape
     first = bits.shape[0] - rows

@@ -23,7 +23,7 @@ from ondie.emu.units import KINDS, InputError, fmt_bytes, known_names, parse, qu
 
 TABLE = "datasheet"
 STATES = ("fresh", "steady")
-"""State of the drive for writes: empty, or overwritten until nothing changes any more."""
+"""State of the drive for writes: empty, or overwritten until its state no longer changes."""
 ROW_KINDS = FIT, CHECK, SHOWN, IDENTITY = ("fit", "check", "shown", "identity")
 """Kinds of rows of validation (analysis/row.py)."""
 RATES = ("sequential_read", "sequential_write", "random_read", "random_write")

@@ -22,8 +22,8 @@ class Do(Enum):
     """Stop fetching, drop all I/O queues and doorbell buffers, wait until no command touches host
     memory; then call Controller.disabled."""
     SHUT_DOWN = "shut down"
-    """Complete a FLUSH of the drive, unless ``abrupt``, and what the drive needs for a clean start;
-    then call Registers.shut_down."""
+    """Complete a FLUSH of the drive, unless ``abrupt``, and prepare it for a clean start; then call
+    Registers.shut_down."""
     SUBSYSTEM_RESET = "subsystem reset"
     """Reset all controllers of the drive; then call Controller.subsystem_reset."""
     CREATE_CQ = "create completion queue"

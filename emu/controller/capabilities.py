@@ -43,7 +43,7 @@ class Capabilities:
     """One flash page on every plane of the drive."""
     max_transfer_bytes: int
     volatile_cache: bool
-    """VWC: completed writes may be lost at a power cut without FLUSH."""
+    """VWC: True if completed writes may be lost at a power cut without FLUSH."""
     endurance_bytes: int
     """Bytes that may be programmed: capacity times rated cycles; 0: not rated."""
     io_queues: int
@@ -57,7 +57,7 @@ class Capabilities:
     controller_id: int = 1
     """CNTLID. The controller of PCIe has 1; dynamic controllers of fabrics get others."""
     several_controllers: bool = False
-    """CMIC and NMIC: the subsystem may have more than one controller, which share namespaces."""
+    """CMIC and NMIC: True if the subsystem may have several controllers, which share namespaces."""
     vendor_id: int = 0
     """PCI vendor; 0: none is assigned."""
     sgl_support: int = 1
@@ -69,7 +69,7 @@ class Capabilities:
     capsule_bytes: int = 0
     """Fabrics only: bytes of a command capsule with its data."""
     shadow_doorbells: bool = True
-    """PCIe only: a host may keep the doorbells in its memory."""
+    """PCIe only: True if a host may keep the doorbells in its memory."""
 
     @property
     def subsystem_uuid(self) -> uuid.UUID:

@@ -55,7 +55,7 @@ FCTYPE_BYTE, RECFMT_BYTE, QID_BYTE, SQSIZE_BYTE, OFFSET_BYTE = 4, 40, 42, 44, 44
 CNTLID_BYTE, SUBNQN_BYTE, HOSTNQN_BYTE = 16, 256, 512
 """Bytes of the data of Connect."""
 IN_DATA = 1 << 16
-"""IATTR: the byte in error counts from the begin of the data."""
+"""IATTR: the byte in error counts from the start of the data."""
 CONNECT_BYTES = 1024
 NAME_BYTES = 256
 MOST_NAME_BYTES = 223

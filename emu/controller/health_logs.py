@@ -175,7 +175,7 @@ class SanitizeState(NamedTuple):
     status: int = 0
     """SSTAT bits 2:0: NEVER, DONE, IN_PROGRESS or FAILED."""
     erased: bool = False
-    """SSTAT bit 8: nothing was written since the last successful sanitize operation."""
+    """SSTAT bit 8: True if nothing was written since the last successful sanitize operation."""
     dword: int = 0
     """Dword 10 of the last Sanitize command."""
     progress: int = 0xFFFF

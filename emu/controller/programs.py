@@ -100,7 +100,7 @@ class Programs:
         self.active.discard(index)
 
     def activate(self, index: int, active: bool, where: int) -> None:
-        """Let a program be executed, or not any more. Raises Refused as :meth:`unload` does."""
+        """Allow or forbid the execution of a program. Raises Refused as :meth:`unload` does."""
         self._check(index, where)
         if active:
             self.active.add(index)

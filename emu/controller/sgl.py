@@ -33,7 +33,7 @@ class Place(Enum):
 
     MEMORY = "host memory"
     CAPSULE = "command capsule"
-    """``address`` counts from the begin of the data in the capsule."""
+    """``address`` counts from the start of the data in the capsule."""
     TRANSPORT = "data units of the transport"
 
 

@@ -64,9 +64,9 @@ class Ended(NamedTuple):
 
 
 class TunnelCommands:
-    """The tunnel of one drive. ``limits``: what a host may ask for. ``clock``: returns the time,
-    ps. A lock of the caller protects all of it. Raises InputError for a ``notify`` other than
-    "hold": event requests belong to the controller (events.py)."""
+    """The tunnel of one drive. ``limits``: largest parameters that a host may request. ``clock``:
+    returns the time, ps. A lock of the caller protects all of it. Raises InputError for a
+    ``notify`` other than "hold": event requests belong to the controller (events.py)."""
 
     def __init__(self, limits: Format, clock: Callable[[], int]) -> None:
         if limits.notify != "hold":

@@ -9,7 +9,7 @@ Source: this project (docs/store.md).
    blocks with an unreadable first page, are scanned. With copy-back, later pages of a block may be
    programmed before its first one.
 2. Of each metadata page, the newest copy is taken, and the root says how many programs there were
-   at the begin of its checkpoint. A damaged page ends the recovery from the checkpoint.
+   at the start of its checkpoint. A damaged page ends the recovery from the checkpoint.
 3. Blocks that were open then, or whose first page was programmed later, are scanned. All other
    pages are in the checkpoint.
 4. A scanned page is compared with the entry of its mapping unit. A larger sequence number than that

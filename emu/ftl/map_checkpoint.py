@@ -41,11 +41,11 @@ MAP, TABLE, ROOT = 1, 2, 3
 """Kinds of metadata pages."""
 KIND, NUMBER, EPOCH, SEQUENCE, PROGRAMS = range(5)
 """Words of the head. NUMBER: number of the checkpoint (root), else the number of the page among
-those of its kind. SEQUENCE, PROGRAMS: numbers of data and programs at the begin of the checkpoint
+those of its kind. SEQUENCE, PROGRAMS: numbers of data and programs at the start of the checkpoint
 (root)."""
 WAS_OPEN, IS_BAD, IS_FAILING, IS_WRITTEN = 1, 2, 4, 8
 """Flags of a block, in the low half of its word of the block table; the high half has its erases.
-WAS_OPEN: at the begin of the checkpoint of the root or of the one in progress."""
+WAS_OPEN: at the start of the checkpoint of the root or of the one in progress."""
 IDLE, PAGES, COMMIT, START = range(4)
 """Steps of a checkpoint. START: the root is written again at the start of a drive."""
 ROOTS = 2

@@ -217,7 +217,7 @@ class DieState:
 
 
 def check_newest(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
-    """Check the data of the newest version of a scan.
+    """Check the data of the newest version of a scan; return False if they are torn.
 
     If the data are torn, drop the version and return False; call the function again to check the
     version that is then the newest. Return True if the data are intact or no version exists.

@@ -124,9 +124,10 @@ def run_drive(
     cost: TunnelCost | None,
     capture: Capture | None,
 ) -> None:
-    """Be the drive of one driver after the other, until ``feed`` ends, from which their sockets
-    come. ``limits``: what they may ask for. ``cost``: the time that commands take; None: none. The
-    process ends with its parent. Raises InputError for a drive that cannot have the tunnel."""
+    """Serve the drive to one driver after the other, until ``feed``, which supplies their sockets,
+    ends. ``limits``: largest parameters that they may request. ``cost``: model of the time that
+    commands take; None: no time. The process ends with its parent. Raises InputError for a drive
+    that cannot have the tunnel."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == 1:
         return

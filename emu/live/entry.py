@@ -20,7 +20,7 @@ LOOPBACK = "lo"
 
 def end_of(found: dict[str, Any], where: str) -> int:
     """Return the number of the drive that ``where`` names, -1 for the host: "host", a number, or an
-    address. ``found``: what the cluster reports. Raises InputError if there is no such end."""
+    address. ``found``: report of the cluster. Raises InputError if there is no such end."""
     drives = found["drives"]
     if where in map(str, range(len(drives))):
         return int(where)

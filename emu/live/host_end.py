@@ -135,7 +135,7 @@ class Port:
             self._end(error.strerror or str(error))
 
     def work(self) -> list[Data]:
-        """Handle completions, submit what follows, and return the packets from the drive."""
+        """Handle completions, submit the next commands, and return the packets from the drive."""
         if self.gone:
             return []
         try:

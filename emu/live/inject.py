@@ -237,7 +237,7 @@ def _cid(entry: Data, at: int) -> int:
 
 
 def lost_ps(form: Format, cost: TunnelCost | None) -> int:
-    """Return the time after which a command is taken for lost, in addition to that for which a
+    """Return the time after which a command counts as lost, in addition to that for which a
     drive holds it, ps: LOST_MS, and twice the time of a full queue at the rate of ``cost``."""
     queue_ps = 0.0
     if cost is not None:
@@ -248,8 +248,8 @@ def lost_ps(form: Format, cost: TunnelCost | None) -> int:
 
 class FaultyPort(Port):
     """A drive's tunnel at the host behind a queue with faults. ``timeout_ps``: time after which a
-    command is taken for lost (:func:`lost_ps`). ``take_over``: close a tunnel that another relay
-    has left open. :meth:`tick` must be called every TURN_MS.
+    command counts as lost (:func:`lost_ps`). ``take_over``: close a tunnel that another relay has
+    left open. :meth:`tick` must be called every TURN_MS.
 
     A reset has a separate thread, because a drive may be silent for long. Until it has ended,
     commands wait.
@@ -317,7 +317,7 @@ class FaultyPort(Port):
             self._asked, self._asking = True, False
 
     def report(self) -> dict[str, int | str]:
-        """Return what both ends have counted, and the injected faults."""
+        """Return the counters of both ends, and of the injected faults."""
         counts = self.faulty.counts
         found = super().report()
         for way in ("commands", "completions"):

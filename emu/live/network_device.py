@@ -53,7 +53,7 @@ SOL_PACKET = 263
 
 
 class Networked:
-    """Common part of the devices: programs use the TCP of the kernel, which retransmits lost
+    """Common base class of the devices: programs use the TCP of the kernel, which retransmits lost
     packets."""
 
     bounded = False

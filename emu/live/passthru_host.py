@@ -154,7 +154,7 @@ class PassthruHost:
             pass
 
     def close(self) -> dict[str, Any]:
-        """Close the tunnels; return what was counted."""
+        """Close the tunnels; return the counters."""
         ports = self.host.ports.values()
         for port in ports:
             port.ask()
@@ -216,8 +216,8 @@ def why_not_open(port: Port, form: Format) -> str:
 
 
 def serve(request: HostRequest, ready: Callable[[PassthruHost], None]) -> dict[str, Any]:
-    """Run a host's end until SIGTERM, SIGINT or SIGHUP, or until all drives have gone; return what
-    was counted. ``ready``: called when packets may pass. Raises InputError if it cannot start."""
+    """Run a host's end until SIGTERM, SIGINT or SIGHUP, or until all drives have gone; return the
+    counters. ``ready``: called when packets may pass. Raises InputError if it cannot start."""
     host = PassthruHost(request)
     before = {each: signal.signal(each, host.end) for each in ENDING}
     try:

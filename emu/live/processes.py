@@ -51,15 +51,16 @@ def read_state(name: str) -> dict[str, Any] | None:
 
 
 def start(request: Request, way: Way) -> int:
-    """Start a cluster in the background; return its process when packets may pass. The file
-    NAME.log has what it prints. Raises InputError."""
+    """Start a cluster in the background; return its process when packets may pass. Its output goes
+    to the file NAME.log. Raises InputError."""
     return _start(request, way, file_of(request.name, "log"))
 
 
 def run(request: Request, way: Way, ready: Callable[[int], None]) -> None:
     """Run a cluster until this process gets SIGTERM, SIGINT or SIGHUP, or has gone. ``ready``:
-    called with the cluster's process when packets may pass. That is a process of its own, since one
-    with threads, as this may be, can neither enter a user namespace nor fork. Raises InputError."""
+    called with the cluster's process when packets may pass. That is a separate process, because
+    this one may have threads, and then can neither enter a user namespace nor fork. Raises
+    InputError."""
     pid = _start(request, way, None)
 
     def end(*_: object) -> None:
@@ -181,8 +182,8 @@ def inside(found: dict[str, Any]) -> list[str]:
 
 
 def stop(name: str) -> bool:
-    """End a cluster, also one that starts, and remove what it has left; return False if none was
-    up. Raises InputError if it does not end."""
+    """End a cluster, also one that is still starting, and remove its files, namespaces and devices;
+    return False if none was running. Raises InputError if it does not end."""
     place, state = file_of(name, "sock"), read_state(name)
     deadline = time.monotonic() + END_S
     while state is None and listens(place):  # it is about to say which process it is, or to end

@@ -1,4 +1,4 @@
-"""The tunnel of a served drive: a network namespace of its own, whose device the drive's programs
+"""The tunnel of a served drive: a separate network namespace, whose device the drive's programs
 use.
 
 Owns the checks of `ondie serve --tunnel`, the namespace, and its end. Does not own packets

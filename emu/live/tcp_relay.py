@@ -131,8 +131,8 @@ class TcpRelay:
         return True
 
     def restart(self) -> None:
-        """Reset all connections at this end: messages of theirs are lost, because the tunnel opens
-        anew, or another process has had this relay."""
+        """Reset all connections at this end, because messages have been lost: the tunnel was opened
+        again, or the relay ran in another process before."""
         with self._lock:
             for stream in list(self._streams.values()):
                 self._drop(stream)

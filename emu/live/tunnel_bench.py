@@ -101,7 +101,8 @@ class System:
         )  # fmt: skip
 
     def transfer(self, source: int, sink: int, seconds: float, into: Series) -> None:
-        """Send for ``seconds``, and add what was measured. Raises InputError if it fails."""
+        """Send for ``seconds``, and add the measured rate and CPU times. Raises InputError if it
+        fails."""
         address = str(self.network[sink + 2])
         taker = self.start(sink, SINK, address)
         giver = None

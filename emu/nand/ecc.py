@@ -81,7 +81,8 @@ POINTS, SAMPLES = 33, 256
 BEYOND = 1.5
 """The last number of wrong bits in the table, in limits of the code; no word is corrected there."""
 SURE = 2
-"""A word with up to the limit divided by SURE wrong bits is taken to be corrected."""
+"""Divisor of the code's limit: a word with at most limit / SURE wrong bits counts as corrected
+without decoding."""
 CHANCE = 1 << 50
 """Index, in a code word's random sequence, of the first number that selects its iterations."""
 CORRECTED, SOFT, UNCORRECTABLE = range(3)

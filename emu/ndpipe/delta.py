@@ -21,7 +21,7 @@ DIGEST_BYTES = 16
 WORD = 4
 """Bytes of a word. A delta has the words in which two versions differ."""
 NEAR = 4
-"""Equal words between two changed ones that belong to the same run: a run costs RUN bytes more."""
+"""Largest number of equal words between two changed ones of one run: a new run costs RUN bytes."""
 FULL, DELTA = 0, 1
 PACKED, RAW = 1, 0
 HEADER = struct.Struct("<4sBBHqqQQ16s16s")

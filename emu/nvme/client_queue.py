@@ -205,10 +205,10 @@ class Turns(Protocol):
     """A service whose turns a client may run (nvme/client_turns.py: ClientTurns)."""
 
     def run_turns(self, batch: Batch, fd: int = -1) -> bool:
-        """Run a batch."""
+        """Run a batch; see ClientTurns.run_turns."""
 
     def run_single(self, single: Any, handed_ns: int, fd: int, fly: Callable[[], Stream]) -> int:
-        """Run one command."""
+        """Run one command; see ClientTurns.run_single."""
 
 
 class Connection:

@@ -155,8 +155,8 @@ class ClientTurns(ABC):
         """Take ``batch`` in the calling thread, if the clock is ``real`` and no other client uses
         the drive, and run the turns of the service until it has ended. If a client hands over
         another one, something can be read from the file ``fd`` (-1: none), or the next event is
-        far, the service's thread goes on with it. Return False, without effect, if somebody uses
-        the drive.
+        far, the service's thread continues with the batch. Return False, without effect, if
+        somebody uses the drive.
         """
         drive = self.drive
         if self.clock != "real" or drive.strict or not self._turns.acquire(blocking=False):

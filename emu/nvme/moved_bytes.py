@@ -64,7 +64,7 @@ class PlanBytes(Protocol):
         written to flash is filled with POISON afterwards. The arrays must keep their memory."""
 
     def apply(self, entry: LogEntry) -> None:
-        """Apply an entry of the log whose meaning only the plan knows. Raises SimulationError for
+        """Apply an entry of the log whose meaning depends on the plan. Raises SimulationError for
         any other kind of entry."""
 
 
@@ -219,8 +219,8 @@ class MovedBytes:
             file.wipe(needed[needed > 0] - 1)
 
     def sync_completed(self, requests: np.ndarray) -> None:
-        """Make durable what the completion of ``requests`` (REQ[n]) promises with durability
-        "host": that of FLUSH and FUA, with power-loss protection of all but reads. Raises
+        """Make the data durable that must be when ``requests`` (REQ[n]) complete with durability
+        "host": after FLUSH and FUA, and, with power-loss protection, after all but reads. Raises
         InputError."""
         files, kept = self.store.files, self.cache_file
         assert files is not None

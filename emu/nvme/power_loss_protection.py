@@ -167,7 +167,7 @@ class HeldUp:
 
     @property
     def why(self) -> str:
-        """One sentence about what was lost; empty: nothing."""
+        """One sentence about the lost data; empty: nothing was lost."""
         if not any(self.lost):
             return ""
         units, maps = (plural(n, what) for n, what in zip(self.lost, NAMES, strict=True))

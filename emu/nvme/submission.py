@@ -178,7 +178,7 @@ def as_commands(commands: np.ndarray) -> np.ndarray:
 
 def check(commands: np.ndarray, limits: np.ndarray) -> None:
     """Check ``commands`` (COMMAND[n]) against ``limits`` (LIMITS[1]). Raise InputError that names
-    the first bad command, the field, its value and what would be right.
+    the first bad command, the field, its value and the valid values.
     """
     at, number = first_fault(as_records(commands), limits)
     if number == NONE:

@@ -52,8 +52,7 @@ def export_image(
     force: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write the bytes of the drive with folder ``store`` to the image ``file``. Return what was
-    done.
+    """Write the bytes of the drive with folder ``store`` to the image ``file``. Return a summary.
 
     The store does not change. A store that is not clean is recovered in memory. Parts that are not
     mapped or hold only zeros become holes. The image has its name when it is whole. ``force``:
@@ -162,7 +161,7 @@ def import_image(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Write the image ``file`` to a new drive ``cfg`` with the folder ``store``, and stop the drive
-    cleanly. Return what was done.
+    cleanly. Return a summary.
 
     The bytes are written through the drive in simulated time, with many commands in flight. Holes
     of the image are not written, and bytes behind its end stay zeros. The folder has its name when

@@ -305,7 +305,7 @@ class Computation:
     def _work(
         self, task: Task | NamespaceRead, request: IoRequest
     ) -> tuple[Callable[[], Any], Callable[[], Outcome]]:
-        """Return what the owner of the drive does at the begin and at the end of a command."""
+        """Return what the owner of the drive does at the start and at the end of a command."""
         match task:
             case Transfer():
                 return lambda: self._begin_transfer(task), lambda: self._transferred(task, request)

@@ -21,7 +21,7 @@ def say_once(text: str) -> None:
 
 def show_exception(where: str) -> None:
     """Write the traceback of the exception that is handled to standard error, once for each place
-    that has raised it. ``where``: what the server was doing."""
+    that has raised it. ``where``: the task of the server at that time."""
     kind, error, trace = sys.exc_info()
     frames = traceback.extract_tb(trace)
     place = (kind, frames[-1].filename, frames[-1].lineno) if frames else (kind, where)

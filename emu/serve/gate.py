@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 
 class Gate:
-    """Threads pass together, or one alone. A thread that wants to be alone stops those that come
-    after it, so it does not wait for ever. A thread must not pass twice."""
+    """Gate that threads enter together, or one thread alone. A thread that waits to be alone stops
+    later ones, so that it does not wait forever. A thread must not enter it twice."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -45,8 +45,8 @@ MOST_STATUS_UNITS = 1 << 20
 
 
 class Batch:
-    """Memory of the requests that have arrived and of their replies, and both as records. Only what
-    is touched takes memory."""
+    """Memory of the requests that have arrived and of their replies, and both as records. Only
+    touched parts occupy memory."""
 
     def __init__(self, served: Served, largest: int, number: int = 0) -> None:
         """``largest``: bytes of the largest read or write. ``number``: of this batch among those of
@@ -68,7 +68,8 @@ class Batch:
 
 class Session:
     """The requests of one client of ``served``, after ``handshake``. :meth:`run` returns when the
-    client has gone, or when the socket receives no more and what had arrived is done."""
+    client has gone, or when the socket receives no more and all requests that had arrived are
+    done."""
 
     def __init__(self, sock: socket.socket, served: Served, handshake: Handshake) -> None:
         self.socket, self.served = sock, served
@@ -337,7 +338,8 @@ class Session:
 
 
 def warm_up(served: Served) -> None:
-    """Load or compile what sessions of ``served`` need, so that no client waits for it."""
+    """Load or compile the functions that sessions of ``served`` need, so that no client waits for
+    it."""
     batch = Batch(served, served.export.largest)
     parser(batch, as_records(np.zeros(1, words.LIMITS)), np.zeros(words.NUMBERS, np.int64))
 

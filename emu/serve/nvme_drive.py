@@ -1,4 +1,4 @@
-"""The served drive as an NVM subsystem: what the controllers of all transports share.
+"""The served drive as an NVM subsystem: the state that the controllers of all transports share.
 
 Owns the capabilities and namespaces of a served drive, the counters that its logs report, and the
 actions of admin commands that change the media. Does not own the tables of the controller
@@ -127,7 +127,7 @@ class NvmeDrive:
         run or the service is asked, which may take seconds."""
         self._health_read: Health | None = None
         self._at_sanitize: Health | None = None
-        """Counters at the begin of the last sanitize operation."""
+        """Counters at the start of the last sanitize operation."""
         self._used_read: dict[int, int] = {}
         """Counters and mapped bytes by namespace, read for the command that holds ``lock``."""
         self.gate = Gate()
@@ -211,7 +211,8 @@ class NvmeDrive:
         """Return the tables of a new controller. ``post``: posts completions of Async Event
         Requests from any thread. ``deliver``: posts completions of commands of the tunnel; None: it
         has no such commands.
-        ``changes``: of its capabilities, for example its identifier."""
+        ``changes``: capabilities that differ from those of the drive, for example the
+        identifier."""
         offered = replace(self.capabilities, **changes)
         if deliver is None:
             offered = replace(offered, tunnel=False)

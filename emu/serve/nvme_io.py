@@ -62,8 +62,8 @@ class IoRunner:
         later: Later = drop,
         seen: set[tuple[int, int]] | None = None,
     ) -> list[IoResult | None]:
-        """Run ``requests`` and return their completions in the same order. A command whose
-        identifier another one of the batch has, in the same queue, ends with Command ID Conflict.
+        """Run ``requests`` and return their completions in the same order. A command with the
+        identifier of another command of its queue in the batch ends with Command ID Conflict.
         ``later`` gets the completion of a computation command that is not ready; its place in the
         result has None. ``seen``: (queue, identifier) of the commands of earlier parts of the
         batch, if it is run in parts; those of ``requests`` are added.

@@ -66,7 +66,7 @@ def in_capsule(entry: bytes, size: int, capsule: int) -> slice | None:
 
 class Handshake:
     """Handshake of one client. When :attr:`phase` is SERVED, :attr:`association` and
-    :attr:`connect` say what was admitted, and :attr:`rest` has the bytes that follow.
+    :attr:`connect` describe the admitted queue, and :attr:`rest` has the bytes that follow.
 
     ``admit``: returns the association of a Connect, or raises ConnectRefused. ``leave``: called if
     the client has gone before it is served.

@@ -139,7 +139,7 @@ def digest(data: bytes | memoryview) -> bytes:
 
 
 def parse(view: memoryview, framing: Framing, expected: frozenset[PduType]) -> Pdu | None:
-    """Return the PDU at the begin of ``view``; None if it has not arrived as a whole.
+    """Return the PDU at the start of ``view``; None if it has not arrived as a whole.
 
     ``expected``: types that may come now. The data of the result are a part of ``view``. Lengths
     are checked when the common header is there, so a PDU never needs more than :func:`most_bytes`.

@@ -108,8 +108,8 @@ class Protocols:
         undo.callback(self._listeners[name].close)
 
     def prepare(self, served: Served, states: ResidentStates | None = None) -> None:
-        """Create the state that the servers need, which may fail. ``states``: what the drive holds.
-        Raises InputError for a drive that a protocol cannot serve."""
+        """Create the state that the servers need, which may fail. ``states``: optimizer states that
+        the drive holds. Raises InputError for a drive that a protocol cannot serve."""
         over_tcp = "nvme-tcp" in self._listeners
         if over_tcp or "vfio-user" in self._listeners:
             self.nvme = NvmeDrive(
@@ -216,7 +216,8 @@ class Server(Protocols):
 
 
 def listener_of_nvme_tcp(options: ServeOptions) -> Listener | None:
-    """Return the socket of NVMe/TCP, or None if it was not asked for. Raises InputError."""
+    """Return the socket of NVMe/TCP, or None if the options do not request it. Raises
+    InputError."""
     if options.nvme_tcp is None:
         if options.nvme_hosts:
             raise InputError("--nvme-host requires --nvme-tcp ADDR")

@@ -89,8 +89,8 @@ class Interrupts:
             os.close(fd)
 
     def send(self, index: int, number: int) -> bool:
-        """Send an interrupt; return False if it is pending, because it is masked or has no
-        event."""
+        """Send an interrupt; return False if it is pending, because it is masked or has no event
+        descriptor."""
         key = (index, number)
         event = self._events.get(key)
         if event is None or key in self._masked:

@@ -79,8 +79,8 @@ class ResidentStates(DriveStates):
 
     @property
     def stored_all(self) -> bool:
-        """False if the store had no room for what updates have programmed, or (durability "host")
-        could not sync it: some of it is in memory only."""
+        """False if the store had no room for pages that updates have programmed, or (durability
+        "host") could not sync them, so that some are in memory only."""
         self._make_durable()
         return self._opened.moved.full is None
 

@@ -27,8 +27,8 @@ MODEL = "capability model"
 
 @dataclass(frozen=True)
 class Coded:
-    """One pair of runs: a model with a code, a rate and a seed, and the same with the capability
-    model."""
+    """One pair of runs: a model with a code, a rate and a seed, and the model with the capability
+    model instead of the code."""
 
     trained: Trained
     """Results behind the code."""

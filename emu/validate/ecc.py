@@ -31,7 +31,7 @@ FIELD = 13
 BCH_WORDS = {2: 50_000, 3: 100_000, 4: 100_000, 5: 200_000, 6: 500_000}
 """Number of words with t + 1 wrong bits that are decoded with ``full``, by t."""
 CHANCE = 1e-3
-"""Probability that a row of BCH codes misses although the code does what is expected."""
+"""Probability that a row of BCH codes misses although the code works as expected."""
 PRESETS = ("gen4-tlc", "newport", "laguna", "smartssd")
 """Presets with an LDPC code of 4 KiB."""
 ASSUMED = 8.5e-3

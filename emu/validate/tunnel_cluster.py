@@ -57,8 +57,8 @@ class TunnelStalled(RuntimeError):
 
 class Move(NamedTuple):
     """Message: bytes ``start`` to ``stop`` of the array of node ``source`` go to node ``to``, which
-    adds them to its own, or stores them in place of its own. ``after``: numbers of the messages
-    that must have arrived before."""
+    adds them to its array, or stores them there. ``after``: numbers of the messages that must have
+    arrived before."""
 
     source: int
     to: int

@@ -69,7 +69,7 @@ def columns(bench: Bench) -> list[Column]:
 
 
 def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """Draw the figure and return the files that ``save`` makes of it, {"png": ..., "pdf": ...}."""
+    """Draw the figure and return it as files, {"png": ..., "pdf": ...}, which ``save`` makes."""
     cases = columns(bench)
     panels = list(dict.fromkeys((column.shape, column.n) for column in cases))
     who = list(dict.fromkeys(name for column in cases for name in column.rates))

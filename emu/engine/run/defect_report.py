@@ -23,7 +23,7 @@ LAST_ENTRIES = 256
 def report(
     arrays: Arrays, cfg: Config, logged: int, defect: Exception | None, now: int
 ) -> dict[str, Any]:
-    """Return the report as a document of JSON: ``defect`` (None: there is none), the time in ps,
+    """Return the report as a JSON document: ``defect`` (None without one), the time in ps,
     the engine's registers, the records of device, queue pairs and data cache, the counters that
     are not 0, the last of ``logged`` entries of the log, and the configuration.
     """

@@ -40,8 +40,8 @@ def holdings(folder: Path) -> Holdings | None:
 
 
 def added(folder: Path, before: Holdings | None) -> str:
-    """Return what has been written to the system in ``folder`` since it had ``before``, for a
-    message about an interruption."""
+    """Return a text about the content that was added to the system in ``folder`` since ``before``,
+    for a message about an interruption."""
     now = holdings(folder)
     if now is None:
         return "nothing was written"

@@ -62,7 +62,7 @@ class Kind(IntEnum):
     INSERT = 11
     """T: number of a photo, then the JPEG file."""
     REFUSED = 12
-    """S: what is wrong with the request."""
+    """S: reason why a request is refused."""
     STOP = 13
     """T: the end marker of a connection."""
     SKIPPED = 14

@@ -155,7 +155,7 @@ class DeviceRelay:
 
     def reset(self) -> None:
         """Handle a reset of the controller: forget its commands. The tunnel stays open; the host
-        repeats what was not completed."""
+        repeats the commands that were not completed."""
         self._done, self._listening = [], []
         self._writes, self._reads = {}, {}
         self._close_cid = -1

@@ -92,7 +92,7 @@ class Format:
 
     @property
     def longest(self) -> int:
-        """Maximum size in bytes of a packet in the stream, with what is in front of it."""
+        """Maximum size in bytes of a packet in the stream, including the header in front of it."""
         return LONGEST if self.offloads else self.mtu
 
     @property

@@ -108,7 +108,7 @@ def run_scenario(
     asked: bool = False,
     folders: Sequence[str | os.PathLike[str]] = (),
 ) -> Outcome:
-    """Run one scenario and return its results; `asked`: whether --quirks is given.
+    """Run one scenario and return its results; `asked`: True if --quirks is given.
 
     `folders`: further folders to search for trace files. Raises InputError or TraceError for a
     scenario that cannot run, SimulationError if the accounting check fails.

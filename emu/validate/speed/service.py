@@ -85,7 +85,7 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
 
 def wall_clock(cfg: Config, count: int) -> list[Row]:
     """Return rows of a drive served from a thread: the time that a client at depth 1 waits beyond
-    the modeled latency, the same of a bare timer, the processor time of an idle service, and an
+    the modeled latency, the delay of a bare timer, the processor time of an idle service, and an
     idle virtual hour."""
     waits = null_client(cfg, count)
     with Service(Drive(cfg), "real"):
