@@ -1,8 +1,8 @@
 """BCH codes with a CRC-32C inside of the code word: encoding, check and correction of bytes.
 
-Owns the compiled functions in Numba, the calls of C, and what callers have: `get` and the checks of
-arguments. Does not own the code and the definition (bch_code.py), the functions in C (csrc/bch.c),
-error rates or the time that a decoder takes (emu/nand/ecc.py).
+Owns the compiled functions in Numba, the calls of C, and the interface of callers: `get` and the
+checks of arguments. Does not own the code and the definition (bch_code.py), the functions in C
+(csrc/bch.c), error rates or the time that a decoder takes (emu/nand/ecc.py).
 Source: as bch_code.py; Burton, "Inversionless decoding of binary BCH codes", IEEE Trans. Inf.
 Theory 17(4), 1971; Barrett, CRYPTO '86 (division by a constant).
 

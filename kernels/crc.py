@@ -1,6 +1,6 @@
 """CRC-32C, the checksum of stored pages.
 
-Owns the function. Does not own what is checked (emu/nand/page_store.py).
+Owns the function. Does not own the checked data (emu/nand/page_store.py).
 Source: RFC 3720, appendix B.4 (Castagnoli polynomial, bits reversed).
 """
 

@@ -1,6 +1,6 @@
 """Doorbells: hand-overs between threads, and waits for them in C, without Python's lock.
 
-Owns access to the C functions and their limits of time. Does not own what is handed over
+Owns access to the C functions and their limits of time. Does not own the data that are handed over
 (emu/nvme/client_queue.py) or the waits themselves (csrc/doorbell.c).
 Source: NVMe base specification, for the name: who hands something over rings a doorbell.
 """

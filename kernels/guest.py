@@ -1,8 +1,8 @@
 """Memory of a guest and the queues in it, in C: copies that survive the removal of the memory, and
 the host's side of a queue pair for measurements.
 
-Owns access to the C functions. Does not own what they copy (emu/serve/guest_memory.py,
-emu/serve/pcie_queues.py), how the queues are made (emu/serve/vfio_load.py) or the functions
+Owns access to the C functions. Does not own the copied data (emu/serve/guest_memory.py,
+emu/serve/pcie_queues.py), the creation of the queues (emu/serve/vfio_load.py) or the functions
 themselves (csrc/guest.c, csrc/host_queue.c).
 Source: csrc/ondie.h.
 """

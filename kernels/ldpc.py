@@ -1,7 +1,7 @@
 """Quasi-cyclic LDPC code of 4 KiB words, with a CRC-32C inside each word.
 
 Owns encoding, checking and decoding in NumPy, Numba and C with identical results. Does not own the
-matrix (ldpc_code.py), what a drive does with the code, or the measurement of its frame errors
+matrix (ldpc_code.py), its use in a drive, or the measurement of its frame errors
 (emu/validate/ldpc_curve.py).
 Source: R. G. Gallager, "Low-Density Parity-Check Codes", 1963 (code, bit flipping); J. Chen and
 M. Fossorier, "Near Optimum Universal Belief Propagation Based Decoding of Low-Density Parity Check
@@ -21,7 +21,7 @@ of which three checks fail. Rounds end if the number of failed checks does not f
 check of a row receives from each bit its total minus the check's last answer. It answers each bit
 with the product of the signs and the least magnitude of the others, at most LARGEST, times 3/4,
 rounded down. Iterations end when all checks are satisfied. With hard input all magnitudes are equal
-at first: in the first iteration, all checks answer what was read with FIRST times the product of
+at first: in the first iteration, all checks answer the read bits with FIRST times the product of
 the signs of the others (flooding), which is less than 3/4 and converges sooner.
 """
 

@@ -57,10 +57,10 @@ class Reply(NamedTuple):
 class Controller:
     """One controller of one drive.
 
-    ``shared``: what it shares with other controllers of the drive. ``read_health``: returns the
-    drive's counters now, for the log pages that report them. ``used_blocks``: returns the mapped
-    logical blocks of a namespace. ``registers`` handles the accesses to registers. A transport
-    keeps ``shared`` and ``errors.count`` over power cycles.
+    ``shared``: state that it shares with other controllers of the drive. ``read_health``: returns
+    the drive's counters now, for the log pages that report them. ``used_blocks``: returns the
+    mapped logical blocks of a namespace. ``registers`` handles the accesses to registers. A
+    transport keeps ``shared`` and ``errors.count`` over power cycles.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Computation commands: vendor-specific I/O commands of the namespace that holds states.
 
 Owns the table of these commands, their checks, the effects of those that take no time in the drive,
-and what the others ask of it. Does not own memories (device_memory.py), programs (programs.py) or
-the work in the drive (serve/computation.py).
+and the tasks of the others. Does not own memories (device_memory.py), programs (programs.py) or the
+work in the drive (serve/computation.py).
 Source: the shape is that of the NVMe Computational Programs and Subsystem Local Memory Command
 Sets, whose identifiers are not claimed: all opcodes are vendor-specific (NVM Express Base
 Specification 2.0, figure "Opcodes for I/O Commands": 80h to FFh, bits 1:0 are the direction of the

@@ -7,7 +7,7 @@ Source: NVM Express Base Specification 2.0, sections 3.3.1 (message-based queues
 commands), figures "Connect Command - Submission Queue Entry", "Connect Command - Data", "Connect
 Response", "Fabrics Command Specific Status Values".
 
-Each association has a controller of its own (dynamic controller model).
+Each association has a separate controller (dynamic controller model).
 """
 
 from __future__ import annotations

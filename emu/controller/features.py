@@ -1,8 +1,8 @@
 """Features of a controller: the table, and their current, default and saved values.
 
-Owns the checks of Set Features, the selects of Get Features, and the values. Does not own what a
-value changes elsewhere: the write cache (io_commands.py), events (events.py), queues (queues.py),
-interrupts (the transport).
+Owns the checks of Set Features, the selects of Get Features, and the values. Does not own the
+effects of a value elsewhere: the write cache (io_commands.py), events (events.py), queues
+(queues.py), interrupts (the transport).
 Source: NVM Express Base Specification 2.0, sections 5.15 (Get Features) and 5.27 (Set Features);
 NVM Command Set Specification 1.0, section 4.1.3 (Error Recovery, Write Atomicity Normal).
 """
@@ -179,8 +179,8 @@ class Features:
     ) -> tuple[int, list[Action]]:
         """Return (dword 0 of the completion, actions) of Set Features. Raises Refused.
 
-        ``data``: what the host sends (:func:`data_bytes`). ``queues_exist``: there are I/O queues.
-        ``vectors``: interrupt vectors of I/O completion queues.
+        ``data``: data that the host sends (:func:`data_bytes`). ``queues_exist``: there are I/O
+        queues. ``vectors``: interrupt vectors of I/O completion queues.
         """
         feature, row = self._row(sqe)
         if sqe.cdw10 & SAVE and not row.saveable:

@@ -1,6 +1,6 @@
 """Programs of the device: those that it has, and those that hosts load.
 
-Owns the descriptor of a program, which says what an execution costs, and whether a program is
+Owns the descriptor of a program, which states the cost of an execution, and whether a program is
 active. Does not own the commands (computation.py) or the time of an execution
 (states/device_program.py).
 Source: NVMe Computational Programs Command Set (load, activate, execute; programs that the device

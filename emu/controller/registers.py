@@ -1,8 +1,8 @@
 """Controller registers (properties), and the states of a controller.
 
 Owns the table of registers, their reset values, and the table of states: disabled, enabling, ready,
-disabling, failed; shutdown. Does not own doorbells and queues (the transport), or what an enabled
-controller does with commands (admin.py).
+disabling, failed; shutdown. Does not own doorbells and queues (the transport), or the commands of
+an enabled controller (admin.py).
 Source: NVM Express Base Specification 2.0, section 3.1.3 (controller properties), figures "CAP",
 "CC", "CSTS", "NSSR", "AQA", "CRTO"; section 3.5.3 (enabling), 3.6.1 (shutdown), 3.7.2 (controller
 reset).

@@ -1,8 +1,8 @@
 """Recovery of blocks after a power loss: states and modes, the free rings and the write frontiers.
 
-Owns the state of each block, of the rings and of the frontiers, from what a scan of the
-out-of-band data has found. Does not own the scan and the choice of pages (recovery.py), or the
-tables themselves (page_map.py, pslc.py).
+Owns the state of each block, of the rings and of the frontiers, from the results of a scan of the
+out-of-band data. Does not own the scan and the choice of pages (recovery.py), or the tables
+themselves (page_map.py, pslc.py).
 Source: this project (docs/store.md).
 
 A block is in pSLC mode if its pages have the stream of such blocks. It then has fewer pages, and is

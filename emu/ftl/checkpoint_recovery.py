@@ -2,14 +2,14 @@
 
 Owns the search for metadata pages, the choice of blocks that are scanned, and the comparison of
 their pages with the checkpoint. Does not own the scan of a block, the choice between two pages, and
-the state of blocks (recovery.py), or what metadata pages hold (map_checkpoint.py).
+the state of blocks (recovery.py), or the contents of metadata pages (map_checkpoint.py).
 Source: this project (docs/store.md).
 
 1. The out-of-band data of the first page of each block are read. Blocks with metadata pages, and
    blocks with an unreadable first page, are scanned. With copy-back, later pages of a block may be
    programmed before its first one.
-2. Of each metadata page, the newest copy is taken, and the root says how many programs there were
-   at the start of its checkpoint. A damaged page ends the recovery from the checkpoint.
+2. Of each metadata page, the newest copy is used, and the root has the number of programs at the
+start of its checkpoint. A damaged page ends the recovery from the checkpoint.
 3. Blocks that were open then, or whose first page was programmed later, are scanned. All other
    pages are in the checkpoint.
 4. A scanned page is compared with the entry of its mapping unit. A larger sequence number than that

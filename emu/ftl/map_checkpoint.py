@@ -4,8 +4,8 @@ Owns the marks of changed map pages, the contents of metadata pages, their progr
 of a checkpoint. Does not own recovery (checkpoint_recovery.py), the choice of blocks
 (write_frontier.py) or trim maps (trim_maps.py), whose completion handlers also serve these pages.
 Source: this project; checkpoints of a page map as in LightNVM's pblk (Bjorling et al., FAST 2017)
-and write-ahead journals of FTLs: what a checkpoint does not have is found by a scan of the blocks
-that were written after its begin.
+and write-ahead journals of FTLs: newer data are found by a scan of the blocks that were written
+after the start of the checkpoint.
 
 Behind the trim maps, the mapping table has the page numbers of the metadata pages: ``meta_maps``
 *map pages*, each with the entries of ``meta_span`` page numbers, the *block table*, and the *root*.

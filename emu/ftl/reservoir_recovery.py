@@ -27,9 +27,9 @@ programmed no whole super-page since. Rules:
   undone. The drive continues after the last version that is kept. It erases the blocks filled since
   then one by one, so undoing takes no space, regardless of the number of power losses.
 - A host that loses its power may lose any bytes of a store in files that were not synced, if its
-  durability is "host". Then recovery checks the data of all versions, and drops what the current
-  step has written behind the first super-page that was lost, in the order of updates: the step goes
-  on from there. A sync precedes every erase, so the older versions are there.
+  durability is "host". Then recovery checks the data of all versions, and drops the results of the
+  current step behind the first super-page that was lost, in the order of updates: the step
+  continues from there. A sync precedes every erase, so the older versions are there.
 - The place after the last non-blank place may have been partly programmed and still read as
   blank. In the open block, recovery pads this place: it programs arbitrary data, so that the next
   recovery does not take the place for blank after repeated power losses. Other blocks need no

@@ -341,10 +341,10 @@ def queue_stale(arrays: Arrays, newest: np.ndarray) -> int:
     Return their number.
 
     ``newest``: sequence number and number of the program of each mapped page, int64[pages, 2]. The
-    sequence number of a translation page is the number of the first program that it does not know.
-    It is stale if a page of its span, or a trim map of that span, has been programmed since.
-    Without write-backs (ftl.map_writes = 0) no translation page is on flash, and none is queued.
-    The write-backs start with the first miss.
+    sequence number of a translation page is the number of the first program that it does not
+    reflect. It is stale if a page of its span, or a trim map of that span, has been programmed
+    since. Without write-backs (ftl.map_writes = 0) no translation page is on flash, and none is
+    queued. The write-backs start with the first miss.
     """
     cfg = arrays.cfg[0]
     lpns, tpages, span = int(cfg.lpns), int(cfg.tpages), int(cfg.map_span)

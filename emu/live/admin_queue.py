@@ -5,7 +5,7 @@ interrupt. Does not own the meaning of commands (nvme/tunnel/), nor the server (
 Source: vfio-user Protocol Specification; NVM Express Base Specification 2.0, sections 3.5.1
 (initialisation) and 4.1.1 (PRP).
 
-A host's end (host_end.py) needs no more than the class :class:`AdminQueue` says. The other one is
+A host's end (host_end.py) needs only the methods of :class:`AdminQueue`. The other one is
 the passthrough of a kernel's driver (passthru_queue.py).
 """
 

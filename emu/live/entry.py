@@ -1,7 +1,8 @@
-"""The way into an end of a running cluster: the command line and the variables of a program there.
+"""The way into an end of a running cluster: the command line and the environment variables of a
+program there.
 
 Owns how an end is named, and the environment of a program there. Does not own namespaces
-(namespaces.py) or what a cluster reports (cluster.py). Source: Linux, ip-netns(8), nsenter(1).
+(namespaces.py) or the report of a cluster (cluster.py). Source: Linux, ip-netns(8), nsenter(1).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from ondie.emu.units import InputError
 
 ADDRESS, DEVICE = "ONDIE_TUNNEL_ADDRESS", "ONDIE_TUNNEL_DEVICE"
 OTHERS = "ONDIE_TUNNEL_OTHERS"
-"""Variables of a program at an end: address of the end, name of the network device there, and
-network of the addresses at which it reaches other ends."""
+"""Environment variables of a program at an end: address of the end, name of the network device
+there, and network of the addresses at which it reaches other ends."""
 LOOPBACK = "lo"
 
 
@@ -47,7 +48,7 @@ def words_at(found: dict[str, Any], where: str, command: tuple[str, ...], shell:
 
 
 def variables_at(found: dict[str, Any], where: str) -> dict[str, str]:
-    """Return the variables of a program at the end ``where``. Raises InputError."""
+    """Return the environment variables of a program at the end ``where``. Raises InputError."""
     number = end_of(found, where)
     end = found["host"] if number < 0 else found["drives"][number]
     device = end["device"] or LOOPBACK

@@ -1,7 +1,7 @@
-"""A process that is forked, and says when it is ready.
+"""A forked process that reports when it is ready.
 
-Owns the fork, the pipe that says so, and what becomes of an error. Does not own what the process
-does. Source: none.
+Owns the fork, the pipe for this report, and the handling of errors. Does not own the work of the
+process. Source: none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ondie.emu.units import InputError
 def start(run: Callable[[Callable[[], None]], None], otherwise: str) -> int:
     """Fork a process, the leader of a new session, that calls ``run``; return it when it is ready.
 
-    ``run``: called with the function that says so, to be called once; the process ends when it
+    ``run``: called with the function that reports this, to be called once; the process ends when it
     returns, with exit code 0, or 1 if it raises. Raises InputError with the message of an
     InputError that ``run`` has raised before; of one that has ended otherwise, ``otherwise``. Later
     errors are printed by the process.

@@ -1,6 +1,6 @@
 """Packets with an offload header: segments of TCP that are not cut yet, and missing checksums.
 
-Owns the header, and what a network card would do with such a packet: cut it into packets of the
+Owns the header, and the work of a network card on such a packet: cut it into packets of the
 MTU, and complete checksums. Does not own devices (network_device.py).
 Source: Virtual I/O Device (VIRTIO) 1.2, section 5.1.6 (struct virtio_net_hdr, little-endian);
 RFC 1071 (checksum), RFC 9293 (TCP), RFC 791 and RFC 8200 (pseudo-header and lengths of IP).

@@ -1,7 +1,7 @@
 """The host's end of the tunnels of several drives: one relay that routes IP packets.
 
-Owns the way of a packet between the host's device and the tunnels, and from drive to drive, and
-what is counted there. Does not own devices (network_device.py), the way of commands to a controller
+Owns the way of a packet between the host's device and the tunnels, and from drive to drive, and its
+counters. Does not own devices (network_device.py), the way of commands to a controller
 (admin_queue.py), the protocol (nvme/tunnel/host.py), or the drives, which may be anywhere.
 Source: NGD's public patents: a relay per drive; traffic from drive to drive crosses the host.
 

@@ -1,6 +1,6 @@
 """`ondie tunnel host` without click and NumPy: `python3 -m ondie.emu.live.host_program`.
 
-Owns the options of the host's end in a virtual machine, and what it prints. Does not own the end
+Owns the options of the host's end in a virtual machine, and its output. Does not own the end
 (passthru_host.py). Source: none.
 """
 
@@ -69,7 +69,7 @@ def run(
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line and flush standard output."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -1,13 +1,13 @@
 """Faults that `ondie tunnel up --inject` puts between the host's relay and a drive's controller.
 
-Owns what is lost, repeated and delayed of commands and completions, and the repair of it: the clock
+Owns the loss, repetition and delay of commands and completions, and the repair: the clock
 of lost commands, and resets of the controller. Does not own the repetition of commands
 (nvme/tunnel/flight.py) or the queue (admin_queue.py).
 Source: none. As with the driver of Linux, a command that has not ended in time may still be
 executed later, so its identifier and its buffer stay in use until a reset of the controller.
 
-A fault meets whole commands and completions: what the relay submits for the tunnel, and what the
-controller posts for it. The status command meets none.
+A fault meets whole commands and completions: commands that the relay submits for the tunnel, and
+completions that the controller posts for it. The status command meets none.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Owns names, the removal of stale ones, and the calls of `ip`. Does not own packets or processes
 (cluster.py). Source: Linux, ip-netns(8), user_namespaces(7), proc_pid_stat(5).
 
-Namespaces are called ondie-PID-NUMBER, after the process that has made them. What ended processes
-have left is found by that prefix and removed.
+Namespaces are called ondie-PID-NUMBER, after the process that has made them. Namespaces and devices
+of ended processes are found by that prefix and removed.
 """
 
 from __future__ import annotations

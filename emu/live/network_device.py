@@ -1,7 +1,7 @@
 """Network devices whose packets a program reads and writes: TUN, and veth with a packet socket.
 
 Owns the descriptors and their configuration in the kernel. Does not own names, addresses and
-namespaces (namespaces.py) or what happens to packets. Source: Linux,
+namespaces (namespaces.py) or the routing of packets. Source: Linux,
 Documentation/networking/tuntap.rst, packet(7), netdevice(7), include/uapi/linux/ethtool.h.
 
 Both devices have the same interface: ``fileno`` is readable when ``read`` has a packet; ``read``

@@ -1,7 +1,7 @@
 """The host's end of tunnels in a virtual machine: a TUN, and drives behind the driver of Linux.
 
 Owns the checks of `ondie tunnel host`, the loop, and the end of it. Does not own packets and routes
-(host_end.py), the way of commands (passthru_queue.py) or what is printed (emu/cli). Source: none.
+(host_end.py), the way of commands (passthru_queue.py) or the output (emu/cli). Source: none.
 
 This file, and all that it loads, runs with Python's standard library alone.
 """
@@ -32,7 +32,8 @@ HOLD_MS = 2000
 """Time for which a drive holds a receive command, ms; the end of the program may take this long."""
 OPEN_S, ANSWER_S, CLOSE_S = 30.0, 1.0, 5.0
 LOOK_MS, ASK_MS = 2, 20
-"""Time after which the loop looks again while packets wait for a drive, or an answer is awaited."""
+"""Polling intervals of the loop, ms: while packets wait for a drive, and while an answer is
+awaited."""
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 

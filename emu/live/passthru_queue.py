@@ -4,7 +4,7 @@ Owns the threads that wait in the driver, and a data buffer of each. Does not ow
 commands (nvme/tunnel/) or the way through vfio-user (admin_queue.py).
 Source: Linux 6.1, include/uapi/linux/nvme_ioctl.h, drivers/nvme/host/ioctl.c and nvme.h.
 
-The driver gives each command an identifier of its own, and returns when it has completed; so every
+The driver gives each command a separate identifier, and returns when it has completed; so every
 command in flight needs a thread. A receive command that the drive holds is such a one: its hold
 time must be below the 60 s after which the driver takes a command for lost. The driver's admin
 queue has room for 30 commands, among which its own must find a place. This file runs without NumPy,

@@ -1,6 +1,6 @@
 """Clusters as background processes: their start, programs that run inside them, and their end.
 
-Owns the file that says which process a cluster is. Does not own what it does (cluster.py).
+Owns the file that names the process of a cluster. Does not own its work (cluster.py).
 Source: none.
 """
 

@@ -34,7 +34,8 @@ from ondie.emu.units import InputError
 OPEN_S, ANSWER_S = 30.0, 0.5
 """Time in which all tunnels must be open, and a drive must report its counters, s."""
 HOLD_MS, ASK_MS = 2, 20
-"""Time after which the loop looks again while packets wait for a drive, or a status is awaited."""
+"""Polling intervals of the loop, ms: while packets wait for a drive, and while a status is
+awaited."""
 
 
 class Place(NamedTuple):

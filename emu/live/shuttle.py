@@ -1,8 +1,8 @@
 """A bare shuttle: a process that copies packets between two TUN devices in two namespaces.
 
-Owns the process. Does not own what is measured with it (tunnel_bench.py) or the devices.
-Source: none. It is what any program between two TUN devices has to do, and nothing else; so a
-tunnel through NVMe commands is held against it.
+Owns the process. Does not own the measurements with it (tunnel_bench.py) or the devices.
+Source: none. It does the work that any program between two TUN devices has to do, and nothing else;
+so a tunnel through NVMe commands is held against it.
 """
 
 from __future__ import annotations

@@ -8,13 +8,13 @@ Source: Linux, ip(7), tcp(7), epoll(7).
 It has the interface of network_device.py. A program connects to an address that represents another
 end; this relay accepts, and the relay of that end connects to the program there. Between them each
 connection is a stream of messages, one in each IP packet (tcp_stream.py). A sender has a credit in
-bytes, which the receiver gives back when a program has taken them. Of all connections to another
+bytes, which the receiver returns when a program has read the bytes. Of all connections to another
 end, ON_WAY bytes cross the tunnels at a time: while that end takes none, programs that send to it
-wait, and nobody need drop a packet for lack of room. A connection to which the other end says
-nothing within OPEN_S is reset. A message that is missing, or of no stream, resets the connection.
-Nothing is repeated: an end that drops a message reports it (``lost``), and both ends reset that
-connection. When the tunnels open anew, an end resets all (``restart``), and when another end has
-gone, all with that one (``left``).
+wait, and no packet is dropped for lack of room. A connection that the other end does not answer
+within OPEN_S is reset. A message that is missing, or of no stream, resets the connection. Nothing
+is repeated: an end that drops a message reports it (``lost``), and both ends reset that connection.
+When the tunnels open anew, an end resets all (``restart``), and when another end has gone, all with
+that one (``left``).
 """
 
 from __future__ import annotations

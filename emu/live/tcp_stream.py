@@ -2,8 +2,8 @@
 that open.
 
 Owns the form of a message in its IP packet, the state of a connection at one end, and the timer's
-descriptor, which Python has from version 3.13. Does not own sockets that listen, or what a message
-makes an end do.
+descriptor, which Python has from version 3.13. Does not own sockets that listen, or the reaction of
+an end to a message.
 Source: RFC 791; RFC 3692 for the number of the protocol; Linux, timerfd_create(2). The messages are
 defined here.
 

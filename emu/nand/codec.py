@@ -2,10 +2,10 @@
 decoded.
 
 Owns the code of a configuration, the decoding of page reads in batches on several threads, that of
-the optimizer's pages, and what became of them. Does not own the codes (kernels/bch.py,
-kernels/ldpc.py), the number and the places of wrong bits (ecc.py, bit_errors.py,
-pe_protection.py), the messages of soft decision (soft_reads.py) or what a read that fails means for
-its command (nvme/decoded_reads.py).
+the optimizer's pages, and the counters of the results. Does not own the codes (kernels/bch.py,
+kernels/ldpc.py), the number and the places of wrong bits (ecc.py, bit_errors.py, pe_protection.py),
+the messages of soft decision (soft_reads.py) or the effect of a failed read on its command
+(nvme/decoded_reads.py).
 Source: as the kernels; Cai et al., Proc. IEEE 105(9), 2017 (decoding by the controller).
 
 Check bytes are a function of the data, so they are not stored: a word is encoded when a read of it
@@ -259,8 +259,8 @@ class Decoder:
 
         The engine calls it before the bytes of the page are known, so the code words are those of
         zeros. Whether an LDPC code corrects a word depends on the wrong bits and hardly on the
-        data; a last reading that fails with its own data still fails its command. Words that
-        ecc.SURE says are corrected are not decoded.
+        data; a last reading that fails with its own data still fails its command. Words that count
+        as corrected by ecc.SURE are not decoded.
         """
         try:
             mask = code_words(self._words * self._data_bytes, rate, key, self.code, level)

@@ -22,7 +22,7 @@ failed:
 
 What the model corrects by hard decision, LDPC may not correct. A drive with payload asks its
 decoder (``decoder``, with words of zeros: the outcome depends on the wrong bits and hardly on data)
-and goes on with the next step if it fails.
+and continues with the next step if it fails.
 
 With a real code, a decoding takes ``decode``, which includes the iterations that fit into it, and
 the time of further iterations. A word of BCH has one for each wrong bit, or as many as the code

@@ -130,7 +130,7 @@ class CheckBytes:
 
     def taken(self, ppns: list[int], slots: int, marked: bool = True) -> None:
         """Count a read by the controller of flash pages that begin at ``ppns`` and have ``slots``
-        mapping units each. Their records say which of them have no valid check bytes. ``marked``:
+        mapping units each. Their records state which of them have no valid check bytes. ``marked``:
         False for a parity, which the controller has encoded and whose record has other data in
         place of the mark."""
         if self._decodes:

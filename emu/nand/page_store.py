@@ -390,7 +390,7 @@ class PageStore:
         return found if record_checksum(*found, *rest) == record["seal"] else False
 
     def erase_count(self, ppn: int) -> int:
-        """Return the erase count of its block in the out-of-band data of a page."""
+        """Return the erase count of the block of a page, from the page's out-of-band data."""
         _, oob, at = self._segment(ppn)
         return int(oob[at]["erases"])
 

@@ -6,7 +6,7 @@ simulated read that represents several reads (``errors.exposure``). Does not own
 ftl/transfers.py).
 Source: AiF, ISCA 2025 (10 bit/1 KiB on the die); bounded-distance decoding as in ecc.py: a code
 word with more wrong bits than its code corrects stays unchanged. With a real code (ecc.code bch or
-ldpc) its decoder decides instead what becomes of the bytes (codec.py); check bits are hit, too, and
+ldpc) its decoder determines the bytes instead (codec.py); check bits are hit, too, and
 data have the same wrong bits as without a code.
 
 The wrong bits of a read are drawn for the whole page, with the random key of the read, and do not

@@ -1,6 +1,6 @@
 """Sparse files: memory maps, space that is reserved before it is used, and holes.
 
-Owns the system calls. Does not own what the files hold (segment_files.py).
+Owns the system calls. Does not own the content of the files (segment_files.py).
 Source: Linux manual pages mmap(2), fallocate(2), lseek(2).
 
 A store to a mapped page for which the file system has no room ends the process with SIGBUS. So room
@@ -71,7 +71,7 @@ class _Memory:
 def map_shared(handle: int, size: int, writable: bool = True) -> np.ndarray:
     """Return the first ``size`` bytes of an open file as memory, uint8[size]. Raises OSError.
 
-    What is stored there is in the file at once, also if the process is killed afterwards.
+    Stored bytes are in the file at once, also if the process is killed afterwards.
     """
     return np.asarray(_Memory(size, mmap.MAP_SHARED, handle, writable))
 

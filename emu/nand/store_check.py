@@ -108,7 +108,7 @@ def check_store(path: str | os.PathLike[str], progress: Progress | None = None) 
     """Check the superblock, the sizes of all files, the seals of all out-of-band records and the
     checksums of all programmed pages of a store that no drive uses.
 
-    Raises InputError if the folder is no store, is in use, or its superblock cannot be used.
+    Raises InputError if the folder is not a store, is in use, or its superblock cannot be used.
     """
     folder = StoreFolder.look(path, lock=True)
     try:
@@ -178,8 +178,8 @@ def damaged_among(files: SegmentFiles, ppns: np.ndarray) -> list[int]:
 def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the superblock and the sizes of a store, for `ondie store info`. Sizes are in bytes.
 
-    Another process may use the store. Raises InputError if the folder is no store, or a file cannot
-    be used.
+    Another process may use the store. Raises InputError if the folder is not a store, or a file
+    cannot be used.
     """
     folder = StoreFolder.look(path)
     try:

@@ -1,7 +1,7 @@
 """Photos on the emulated drive of a store.
 
 Owns where photos lie on the drive, and the time of loading some of them. Does not own the drive
-(drive.py) or what happens to photos afterwards (pipeline.py).
+(drive.py) or the processing of photos (pipeline.py).
 Source: none.
 """
 

@@ -97,8 +97,8 @@ class Network:
         return (INPUT, *(stage.name for stage in self.stages[:-1]))
 
     def cut_index(self, cut: str) -> int:
-        """Return the number of stages before a cut. Raises InputError if ``cut`` is no frozen stage
-        of the network."""
+        """Return the number of stages before a cut. Raises InputError if ``cut`` is not a frozen
+        stage of the network."""
         if cut not in self.cuts:
             where = f"{self.title}, cut {cut!r}"
             if cut == self.head.name:

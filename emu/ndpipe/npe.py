@@ -1,6 +1,7 @@
 """Inference in the stores (NPE) in virtual time, with each of its optimizations on or off.
 
-Owns the six stages of inference, what each optimization changes in their times, and the bottleneck.
+Owns the six stages of inference, the change of their times by each optimization, and the
+bottleneck.
 Does not own the simulation of stages and drives (pipeline.py, flash.py) or the constants
 (servers.toml).
 Source: NDPipe (ASPLOS 2024): load, decode, resize, normalize, feature extraction, classification;

@@ -90,7 +90,7 @@ def rates(net: Network, cut: str, servers: Fleet) -> Rates:
     """Return the rates of a network that is cut behind ``cut``.
 
     Stores: n F_store / c_k. Networks: n B_store / s_k and B_tuner / s_k. Tuner: F_tuner / (c_L -
-    c_k + e c_head). Raises InputError if ``cut`` is no frozen stage of the network.
+    c_k + e c_head). Raises InputError if ``cut`` is not a frozen stage of the network.
     """
     before, size = net.macs_before(cut), FP16 * net.crossing(cut)
     rest = net.macs - before + servers.epochs * HEAD_PASSES * net.head.macs

@@ -2,7 +2,7 @@
 
 Owns the closed forms. Does not own the simulation (pipeline.py).
 Source: NDPipe (ASPLOS 2024): T(N) = [Ts + Tt + (N - 1) max(Ts, Tt)] / N; the time until the stages
-are full, which it leaves out, is this project's.
+are full, which the paper omits, is added here.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Owns the comparison with flash and the writes that bring contents back. Does not
 (engine/run/power_system.py).
 Source: this project (docs/store.md).
 
-Programs, cached contents and trims have numbers from one sequence. A page that came from the cache
-says in its out-of-band data when its contents left the cache: its number less ``slot``. Contents
+Programs, cached contents and trims have numbers from one sequence. The out-of-band data of a page
+that came from the cache state when its contents left the cache: its number less ``slot``. Contents
 in the file are needed if they are newer than that and than the last trim of their unit. A page on
 flash that is older than the last trim is dead.
 """

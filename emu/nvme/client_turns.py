@@ -155,8 +155,8 @@ class ClientTurns(ABC):
         """Take ``batch`` in the calling thread, if the clock is ``real`` and no other client uses
         the drive, and run the turns of the service until it has ended. If a client hands over
         another one, something can be read from the file ``fd`` (-1: none), or the next event is
-        far, the service's thread continues with the batch. Return False, without effect, if
-        somebody uses the drive.
+        far, the service's thread continues with the batch. Return False, without effect, if another
+        client uses the drive.
         """
         drive = self.drive
         if self.clock != "real" or drive.strict or not self._turns.acquire(blocking=False):
@@ -181,8 +181,8 @@ class ClientTurns(ABC):
         (time.perf_counter_ns), with less overhead: return its status when its time has come.
 
         Return IN_FLIGHT if it takes longer than a turn: ``fly`` has then made the
-        batch in which it is in flight, or has ended; REFUSED, without effect, if somebody uses the
-        drive, or it breaks a rule.
+        batch in which it is in flight, or has ended; REFUSED, without effect, if another client
+        uses the drive, or the command breaks a rule.
         """
         drive = self.drive
         if self.clock != "real" or not self._turns.acquire(blocking=False):

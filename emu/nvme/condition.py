@@ -80,8 +80,8 @@ def critical_warning(arrays: Arrays, failed: bool, backup_failed: bool = False) 
     RELIABILITY_DEGRADED: a read or write has ended with a media error, a move has lost data, or
     ``failed``: the engine has a defect, or the store has damaged pages.
     VOLATILE_MEMORY_BACKUP_FAILED: the data cache holds acknowledged data for which flash has no
-    space, so that a power cut would lose them; or ``backup_failed``: a power cut has lost some in
-    spite of power-loss protection.
+    space, so that a power cut would lose them; or ``backup_failed``: a power cut has lost some
+    despite power-loss protection.
     """
     dev, found = arrays.dev[0], CriticalWarning.NONE
     threshold = SPARE_THRESHOLD * max(dev.spare_at_start, 0)

@@ -4,10 +4,10 @@ Owns the batch between the engine's log and the decoder. Does not own the decode
 the memory of requests, or how a request fails (moved_bytes.py).
 Source: this project.
 
-The engine has drawn how many bits of a page are wrong and where; the decoder decides what becomes
-of them. A page that it cannot correct fails its command and leaves the cache. The engine has
-counted the pages that the capability model gives up; :meth:`DecodedReads.count` makes these the
-pages that the decoder could not correct.
+The engine has drawn how many bits of a page are wrong and where; the decoder determines their
+result. A page that it cannot correct fails its command and leaves the cache. The engine has counted
+the pages that the capability model gives up; :meth:`DecodedReads.count` makes these the pages that
+the decoder could not correct.
 """
 
 from __future__ import annotations

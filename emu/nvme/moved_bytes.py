@@ -2,7 +2,7 @@
 
 Owns the memory of the data cache and the application of the engine's log to all bytes. Does not own
 the selection of cached pages (data_cache.py), stored pages (nand/page_store.py), the log
-(engine/core/payload_log.py) or what the rows of a plan mean (:class:`PlanBytes`).
+(engine/core/payload_log.py) or the meaning of the rows of a plan (:class:`PlanBytes`).
 Source: csrc/payload.c, which copies and computes checksums.
 """
 
@@ -80,9 +80,9 @@ class MovedBytes:
     """Bytes of the devices of a system. :meth:`apply` moves them according to the engine's log.
 
     ``transfers``: TRANSFER of each request in the rings of the queue pairs; the array must not
-    move. ``stores``: pages on flash, of each device. ``cache_file``: files for what is not on flash
-    yet, of a single device, used from :meth:`save_cache` on. ``decoder``: of the real code of the
-    drives. Raises InputError if the C extension is not built.
+    move. ``stores``: pages on flash, of each device. ``cache_file``: files for data that are not on
+    flash yet, of a single device, used from :meth:`save_cache` on. ``decoder``: of the real code of
+    the drives. Raises InputError if the C extension is not built.
     """
 
     def __init__(
@@ -162,8 +162,7 @@ class MovedBytes:
             record.plan_pages = len(memory)
 
     def prepare_memory(self, ahead: MemoryAhead | None) -> None:
-        """Let ``ahead`` prepare memory for pages that are not in files; None: memory is not
-        prepared ahead."""
+        """Let ``ahead`` prepare memory of pages that are not in files; None: no preparation."""
         queue = native.ffi.NULL if ahead is None else ahead.queue
         for record, store in zip(self._records, self.stores, strict=True):
             record.ahead = queue if store.files is None else native.ffi.NULL

@@ -1,7 +1,7 @@
 """Plans of clients that run on a served drive concurrently with its commands.
 
-Owns which plans run, and their ends. Does not own the drive and its thread (service.py), or what a
-plan does (paths/, states/). Source: none.
+Owns which plans run, and their ends. Does not own the drive and its thread (service.py), or the
+work of a plan (paths/, states/). Source: none.
 """
 
 from __future__ import annotations

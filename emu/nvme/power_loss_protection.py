@@ -1,8 +1,9 @@
 """Power-loss protection: capacitors power the drive while it writes completed data to flash.
 
-Owns the start of this writing, what is left to write, its energy, and the least energy that the
+Owns the start of this writing, the data left to write, their energy, and the least energy that the
 cache of a configuration needs. Does not own the cut (engine/run/power_system.py), the writes
-themselves (data_cache.py, ftl/trim_maps.py) or what a store keeps over a kill (nand/cache_file.py).
+themselves (data_cache.py, ftl/trim_maps.py) or the data that a store keeps over a kill
+(nand/cache_file.py).
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); data sheets of PM9A3 and Micron
 7450, whose capacitors protect the write cache.
 

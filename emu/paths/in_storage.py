@@ -127,7 +127,7 @@ class InStorage(ConventionalPath):
         the index of the vector; tag = 1 marks rows that contain a range of parameters."""
         width = len(self.vectors)
         vectors = np.arange(width)
-        form = Rows(1)  # row 0 is the start row
+        form = Rows(1)  # row 0 is the begin row
         each = self.stored.gradient.dtype.itemsize
         down = form.one(resource=plan_rows.DMA_DOWN, phase=UPDATE, bytes_in=each, after0=0, tag=1)
         reads = form.add(

@@ -1,7 +1,7 @@
 """Computation commands of a served drive: plans on its engine, and the completions of the host.
 
-Owns the hand-over to the thread that owns the drive, the commands that run, and what is lost with
-the power. Does not own the rules of the commands (controller/computation.py), the plans
+Owns the hand-over to the thread that owns the drive, the commands that run, and their loss with the
+power. Does not own the rules of the commands (controller/computation.py), the plans
 (states/device_program.py, states/resident.py) or the transports.
 Source: NVM Express Base Specification 2.0, section 3.4 (commands complete in any order).
 

@@ -2,7 +2,7 @@
 
 Owns the execution of the commands, and the socket's threads. Does not own the messages of the
 socket and the client's side (control_words.py), the drive (drive.py), whose service executes the
-commands, or what is printed (cli). Source: this project.
+commands, or the output (cli). Source: this project.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Messages of the control socket: the commands with their arguments, lines of JSON, the client's
 side.
 
-Owns what both sides know; it loads nothing of a drive, so that a client starts soon. Does not own
-the execution of commands (control.py) or what is printed (cli).
+Owns the definitions that both sides share; it imports no part of a drive, so that a client starts
+fast. Does not own the execution of commands (control.py) or the output (cli).
 Source: this project; JSON lines (jsonlines.org), as QEMU's monitor (QMP) has them.
 
 A request is an object with "command" and its arguments, and ends with a newline. The reply is

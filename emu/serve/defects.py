@@ -1,7 +1,7 @@
 """Reports of a server's internal defects: each is printed once, to standard error.
 
-Owns the text and which were said before. Does not own the reply to a client (the protocols): after
-such an error, the server continues. Source: none.
+Owns the text and the record of earlier reports. Does not own the reply to a client (the protocols):
+after such an error, the server continues. Source: none.
 """
 
 from __future__ import annotations

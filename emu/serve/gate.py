@@ -25,8 +25,8 @@ class Gate:
     @contextmanager
     def together(self, refused: Callable[[], bool] = lambda: False) -> Iterator[bool]:
         """Enter the gate together with other threads; yield True. If ``refused`` returns True while
-        another thread is alone or waits for it, yield False without passing. It is called at the
-        begin, and whenever a thread is no longer alone."""
+        another thread is alone or waits for it, yield False without passing. ``refused`` is called
+        at the start, and whenever a thread is no longer alone."""
         with self._changed:
             while self._alone and not refused():
                 self._changed.wait()

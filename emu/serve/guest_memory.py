@@ -1,7 +1,7 @@
 """Memory of a virtual machine: the regions that its client has mapped, and accesses to them.
 
 Owns the regions and their checks. Does not own the protocol that announces them (vfio_user.py) or
-what lies in them (pcie_queues.py).
+their content (pcie_queues.py).
 Source: vfio-user Protocol Specification, "VFIO_USER_DMA_MAP", "VFIO_USER_DMA_UNMAP"; Linux,
 mmap(2).
 

@@ -1,7 +1,7 @@
 """Handshakes of all clients of one listener, in one event loop; each client then gets a thread.
 
 Owns the sockets until the handshake has ended, the limits of their number, time and memory, and the
-threads of clients. Does not own the words of a handshake or what follows it (a protocol).
+threads of clients. Does not own the messages of a handshake or the phase after it (a protocol).
 Source: C10K practice: a connection costs a thread only once it is in use.
 """
 

@@ -1,6 +1,6 @@
 """Health monitor of a served drive: reports events, and saves the counters.
 
-Owns the thread and its times. Does not own what is reported or kept (nvme_drive.py). Source: NVM
+Owns the thread and its times. Does not own the events or the counters (nvme_drive.py). Source: NVM
 Express Base Specification 2.0, section 5.2 (events of the SMART / Health Information log page).
 """
 

@@ -21,7 +21,7 @@ class IoRequest(NamedTuple):
     sqid: int
     sqe: Sqe
     data: bytes | memoryview | np.ndarray = b""
-    """Data to the controller, of the size that io_commands.transfer_of says."""
+    """Data to the controller, of the size that io_commands.transfer_of returns."""
 
 
 class IoResult(NamedTuple):

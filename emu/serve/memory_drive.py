@@ -1,8 +1,8 @@
 """Drive without a model of flash: commands are executed from memory at once.
 
 Owns that memory and the execution of commands. Does not own protocols. It is the null device with
-which the speed of a served drive is compared, and a RAM disk of any size, of which only what is
-written takes memory.
+which the speed of a served drive is compared, and a RAM disk of any size, which uses memory only
+for written data.
 Source: nbdkit's memory plugin and Linux's null_blk with memory_backed, for the idea.
 """
 

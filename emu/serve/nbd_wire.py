@@ -157,8 +157,8 @@ class Handshake:
 
     @property
     def allocation(self) -> bool:
-        """True if the context base:allocation was selected under the name of the export by which
-        the client entered the next phase."""
+        """True if the client has selected the context base:allocation for the export name with
+        which it entered transmission."""
         return self._selected is not None and self._selected == self._export_named
 
     def greeting(self) -> bytes:

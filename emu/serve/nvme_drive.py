@@ -10,8 +10,8 @@ A transport does this for each controller:
 
 1. ``NvmeDrive.controller`` makes the tables, and registers a function that posts completions of
    Async Event Requests from any thread.
-2. Admin commands go to ``NvmeDrive.execute``. What is left in ``Reply.actions`` is the transport's:
-   queues, doorbell buffers, the host's identifier.
+2. Admin commands go to ``NvmeDrive.execute``. Actions left in ``Reply.actions`` are the
+transport's: queues, doorbell buffers, the host's identifier.
 3. I/O commands go to ``nvme_io.IoRunner.run``; each thread of the transport has a runner.
 4. For the actions of the registers it calls ``enabled`` or ``shut_down``; for RESET, it stops its
    threads and calls ``Controller.disabled``.

@@ -1,7 +1,7 @@
 """Handshake of an NVMe/TCP connection: Initialize Connection, then Connect, without I/O.
 
-Owns their order and what ends the connection. Does not own PDUs (nvme_tcp_wire.py), the rules of
-admission (controller/fabrics.py) or commands after Connect (nvme_tcp_session.py).
+Owns their order and the errors that end the connection. Does not own PDUs (nvme_tcp_wire.py), the
+rules of admission (controller/fabrics.py) or commands after Connect (nvme_tcp_session.py).
 Source: NVM Express TCP Transport Specification 1.0, sections 3.2 (connection establishment) and
 3.3 (error handling).
 """

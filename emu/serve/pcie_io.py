@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
     queue: SubmissionQueue
     first: int
-    """Place of the first in the batch."""
+    """Index of the first command of the part in the batch."""
     size: int
     """Number of commands."""
 

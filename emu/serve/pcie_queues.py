@@ -8,9 +8,9 @@ Specification 1.0, section 3.1 (queues in memory, doorbells); NVM Express Base S
 sections 3.3.1 (queue usage, full and empty), 5.8 (Doorbell Buffer Config) and annex B.5.
 
 With doorbells in memory, the admin queues stay with their registers. The host writes a register if
-a doorbell passes its event index: that of a submission queue is what was fetched, so the host
-writes the register for the next entry; that of a completion queue is behind its head, so it never
-does, unless completions wait for room.
+a doorbell passes its event index: that of a submission queue is the number of fetched entries, so
+the host writes the register for the next entry; that of a completion queue is behind its head, so
+it never does, unless completions wait for room.
 """
 
 from __future__ import annotations

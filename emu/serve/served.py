@@ -1,8 +1,8 @@
 """Served drive: the interface that all protocols of one server share, and their statistics.
 
-Owns what a protocol needs to know about the drive, what an NVM subsystem asks of it, and the count
-of requests. Does not own the drive (drive.py) and its thread (service.py), the drive without flash
-(memory_drive.py), or any protocol. Source: none.
+Owns the properties of the drive that protocols need, the operations that an NVM subsystem requests,
+and the count of requests. Does not own the drive (drive.py) and its thread (service.py), the drive
+without flash (memory_drive.py), or any protocol. Source: none.
 """
 
 from __future__ import annotations

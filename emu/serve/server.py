@@ -154,8 +154,8 @@ class Protocols:
 class Server(Protocols):
     """A drive with configuration ``cfg`` that is served until :meth:`close`.
 
-    ``ready`` is called just before that; what it raises, or is raised before, closes all again.
-    Raises InputError if an address, the configuration or the store cannot be used.
+    ``ready`` is called just before that; an error of it, or an earlier one, closes everything
+    again. Raises InputError if an address, the configuration or the store cannot be used.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Owns when commands of the tunnel complete and packets reach the drive. Does not own the commands
 (controller/tunnel.py), the protocol (nvme/tunnel/), their cost (nvme/tunnel/cost.py), the queues
-of hosts (the transports) or what the drive does with packets (``take``).
+of hosts (the transports) or the drive's use of packets (``take``).
 Source: none.
 
 With a cost model, a command takes at least its command time from its arrival to its completion,
@@ -65,9 +65,9 @@ class DriveTunnel:
     host in order. ``take`` may call only ``drop`` of this object, and must not wait for a thread
     that calls others.
 
-    ``limits``: what a host may ask for. ``cost``: the time that commands take; None: none.
-    ``opened``: called when a host has opened the tunnel, and what waited for an earlier one is
-    lost; as ``take``, it must not call this object. ``close`` ends its thread.
+    ``limits``: largest parameters that a host may request. ``cost``: the time that commands take;
+    None: none. ``opened``: called when a host has opened the tunnel, and packets that waited for an
+    earlier one are lost; as ``take``, it must not call this object. ``close`` ends its thread.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Reads of super-pages of the reservoir in zero simulated time, with the bit errors of a read.
 
 Owns the draws of these reads. Does not own the draws of reads that take time (ftl/reservoir.py),
-the error rates (nand/rber.py), or what a code makes of the bytes (paths/on_die/registers.py).
+the error rates (nand/rber.py), or the correction by a code (paths/on_die/registers.py).
 Source: this project.
 """
 

@@ -8,9 +8,9 @@ All pages of the die that were programmed read as damaged from then on. A stripe
 of the others under its parity and of the parity; a parity that was on the die is made again from
 its stripes, and the commit record from the update that it commits. They are programmed at the
 places where they were. The pages of the other dies are read with the bit errors of a read, and pass
-the code of the reservoir (pe.protection): what it cannot correct is wrong in what is restored, too,
-and is counted. Conventional pages have no parity: their reads end with an unrecovered read
-error until they are written again.
+the code of the reservoir (pe.protection): bits that it cannot correct are wrong in the restored
+pages, too, and are counted. Conventional pages have no parity: their reads end with an unrecovered
+read error until they are written again.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ondie.traces import Memory, Step, Trace, flat_tensors
 
 def checked_hyper(op: str, hyper: Mapping[str, float | bool]) -> dict[str, float | bool]:
     """Return the hyperparameters of ``op``. Raises InputError for one that is missing or unknown,
-    or whose value is no number or out of range."""
+    or whose value is not a number or is out of range."""
     if not isinstance(hyper, Mapping):
         raise InputError(f"hyper = {quoted(repr(hyper))}: must be a dict of names and numbers")
     for name, value in hyper.items():

@@ -1,7 +1,7 @@
 """Rows, table and figure of trainings behind real codes, each compared with the capability model.
 
-Owns the checks and what the rows say of the differences. Does not own the trainings (codes.py), the
-share of the loss reduction that is missed or its limit (errors_tables.py).
+Owns the checks and the text of the rows on the differences. Does not own the trainings (codes.py),
+the share of the loss reduction that is missed or its limit (errors_tables.py).
 Source: none. A BCH code with a CRC corrects exactly the words of which at most t bits are wrong.
 """
 

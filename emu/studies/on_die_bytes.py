@@ -1,6 +1,6 @@
 """Effect of an update on the die on encrypted and randomized pages: `ondie study on-die-bytes`.
 
-Owns the cells of the matrix, what the model predicts for each, and what the bytes of pages say.
+Owns the cells of the matrix, the model's prediction for each, and the result computed with bytes.
 Does not own the layers (page_layers.py), the way of pages through them (page_path.py) or the tables
 (on_die_bytes_tables.py).
 Source: this project. The faults are those of docs/on-die-protection.md.
@@ -156,11 +156,11 @@ def blocks_of_word(cfg: Config) -> int:
 def predicted(cfg: Config, case: Case) -> Answers:
     """Return the prediction of the model for a case.
 
-    The dies must know every layer that the controller has: they compute with what they sense. A
-    comparator at the registers changes stored bytes that are no values. Pages without check bytes
-    are read undecoded, so that wrong bits stay; a wrong bit of a block of the cipher spoils all
-    values of the block. A wrong value of w spoils itself in the update, one of m or v also w. The
-    controller's code has encoded the new pages only with controller_ecc.
+    The dies must apply every layer that the controller applies: they compute with the bytes that
+    they sense. A comparator at the registers changes stored bytes that are not values. Pages
+    without check bytes are read undecoded, so that wrong bits stay; a wrong bit of a block of the
+    cipher spoils all values of the block. A wrong value of w spoils itself in the update, one of m
+    or v also w. The controller's code has encoded the new pages only with controller_ecc.
     """
     right = CONTROLLER not in (case.cipher, case.randomiser)
     if case.protection == AT_REGISTERS:
@@ -181,8 +181,8 @@ def predicted(cfg: Config, case: Case) -> Answers:
 def initial_values(values: int, seed: int) -> dict[str, np.ndarray]:
     """Return w, m, v and a gradient, float32[values] each.
 
-    No value is so small, and no gradient so opposed to its m, that a doubled or halved value of w,
-    m or v could leave the result of the update as it is.
+    The values are large enough, and gradients agree enough with their m, that a doubled or halved
+    value of w, m or v always changes the result of the update.
     """
     rng = np.random.default_rng([seed, 2])
     sign = rng.choice(np.array([-1, 1], np.float32), (2, values))

@@ -1,10 +1,10 @@
 """Layers between the bytes of a page and its cells: encryption, randomizer, check bytes.
 
-Owns the order of the layers, which of them the controller and the dies know, and codes over whole
+Owns the order of the layers, which of them the controller and the dies apply, and codes over whole
 pages. Does not own cipher and sequence (compute/), the codes of words (nand/codec.py), the path of
 a page through them (page_path.py) or their time and energy (compute/pe.py, analysis/energy.py).
 Source: IEEE Std 1619-2018; R. Micheloni et al., "Inside NAND Flash Memories" (2010), on randomizers
-before the encoder; OptimStore (HPCA 2023) for what dies do.
+before the encoder; OptimStore (HPCA 2023) for the operations on dies.
 
 A write encrypts, randomizes and encodes; a read does the opposite in the opposite order. Encoded
 are therefore the bytes that the cells hold. Assumptions: one key and one seed per drive; a flash

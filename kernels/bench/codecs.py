@@ -7,7 +7,7 @@ word at a time.
 
 Every call of a BCH code works on copies of the same words, so the time includes a copy of a word.
 Both programs correct the data. This project's words have no CRC unless the contender says so. LDPC
-words have one; decoding leaves what was read as it is, and returns new words.
+words have one; decoding does not change its input, and returns new words.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from ondie.emu.states.reservoir_scan import ReservoirScan
 class Revival(ReservoirScan):
     """Recovery of a path: builds a new system from the flash of a system that lost power.
 
-    ``dead``: the system that lost power. ``happened``: the power cut. The host knows which step it
-    has interrupted, and still has its gradient.
+    ``dead``: the system that lost power. ``happened``: the power cut. The host has the number of
+    the interrupted step, and still has its gradient.
     """
 
     def __init__(self, path: Path, dead: System, happened: Cut) -> None:

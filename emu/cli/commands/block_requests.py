@@ -1,6 +1,6 @@
 """Options of the commands that read a file of block requests, and the code that reads it.
 
-Owns the options that say how the file is read. Does not own any format (ondie.traces). Source: this
+Owns the options for reading the file. Does not own any format (ondie.traces). Source: this
 project.
 """
 

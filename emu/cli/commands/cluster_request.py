@@ -205,7 +205,7 @@ class Request:
 
     @property
     def words(self) -> str:
-        """A phrase that says how the batches were chosen, for titles."""
+        """Phrase for titles that names the rule by which the batches were chosen."""
         if self.rules.chosen in (PUBLISHED, GIVEN):
             return f"{self.rules.chosen} batches"
         return f"batches by allocator {self.rules.allocator}"

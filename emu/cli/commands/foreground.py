@@ -70,7 +70,7 @@ class Foreground:
         return block.read_block(str(self.file), self.form, time_unit=self.time_unit, progress=share)
 
     def loop(self, requests: BlockTrace) -> Loop:
-        """Return the rule that says when requests are submitted: a queue depth, or timestamps.
+        """Return the rule for the submission times of requests: a queue depth, or timestamps.
 
         Raises InputError if the rule is timestamps and ``requests`` have none.
         """

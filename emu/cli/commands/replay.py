@@ -55,7 +55,7 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
                 )
 
     def arrivals(self, trace: BlockTrace, cfg: Config) -> Loop:
-        """Return the rule that says when requests are submitted: a queue depth, or timestamps.
+        """Return the rule for the submission times of requests: a queue depth, or timestamps.
 
         Raises InputError for options that exclude each other, or if the rule is timestamps and the
         trace has none.

@@ -1,9 +1,9 @@
 """Constants that a drive without a processor does not have, and that enabling the processor needs.
 
 Owns the keys that each kind of processor needs, and the error that lists the missing ones. Does not
-own their limits (processors.py). Source: a preset writes 0, "none" or a default for what it does
-not have, with a reference that begins with NOT_APPLICABLE. Such a value is not a measurement: with
-it, a processing element would consume no energy.
+own their limits (processors.py). Source: a preset writes 0, "none" or a default for constants that
+it does not have, with a reference that begins with NOT_APPLICABLE. Such a value is not a
+measurement: with it, a processing element would consume no energy.
 """
 
 from __future__ import annotations

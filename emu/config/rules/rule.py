@@ -18,7 +18,7 @@ class Rule:
     """A condition that every configuration must meet, and the error for one that does not.
 
     `holds(config)` returns True if the condition is met. The message of the error has `keys`, their
-    values, and `right`, which says what is allowed.
+    values, and `right`, the allowed values.
     """
 
     keys: tuple[str, ...]

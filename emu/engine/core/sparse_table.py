@@ -41,9 +41,9 @@ def map_table(
 
     The tables of a server with 32 TB drives exceed its memory but are almost untouched. Large
     tables are therefore mapped without reserved memory, in small pages. ``scattered``: True if few
-    entries of each part are written; the table is then in small pages, whatever its size: a write
-    to an untouched huge page takes as long as 2 MiB of zeros. Raises InputError if the address
-    space is exhausted.
+    entries of each part are written; the table is then in small pages, regardless of its size: a
+    write to an untouched huge page takes as long as 2 MiB of zeros. Raises InputError if the
+    address space is exhausted.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= SPARSE_BYTES:

@@ -315,8 +315,8 @@ class PowerSystem(PayloadSystem):
         """Run ``after_events`` events, then cut the power at some time before the next event;
         afterwards the drive handles no commands until :meth:`power_on`.
 
-        ``work``: what is done meanwhile, such as the recovery of the reservoir; None: the work that
-        the drive has.
+        ``work``: function that is called meanwhile, such as the recovery of the reservoir; None:
+        the work that the drive has.
 
         Commands that have not completed and data that is only in the data cache are lost.
         Finished programs remain on flash. A page whose program, and a block whose erase, is in

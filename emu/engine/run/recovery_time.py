@@ -1,7 +1,7 @@
 """Simulated time of a recovery: the reads and programs of its scan, on all dies at once.
 
 Owns the list of flash operations that a recovery executes. Does not own their simulation
-(nand/raw_jobs.py) or what recovery finds (ftl/recovery.py).
+(nand/raw_jobs.py) or the results of recovery (ftl/recovery.py).
 Source: this project. Each die scans its own blocks, one operation after the other; channels are
 shared. Not included: the boot of the firmware, its computations, and the reads of trim maps.
 """

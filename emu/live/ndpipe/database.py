@@ -23,7 +23,7 @@ class Database:
     that create its tables.
 
     Raises InputError, here and later, if SQLite cannot read or write the file, such as for one that
-    is no database or damaged; it stays as it is.
+    is not a database or is damaged; it stays as it is.
     """
 
     def __init__(self, path: Path, what: str, create: Sequence[str] = ()) -> None:

@@ -48,7 +48,7 @@ def take_update(link: Link, model: StoreModel, begun: Frame) -> None:
     """Receive the update that the frame ``begun`` (UPDATE) announces and apply it to ``model``.
 
     A refusal (a damaged message, a delta on another base) is sent back; the model stays. Raises
-    LinkLost if the Tuner is gone; what was received is kept for the next attempt.
+    LinkLost if the Tuner is gone; the received bytes are kept for the next attempt.
     """
     size, version = int(begun.fields["size"]), int(begun.fields["version"])
     if not 0 <= size <= MOST_UPDATE:

@@ -1,6 +1,6 @@
 """Jobs of the Tuner.
 
-Owns their options and checks. Does not own how they are done (tuner.py). Source: this project.
+Owns their options and checks. Does not own their execution (tuner.py). Source: this project.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Crops of photographs that ship with scikit-learn and scikit-image, as JPEG files with classes.
 
 Owns the photographs, their split, and the classes. Does not own where the files are stored
-(shelf.py). A class is what was done to a crop, so that it can be learned on some photographs and
-tested on others. Source: this project; the photographs are those of the two wheels, nothing is
+(shelf.py). A class is the transformation of a crop, so that it can be learned on some photographs
+and tested on others. Source: this project; the photographs are those of the two wheels, nothing is
 downloaded.
 """
 

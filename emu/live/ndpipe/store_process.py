@@ -1,7 +1,7 @@
 """A store as a process: features, labels and new photos on request, from its emulated drive.
 
 Owns the loop of a store and its model. Does not own the frames (wire.py), the drive and the photos
-(shelf.py) or what is requested (tuner.py). Source: NDPipe (ASPLOS 2024), PipeStore.
+(shelf.py) or the requests (tuner.py). Source: NDPipe (ASPLOS 2024), PipeStore.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Place:
 def run_store(place: Place) -> None:
     """Serve the Tuner on ``place.port`` until its end marker or the end of the connection.
 
-    A store whose drive or index cannot be opened says so to the Tuner.
+    A store whose drive or index cannot be opened reports this to the Tuner.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends it
     try:

@@ -1,7 +1,7 @@
 """The live system in a folder: its photos, and the processes of one job.
 
 Owns the creation of a system, the start and the end of stores and Tuner, and central fine-tuning as
-the comparison. Does not own what the processes do (store_process.py, tuner.py). Source: this
+the comparison. Does not own the work of the processes (store_process.py, tuner.py). Source: this
 project.
 """
 
@@ -109,8 +109,8 @@ def run_job(folder: Path, job: Job) -> dict[str, Any]:
     """Do a job with a process per store and one for the Tuner; return the result.
 
     Train creates the system if there is none. Raises InputError for a drive that is in use, for
-    damaged files, for what the Tuner refuses, and if a process ends without a result. All processes
-    have ended on return.
+    damaged files, for a job that the Tuner refuses, and if a process ends without a result. All
+    processes have ended on return.
     """
     network.torch()
     pillow()

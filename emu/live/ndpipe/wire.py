@@ -1,7 +1,8 @@
 """Frames between stores and Tuner, and their counters.
 
 Owns the format of a frame, its checksum, the lengths that each kind may have, and the counts of
-bytes by kind. Does not own what the frames mean (store_process.py, tuner.py). Source: this project.
+bytes by kind. Does not own the meaning of frames (store_process.py, tuner.py). Source: this
+project.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class Link:
 
     def receive(self) -> Frame:
         """Return the next frame. Raises LinkLost at the end of the connection, and for bytes that
-        are no frame, announce more than its kind may have, or have another checksum."""
+        are not a frame, announce more than its kind may have, or have another checksum."""
         head = self._bytes(HEADER.size)
         magic, kind, zero, fields, size, checksum = HEADER.unpack(head)
         if magic != MAGIC or zero or kind not in list(Kind):

@@ -315,7 +315,7 @@ def decider(sure: Certainty, quantity: str) -> str:
 
 
 def overlap(found: Answer, verdict: Verdict) -> str:
-    """Return a sentence that says whether the energy intervals of the best and the next strategy
+    """Return a sentence that states whether the energy intervals of the best and the next strategy
     overlap."""
     if not verdict.others:
         return ""
