@@ -1,8 +1,8 @@
 """Fabrics commands: Connect, Property Get and Set, Disconnect; which hosts and queues are admitted.
 
-Owns the words of these commands, the subsystem with its associations, and the statuses of a refused
-connection. Does not own connections and capsules (a transport), registers (registers.py), or the
-controllers that an association has (admin.py, discovery.py).
+Owns the layout of these commands, the subsystem with its associations, and the statuses of a
+refused connection. Does not own connections and capsules (a transport), registers (registers.py),
+or the controllers that an association has (admin.py, discovery.py).
 Source: NVM Express Base Specification 2.0, sections 3.3.1 (message-based queues) and 6 (fabrics
 commands), figures "Connect Command - Submission Queue Entry", "Connect Command - Data", "Connect
 Response", "Fabrics Command Specific Status Values".

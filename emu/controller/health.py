@@ -157,10 +157,10 @@ def health_of(
 ) -> Health:
     """Return the counters of a drive.
 
-    ``ran``: counts of this start; ``past``: what was before it. ``page_bytes``: bytes of a page of
-    the mapping table. ``bad_blocks``: blocks that have become bad. ``erases``: int[blocks], good
-    blocks only, with the cycles at the start. ``spare``, ``spare_at_start``: spare blocks;
-    ``spare_threshold``: share of them. ``free_blocks``: number of free blocks.
+    ``ran``: counts of this start; ``past``: health data of the starts before it. ``page_bytes``:
+    bytes of a page of the mapping table. ``bad_blocks``: blocks that have become bad. ``erases``:
+    int[blocks], good blocks only, with the cycles at the start. ``spare``, ``spare_at_start``:
+    spare blocks; ``spare_threshold``: share of them. ``free_blocks``: number of free blocks.
     """
     whole = past.ran.plus(ran)
     worn = float(erases.mean()) if erases.size else 0.0

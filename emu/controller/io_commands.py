@@ -8,11 +8,11 @@ Source: NVM Command Set Specification 1.0, sections 3.2.1 (Compare), 3.2.3 (Data
 Express Base Specification 2.0, section 7.1 (Flush).
 
 A plan has a *data area*: ``area`` bytes that the transport provides. Data of the host are at its
-begin. The field ``data`` of the plan's commands counts from there; the transport adds the address
+start. The field ``data`` of the plan's commands counts from there; the transport adds the address
 and sets ``queue``, ``tag`` and ``arrival``. A stage begins when the one before has completed
 without an error.
 
-1. ``transfer_of`` says how many bytes move in which direction.
+1. ``transfer_of`` returns the number of bytes to move and the direction.
 2. ``decode`` returns an :class:`IoPlan`, or raises Refused. Data to the controller are in the
    area before the first stage; those of Dataset Management are needed by ``decode`` itself.
 3. ``finish`` returns the status; data to the host leave the area after it if the status is success.

@@ -20,8 +20,8 @@ def start(run: Callable[[Callable[[], None]], None], otherwise: str) -> int:
 
     ``run``: called with the function that reports this, to be called once; the process ends when it
     returns, with exit code 0, or 1 if it raises. Raises InputError with the message of an
-    InputError that ``run`` has raised before; of one that has ended otherwise, ``otherwise``. Later
-    errors are printed by the process.
+    InputError that ``run`` has raised before; with the message ``otherwise`` if the process has
+    ended in another way. Later errors are printed by the process.
     """
     told, telling = os.pipe()
     sys.stdout.flush()

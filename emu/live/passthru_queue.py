@@ -5,9 +5,9 @@ commands (nvme/tunnel/) or the way through vfio-user (admin_queue.py).
 Source: Linux 6.1, include/uapi/linux/nvme_ioctl.h, drivers/nvme/host/ioctl.c and nvme.h.
 
 The driver gives each command a separate identifier, and returns when it has completed; so every
-command in flight needs a thread. A receive command that the drive holds is such a one: its hold
+command in flight needs a thread. This includes a receive command that the drive holds: its hold
 time must be below the 60 s after which the driver takes a command for lost. The driver's admin
-queue has room for 30 commands, among which its own must find a place. This file runs without NumPy,
+queue has room for 30 commands, including those of the driver itself. This file runs without NumPy,
 in a virtual machine with little more than Python.
 """
 

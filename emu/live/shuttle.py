@@ -2,7 +2,7 @@
 
 Owns the process. Does not own the measurements with it (tunnel_bench.py) or the devices.
 Source: none. It does the work that any program between two TUN devices has to do, and nothing else;
-so a tunnel through NVMe commands is held against it.
+so a tunnel through NVMe commands is compared with it.
 """
 
 from __future__ import annotations

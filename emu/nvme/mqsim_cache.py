@@ -116,7 +116,7 @@ def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
 def send(st, tid):
     """Send all writes of a list, which begins with ``tid`` and is linked by ``mate``, to flash.
 
-    A read that only occupied the DRAM is given back.
+    A read that only occupied the DRAM returns to the pool of transactions.
     """
     if tid >= 0 and st.txn[tid].op == READ:
         give_txn(st, tid)
@@ -361,7 +361,7 @@ def resume(st, group):
     """Retry the waiting writes of cache ``group``, in order, until the sectors in transit to flash
     exceed the limit.
 
-    A write that is retried in vain may reset the memory of its flow (:func:`cache_pages`).
+    A write that is retried without success may reset the memory of its flow (:func:`cache_pages`).
     """
     cached = st.cache[group]
     before = -1

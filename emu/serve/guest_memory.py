@@ -6,7 +6,7 @@ Source: vfio-user Protocol Specification, "VFIO_USER_DMA_MAP", "VFIO_USER_DMA_UN
 mmap(2).
 
 Regions without a file can only be reached through messages, which the server does not send: they
-count as memory that is not there.
+count as missing memory.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class GuestMemory:
 def mapped(fd: int, offset: int, size: int, writable: bool) -> np.ndarray:
     """Return ``size`` bytes of a file from ``offset`` on, uint8[size]. Raises Refused.
 
-    If the file shrinks later, its pages are not there any more (kernels/guest.py).
+    If the file shrinks later, its pages are gone (kernels/guest.py).
     """
     try:
         if os.fstat(fd).st_size < offset + size:

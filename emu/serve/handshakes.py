@@ -82,7 +82,7 @@ class Handshakes(Generic[Shake]):
     """Accepts clients of ``listener`` until :meth:`close`.
 
     ``make``: returns the handshake of a socket. ``run``: serves a client after its handshake, in a
-    separate thread; when it returns, the socket is closed. ``name``: of the threads. ``tick``:
+    separate thread; when it returns, the socket is closed. ``name``: name of the threads. ``tick``:
     called every TICK_S while there are clients. A protocol admits at most MOST_SESSIONS clients;
     while twice as many threads have not ended, more clients are disconnected. ``listeners``: number
     of those in this process, which share the room for clients in handshakes.

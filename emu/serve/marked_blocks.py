@@ -1,8 +1,8 @@
 """Marks of Write Uncorrectable, and that nothing was written since a sanitize operation, as all
 protocols of a served drive respect them.
 
-Owns the lock around both, and that a change is kept in the store. Does not own the ranges
-(controller/uncorrectable.py), or which commands look at them or clear them: those of NVMe
+Owns the lock around both, and the storage of changes. Does not own the ranges
+(controller/uncorrectable.py), or the commands that read or clear them: those of NVMe
 (controller/io_commands.py) and of NBD (nbd_session.py).
 Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable); NVM Express Base
 Specification 2.0, Sanitize Status log page (Global Data Erased).

@@ -1,8 +1,8 @@
 """NBD server: a drive at one address, and its clients.
 
 Owns the number of clients after the handshake, and which session each of them gets. Does not own
-sockets and threads (handshakes.py), the words of the handshake (nbd_wire.py) or the requests of a
-client (nbd_session.py, nbd_paced.py).
+sockets and threads (handshakes.py), the messages of the handshake (nbd_wire.py) or the requests of
+a client (nbd_session.py, nbd_paced.py).
 Source: the NBD protocol.
 """
 

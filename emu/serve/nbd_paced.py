@@ -2,7 +2,7 @@
 
 Owns the batches in flight, and the thread that replies to each request when it completes, while
 others are in flight and new ones arrive. Does not own the requests themselves (nbd_session.py), the
-words (nbd_request.py) or the time of completions (service.py).
+messages (nbd_request.py) or the time of completions (service.py).
 Source: the NBD protocol, which lets replies come in any order; NVMe completion queues.
 """
 

@@ -1,9 +1,9 @@
 """One NBD client after the handshake: a thread that runs its requests in batches.
 
-Owns the memory of a client, the execution of its requests, and its replies. Does not own the words
-(nbd_request.py), connections before that (handshakes.py), replies at their time on the wall clock
-(nbd_paced.py) or the drive's clock (service.py). Source: the NBD protocol, transmission phase;
-batches as in io_uring: all requests that have arrived are submitted together.
+Owns the memory of a client, the execution of its requests, and its replies. Does not own the
+messages (nbd_request.py), connections before that (handshakes.py), replies at their time on the
+wall clock (nbd_paced.py) or the drive's clock (service.py). Source: the NBD protocol, transmission
+phase; batches as in io_uring: all requests that have arrived are submitted together.
 """
 
 from __future__ import annotations

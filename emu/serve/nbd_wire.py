@@ -2,7 +2,7 @@
 bytes.
 
 Owns the numbers of the protocol, the description of the export, and the options that a client
-haggles. Does not own requests and replies after the handshake (nbd_request.py) or sockets
+negotiates. Does not own requests and replies after the handshake (nbd_request.py) or sockets
 (handshakes.py).
 Source: the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md): fixed newstyle
 negotiation, structured replies, metadata querying, block size constraints.
@@ -126,8 +126,8 @@ class Handshake:
 
     :meth:`feed` takes bytes of the client and returns bytes for it. When :attr:`phase` is SERVED,
     :attr:`rest` has the bytes that follow the handshake, and the caller feeds no more. ``admit``:
-    takes a place for a client that is served; returns why there is none, or "". ``leave``: gives
-    the place back if the client has gone before it is served. Memory is bounded by
+    reserves a place for a client that is served; returns the reason why there is none, or "".
+    ``leave``: releases the place if the client has gone before it is served. Memory is bounded by
     MOST_OPTION_BYTES and the bytes fed at once: longer data of an option are skipped as they
     arrive. A client without the flag FIXED_NEWSTYLE can only choose an export.
     """

@@ -77,14 +77,13 @@ def firmware_revision() -> str:
 class NvmeDrive:
     """The drive of ``served`` with one namespace of all its bytes.
 
-    ``states``: weights and states that the drive holds, which get a namespace of their own and
+    ``states``: weights and states that the drive holds, which get a separate namespace and
     computation commands; None: there are none. ``serial``: serial number, of which the names of
     subsystem and namespaces are made; None: that of the store, without a store a new one at each
-    start. ``io_queues``, ``vectors``: of each
-    controller. ``several_controllers``: there may be more than one at a time, as on fabrics.
-    ``shadow_doorbells``: hosts of PCIe may keep doorbells in their memory. ``tunnel``: the drive's
-    end of its tunnel; None: it has none.
-    Raises InputError for a drive that no NVMe controller can have (capabilities.capabilities_of).
+    start. ``io_queues``, ``vectors``: of each controller. ``several_controllers``: there may be
+    more than one at a time, as on fabrics. ``shadow_doorbells``: hosts of PCIe may keep doorbells
+    in their memory. ``tunnel``: the drive's end of its tunnel; None: it has none. Raises InputError
+    for a drive that no NVMe controller can have (capabilities.capabilities_of).
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class _Running:
 class IoRunner:
     """Runs the I/O commands of one thread for ``controller`` of ``drive``.
 
-    All commands of a batch are in flight at the same time, in any order, as NVMe allows.
+    All commands of a batch are in flight together, and complete in any order, as NVMe allows.
     """
 
     def __init__(self, drive: NvmeDrive, controller: Controller) -> None:

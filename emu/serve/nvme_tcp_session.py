@@ -8,7 +8,7 @@ transfer); NVM Express Base Specification 2.0, section 3.3.1 (message-based queu
 
 All bytes that have arrived are parsed, and the I/O commands among them run at the same time. A
 write whose data are not in its capsule gets one R2T for all of them; commands wait for their R2T
-while MOST_ASKED bytes are under way.
+while MOST_ASKED bytes are in flight.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Labels of all photos in a SQLite database.
 
 Owns the schema, inserts, and the replacement of outdated labels. Does not own photos (shelf.py),
-the file (database.py) or who computes labels (store_process.py). Source: NDPipe (ASPLOS 2024):
-labels are kept apart from photos, with the version of the model that gave them.
+the file (database.py) or the computation of labels (store_process.py). Source: NDPipe (ASPLOS
+2024): labels are kept apart from photos, with the version of the model that gave them.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ class _Active:
 class Flight:
     """Commands in flight.
 
-    ``cids``: identifiers that may be used. ``need``: how many of them at least. ``timeout_ps``:
-    time after which :meth:`lose_old` takes a command for lost; 0: none is lost. Raises InputError
-    for too few identifiers.
+    ``cids``: identifiers that may be used. ``need``: smallest number of identifiers.
+    ``timeout_ps``: time after which :meth:`lose_old` counts a command as lost; 0: none is lost.
+    Raises InputError for too few identifiers.
     """
 
     def __init__(self, cids: range, need: int, timeout_ps: int) -> None:

@@ -69,11 +69,11 @@ class HostRelay:
     that may be submitted now; ``requests`` and ``write`` return two subsets of them. ``events``
     returns the events. ``cids``: command identifiers of the queue that are reserved for this relay,
     at least 3 * ``form.outstanding`` + 1; twice as many if commands can be lost without a reset.
-    ``timeout_ps``: time after which :meth:`tick` takes a command for lost, in addition to the hold
+    ``timeout_ps``: time after which :meth:`tick` counts a command as lost, in addition to the hold
     time; 0: none is lost. ``opening``: number of the first opening, which no earlier host of the
     drive has used, for example a random one from 1 to 2**32 - 1. ``take_over``: close a tunnel that
-    another host has left open. A drive that does not offer ``form.offloads`` is asked without, and
-    ``form`` then says so.
+    another host has left open. If the drive does not offer ``form.offloads``, the tunnel opens
+    without them, and ``form`` then shows this.
     """
 
     def __init__(
