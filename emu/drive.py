@@ -74,8 +74,8 @@ class Drive(PowerSystem):
     ``store``: folder in which a drive with payload stores its pages; it is created if it is missing
     or empty. ``durability``: "process" or "host" (docs/store.md), of an existing store the one that
     it has; None: that one, for a new store "process". :meth:`close` closes it. ``read_only``: the
-    files of the store do not change; what recovery, reads and collection change is kept in memory
-    and is lost, and writes end with NAMESPACE_WRITE_PROTECTED.
+    files of the store do not change; changes by recovery, reads and collection are kept in memory
+    and are lost, and writes end with NAMESPACE_WRITE_PROTECTED.
 
     ``payload=True`` keeps the bytes of every page. :attr:`buffer` is then the caller's memory:
     commands write bytes from it and read bytes into it, from ``data`` on. The caller must not touch
@@ -87,14 +87,14 @@ class Drive(PowerSystem):
     commands with a status (:attr:`condition`). With ``strict``, for development and tests,
     ``run_until`` and ``run`` raise an error instead.
 
-    ``reservoir``: sizes of what plans keep in the reservoir, outside the namespace of the commands,
-    as states/drive_states.py gives them.
+    ``reservoir``: sizes of the data of plans in the reservoir, outside the namespace of the
+    commands, as states/drive_states.py gives them.
 
     Raises InputError for fewer than one queue, a depth below one, an impossible block size, or a
     folder that cannot be used.
 
-    A drive is a context manager: ``with Drive(...) as drive`` closes it at the end. After an
-    error, what :meth:`close` raises becomes a note of that error.
+    A drive is a context manager: ``with Drive(...) as drive`` closes it at the end. After an error,
+    an error of :meth:`close` becomes a note of the first one.
     """
 
     owner: int | None = None
@@ -153,8 +153,8 @@ class Drive(PowerSystem):
         to close it again has no effect.
 
         Raises CommandError if data or commands are lost that no power cut has taken: those that
-        cannot be stored, or are in flight or in the data cache after a defect. The message says
-        what, ``status`` is that of the FLUSH, and the drive is closed all the same. Raises
+        cannot be stored, or are in flight or in the data cache after a defect. The message names
+        them, ``status`` is that of the FLUSH, and the drive is closed all the same. Raises
         StoreFull or InputError if the store cannot be synced, InputError while a service owns the
         drive.
         """
@@ -187,9 +187,8 @@ class Drive(PowerSystem):
     def start(self, plan: Iterable[np.ndarray]) -> None:
         """Start a plan (chunks of plan_rows.PLAN) now; it runs with the events that follow.
 
-        Raises InputError if a plan is running, if the drive is offline, and on a drive with
-        payload if nothing says what the plan does with bytes (``follow``; see
-        states/drive_states.py).
+        Raises InputError if a plan is running, if the drive is offline, and on a drive with payload
+        if the effect of the plan on bytes is not defined (``follow``; see states/drive_states.py).
         """
         self._check_plan()
         super().start(plan)
@@ -206,7 +205,7 @@ class Drive(PowerSystem):
         if self.defect is not None:
             raise InputError(f"the drive is offline: {self.why}")
         if self._bytes is not None and self._plans is None:
-            raise InputError("a plan moves no bytes of a drive with payload; use Drive(cfg)")
+            raise InputError("a plan cannot move the bytes of a drive with payload; use Drive(cfg)")
 
     def fill(self, device: int, lpn: int, count: int) -> None:
         """Place pages on flash as System.fill does. Raises InputError on a drive with payload,
@@ -330,7 +329,7 @@ class Drive(PowerSystem):
         written again or trimmed, after moving its valid pages, and overwrite the copies of such
         bytes in memory and in the store.
 
-        Flush first what is to be kept or trimmed. Raises InputError for a drive without payload,
+        Flush first the data to be kept or trimmed. Raises InputError for a drive without payload,
         offline or read-only, or if a block cannot be collected or a file cannot be used.
         """
         self._check_open()

@@ -140,7 +140,7 @@ class Service(ClientTurns):
         seconds (the clock of a drive ends after 53 days), or after the end of the service.
         """
         if self.clock != "virtual":
-            raise InputError("idle: time passes by itself with the clock 'real'")
+            raise InputError("idle: needs the clock 'virtual'; with 'real', time passes by itself")
         batch = FutureBatch(None, idle_ps=idle_ps_of(seconds))
         self._hand_over(batch)
         self._bell.ring()

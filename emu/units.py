@@ -295,7 +295,7 @@ def digits(text: str) -> int:
     ValueError for other text, also for what int() accepts: "1_000", " 1", digits of other scripts.
     """
     if not _DIGITS.fullmatch(text):
-        raise ValueError(f"{quoted(text)} is no whole number in digits")
+        raise ValueError(f"{quoted(text)}is not a whole number in digits")
     return int(text)
 
 
@@ -445,7 +445,7 @@ def _one_line(value: object) -> str:
 
 
 def real_number(name: str, value: float) -> float:
-    """Return ``value`` as a float. Raises InputError if it is no number, or not finite."""
+    """Return ``value`` as a float. Raises InputError if it is not a number, or not finite."""
     try:
         found = math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):

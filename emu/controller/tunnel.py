@@ -7,8 +7,8 @@ of the tunnel (nvme/tunnel/device.py), packets, threads or the time that command
 Source: see nvme/tunnel/protocol.py; NVM Express Base Specification 2.0, figure "Opcodes for Admin
 Commands" (C0h to FFh are vendor-specific, bits 1:0 are the direction of the data).
 
-A command is completed later, also if it takes no time: ``completions`` returns what has ended. A
-controller that is reset leaves the tunnel open, and its host continues with the numbers of its
+A command is completed later, also if it takes no time: ``completions`` returns the ended commands.
+A controller that is reset leaves the tunnel open, and its host continues with the numbers of its
 blocks, through the same controller or another one.
 """
 
@@ -70,7 +70,10 @@ class TunnelCommands:
 
     def __init__(self, limits: Format, clock: Callable[[], int]) -> None:
         if limits.notify != "hold":
-            raise InputError(f"tunnel notify {limits.notify!r}: a controller offers hold")
+            raise InputError(
+                f"tunnel notify {limits.notify!r}: must be hold, the only kind that a controller "
+                "offers"
+            )
         self.relay = DeviceRelay(limits, is_ip)
         self.clock = clock
         self.owner: User | None = None

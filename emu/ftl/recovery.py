@@ -23,8 +23,8 @@ behind the last visible one is overwritten, too, and writes continue behind that
 With programming in two passes, a page after its first pass cannot be read: it is visible, but holds
 no data. Its data were in the drive's DRAM, and no command had completed that promised them.
 
-With a cached mapping table, the map comes from the out-of-band data as well. Translation pages that
-do not know all of it are written back (translation_pages.queue_stale); the cache starts empty.
+With a cached mapping table, the map comes from the out-of-band data as well. Outdated translation
+pages are written back (translation_pages.queue_stale); the cache starts empty.
 """
 
 from __future__ import annotations
@@ -423,7 +423,7 @@ def unmap_dead(
     if not scan.store.intact(ppn):
         raise InputError(
             f"{scan.store.where}: trim map {at} in physical page {ppn} is damaged, so that trimmed "
-            "data cannot be told from others"
+            "data cannot be distinguished from others"
         )
     bits = np.unpackbits(scan.store.read(ppn), bitorder="little")[: len(older)]
     dead = (bits == 0) & older & (l2p[own] != 0)

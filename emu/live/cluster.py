@@ -1,11 +1,12 @@
 """A cluster of emulated drives on this machine: namespaces, devices, drives, and the host's relay.
 
-Owns what a cluster makes, the processes of drives and relay, and the end of all of it. Does not own
-the request for a cluster (request.py), packets (host_end.py), the loop of the relay (relay.py) or
-the drives (drive_end.py). Source: none.
+Owns the creation of a cluster's namespaces and devices, the processes of drives and relay, and
+their end. Does not own the request for a cluster (request.py), packets (host_end.py), the loop of
+the relay (relay.py) or the drives (drive_end.py). Source: none.
 
 A relay that ends is started again, and takes over the tunnels. Devices, addresses and drives stay,
-so that TCP retransmits what the relay had, and continues; without networks, connections are reset.
+so that TCP retransmits the packets that the relay had, and continues; without networks, connections
+are reset.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ class Ending:
 class Cluster:
     """A running cluster; :meth:`run` keeps it up, and :meth:`close` removes all of it.
 
-    The process must have one thread, because it forks. ``way``: how. ``ending``: ends it, also
-    while it starts. ``begun``: called when the cluster has its name, and before all else is made.
-    Raises InputError, and then leaves nothing.
+    The process must have one thread, because it forks. ``way``: kind of network. ``ending``:
+    request to end the cluster, also while it starts. ``begun``: called when the cluster has its
+    name, and before all else is made. Raises InputError, and then leaves nothing.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class Cluster:
     def _check_ending(self) -> None:
         """Raise InputError if the cluster shall end before it has started."""
         if self._ending.wait():
-            raise InputError(f"--name {self.request.name}: ended while it started")
+            raise InputError(f"--name {self.request.name}: the cluster ended during its start")
 
     def _enter_networks(self) -> None:
         """Have a network in which namespaces and devices can be made. Raises InputError."""

@@ -71,7 +71,7 @@ def reserve(network: ipaddress.IPv4Network, drives: int) -> socket.socket:
         if taken:
             raise InputError(
                 f"--subnet {network}: address in use: another cluster has {taken}; this one needs "
-                f"{first} to {last}; must be a network whose followers no cluster has"
+                f"{first} to {last}; must be a network that, like those after it, no cluster uses"
             )
         undo.pop_all()
     return held

@@ -55,7 +55,7 @@ class Request:
     faults: Faults | None = None
     """Faults between the relay and the controllers; None: none."""
     queues: int = 1
-    """Queues of each network device."""
+    """Number of queues of each network device."""
     asked: bool = False
     """True if the user has requested ``form.offloads``; False if it is the default."""
     ports: tuple[int, ...] = ()
@@ -127,13 +127,13 @@ class Request:
             return self
         if self.asked or self.queues > 1:
             option = "--gso" if self.asked else f"--queues {self.queues}"
-            raise InputError(f"{option}: needs TUN devices, and here is only {way}")
+            raise InputError(f"{option}: needs TUN devices; this machine has only {way}")
         network = self.network
         if way.device == "relay":
             if not self.ports:
                 raise InputError(
-                    f"--port: missing, but here are only {way}; give each port at which programs "
-                    "listen, such as --port 8000"
+                    f"--port: missing, but this machine has only {way}; give each port at which "
+                    "programs listen, such as --port 8000"
                 )
             network = loopback_network(network, self.drives)
         form = dataclasses.replace(self.form, offloads=False)

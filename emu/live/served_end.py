@@ -51,8 +51,8 @@ class ServedEnd:
             )
         cost = cost_of(model, pace, mtu, "--tunnel-pace")
         if os.geteuid():
-            raise InputError("--tunnel: must be root, who may make a network namespace; `ondie "
-                             "tunnel up` needs none")  # fmt: skip
+            raise InputError("--tunnel: needs root to make a network namespace; `ondie tunnel up` "
+                             "does not")  # fmt: skip
         way = way_with_networks("auto")
         fits = mtu <= LONGEST - OFFLOAD_HEADER
         offloads = cost is None and way.device == "tun" and fits

@@ -3,7 +3,7 @@
 Owns the measurements of `ondie bench tunnel`. Does not own the tunnel (cluster.py), the shuttle
 (shuttle.py) or the output (cli/commands/bench_run.py).
 Source: none. One connection of TCP sends for some seconds, in turns through the shuttle and the
-tunnel, so that both have the same neighbours on the machine. All values and shares are medians over
+tunnel, so that both have the same other load on the machine. All values and shares are medians over
 the rounds.
 """
 
@@ -173,7 +173,7 @@ def usable_way() -> Way:
     way = way_with_networks("auto")
     namespaces.tool("ip")
     if way.device != "tun":
-        raise InputError(f"bench tunnel: needs TUN devices, and here is only {way}")
+        raise InputError(f"bench tunnel: needs TUN devices; this machine has only {way}")
     return way
 
 
@@ -218,7 +218,7 @@ def measure(
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that the main thread of a process has started."""
+    """Return the ids of the processes that the main thread of a process has started."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(each) for each in file.read().split()]
 

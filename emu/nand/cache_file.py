@@ -1,6 +1,6 @@
 """Files of a store for power-loss protection: cached pages and trims that are not on flash yet.
 
-Owns the two files, their records, and what they hold when a store is opened. Does not own the
+Owns the two files, their records, and their content when a store is opened. Does not own the
 entries of a running drive (csrc/payload.c, nvme/moved_bytes.py), which contents are still needed
 after a kill (nvme/cache_restore.py), or the start of a drive (engine/run/power_system.py).
 Source: this project (docs/store.md); capacitors of a drive give it time, a kill gives none.
@@ -104,7 +104,7 @@ class CacheFile:
             if held != size:
                 raise InputError(
                     f"{self.folder.path / name}: has {held} bytes, not {size}: it is "
-                    f"{'truncated' if held < size else 'no file of this store'}"
+                    f"{'truncated' if held < size else 'not a file of this store'}"
                 )
             with self.folder.named(name):
                 if room and self.writable:
@@ -165,7 +165,7 @@ class CacheFile:
             first = int(units[wrong[0]])
             raise InputError(
                 f"{self.folder.path / TRIMS}: the record of mapping unit {first} is "
-                "damaged, so that trimmed data cannot be told from others"
+                "damaged, so that trimmed data cannot be distinguished from others"
             )
         return units, numbers.astype(np.int64)
 

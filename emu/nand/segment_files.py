@@ -111,7 +111,7 @@ class SegmentFiles:
             if held != size:
                 raise InputError(
                     f"{self.folder.path / name}: has {held} bytes, not {size}: it is "
-                    f"{'truncated' if held < size else 'no file of this store'}"
+                    f"{'truncated' if held < size else 'not a file of this store'}"
                 )
             yield handle
         finally:
@@ -163,8 +163,8 @@ class SegmentFiles:
                 number = int(match[1])
                 if number >= self.segments:
                     raise InputError(
-                        f"{self.folder.path / name}: is no file of this store, whose last segment "
-                        f"is {self.segments - 1}"
+                        f"{self.folder.path / name}: is not a file of this store, whose last "
+                        f"segment is {self.segments - 1}"
                     )
                 found.add(number)
         if self.in_memory:
@@ -313,7 +313,7 @@ class SegmentFiles:
         """Erase the pages from ``start`` to ``stop`` of a segment that ``selected``, bool[pages],
         selects. Their file space is released.
 
-        The records say first that the pages are erased, and this does not depend on the holes. With
+        The records are set to erased first, and this state does not depend on the holes. With
         durability "host" the records are durable before the holes are made. The caller has synced
         the copies of valid pages. Raises StoreFull, InputError.
         """
@@ -392,7 +392,7 @@ class SegmentFiles:
 
     def check_count(self) -> None:
         """Raise InputError if a clean store has another number of segments than its superblock
-        says."""
+        states."""
         block, count = self.folder.superblock, len(self.numbers())
         if block.clean and block.segments != count:
             raise InputError(

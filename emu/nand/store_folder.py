@@ -144,7 +144,9 @@ class StoreFolder:
                     f"{where}: no room ({os.strerror(error.errno)}); the store is full"
                 ) from error
             if error.errno == errno.ELOOP:
-                raise InputError(f"{where}: is a symbolic link, which a store has not") from error
+                raise InputError(
+                    f"{where}: is a symbolic link, which a store must not contain"
+                ) from error
             raise InputError(f"{where}: {doing}: {error.strerror}") from error
 
     # --- files

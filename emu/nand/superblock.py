@@ -68,7 +68,7 @@ def decoded(raw: bytes, where: str) -> Superblock:
             f"{where}: has format version {version}; this program reads version {VERSION}"
         )
     if set(found) != {field.name for field in fields(Superblock)}:
-        raise InputError(f"{where}: has other fields than version {VERSION}")
+        raise InputError(f"{where}: has fields that differ from those of version {VERSION}")
     return Superblock(**found)
 
 

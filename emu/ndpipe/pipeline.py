@@ -104,7 +104,9 @@ class Plan:
         whole_number("depth", self.depth, 1, 1 << 20)
         whole_number("detect_ps", self.detect_ps, 0, 1 << 60)
         if self.balance and not self.copies:
-            raise InputError("balance = True: needs copies = True; a batch has one place otherwise")
+            raise InputError(
+                "balance = True: needs copies = True; without copies, a batch is on a single store"
+            )
 
 
 @dataclass

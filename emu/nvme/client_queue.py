@@ -162,7 +162,7 @@ class Ticket(Batch):
             if self.ended(rung):
                 return self._take()
             if deadline_ns <= time.perf_counter_ns():
-                raise TimeoutError("the batch is not done; its ticket can be waited for again")
+                raise TimeoutError("the batch is not done; call wait() of its ticket again")
             self.client.bell.wait(rung, CLIENT_POLL_NS, deadline_ns, other=self.client.service)
 
     def _take(self) -> np.ndarray:
@@ -259,7 +259,7 @@ class Connection:
         effect, if another client uses it.
 
         ``handed_ns``: time.perf_counter_ns at which the commands have arrived, 0: now. ``early``:
-        takes the completions while their time has not come, to prepare what follows them without
+        function that gets the completions before their time has come, to prepare replies without
         the drive; their time has come when this method returns. Those that the thread of the
         service delivers, :meth:`next` returns.
         """

@@ -1,6 +1,6 @@
 """Addresses on which the server listens: unix sockets, and TCP ports of this host.
 
-Owns their spelling, and the sockets that listen, with what may go wrong. Does not own the
+Owns their spelling, and the sockets that listen, with their errors. Does not own the
 protocols. Source: unix(7), ip(7).
 """
 
@@ -95,7 +95,7 @@ class Listener:
         """Remove the socket file of a program that has ended. Raises InputError."""
         path = address.path
         if not stat.S_ISSOCK(os.stat(path, follow_symlinks=False).st_mode):
-            raise InputError(f"{self._option} {address}: the file exists and is no socket")
+            raise InputError(f"{self._option} {address}: the file exists and is not a socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(PROBE_S)
             code = probe.connect_ex(path)

@@ -1,7 +1,7 @@
 """States of an optimizer on a drive that is to be served: from options to a drive that holds them.
 
 Owns the options, their checks, the choice between states of the store and new ones, and the file
-`states.json` of the store, which says whose states it holds and with which hyperparameters. Does
+`states.json` of the store, which names the optimizer and the hyperparameters of the states. Does
 not own the states (states/resident.py) or their commands (computation.py). Source: none.
 """
 
@@ -115,7 +115,9 @@ class StatesOptions:
         try:
             held = held_by(path)
         except FileNotFoundError:
-            raise InputError(f"--states: {folder} is the store of a drive without them") from None
+            raise InputError(
+                f"--states: {folder} is the store of a drive without optimizer states"
+            ) from None
         except NOT_READ as error:
             raise InputError(f"{path}: cannot be read: {error}") from error
         if held[:2] != own[:2]:
@@ -217,7 +219,7 @@ def hyper_of(optimizer: str, given: Iterable[str]) -> dict[str, float | bool]:
         try:
             found[name] = number(value)
         except ValueError:
-            raise InputError(f"--hyper {quoted(text)}: {quoted(value)} is no number") from None
+            raise InputError(f"--hyper {quoted(text)}: {quoted(value)} is not a number") from None
         if name in FLAGS:
             if found[name] not in (0, 1):
                 raise InputError(f"--hyper {quoted(text)}: must be 0 or 1")
@@ -229,7 +231,7 @@ def number(text: str) -> float:
     """Return a number that is written with digits, such as 0.5, 1e-8 or -2. Raises ValueError for
     other text, also for what float() accepts: "1_0", " 1", "nan", digits of other scripts."""
     if not NUMBER.fullmatch(text):
-        raise ValueError(f"{quoted(text)} is no number in digits")
+        raise ValueError(f"{quoted(text)}is not a number in digits")
     return float(text)
 
 
@@ -246,7 +248,7 @@ def load_weights(path: str, count: int) -> np.ndarray:
     except (ValueError, EOFError):
         raise InputError(f"--weights {path}: cannot be read as numbers; {right}") from None
     if found is None:
-        raise InputError(f"--weights {path}: is no .npy file; {right}")
+        raise InputError(f"--weights {path}: is not a .npy file; {right}")
     if found.dtype != np.float32 or found.shape != (count,):
         order = " in the byte order of other machines" if not found.dtype.isnative else ""
         kind = f"{found.dtype.newbyteorder('=')}{list(found.shape)}{order}"

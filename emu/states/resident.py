@@ -118,9 +118,7 @@ class ResidentStates(DriveStates):
         except KernelError as error:
             raise InputError(f"hyper: {error}") from error
         if going_on and given != dict.fromkeys(names, 0) | dict(self.hyper):
-            raise InputError(
-                "hyper: differ from those of the incomplete update; must be those at its beginning"
-            )
+            raise InputError("hyper: must equal those at the start of the incomplete update")
         self.hyper = given
 
     @property

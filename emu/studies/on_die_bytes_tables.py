@@ -112,4 +112,4 @@ def show(cells: Sequence[Cell], screen: Console) -> None:
     apart = [cell for cell in cells if not cell.agrees]
     for cell in apart:
         screen.print(f"{cell.case}: predicted {cell.predicted}, found {cell.found}")
-    screen.print(f"{len(cells)} cells, {len(apart)} not as the model predicts")
+    screen.print(f"{len(cells)} cells, {len(apart)} differ from the model's prediction")

@@ -128,8 +128,8 @@ def bch_rows(t: int, words: int) -> list[Row]:
         what = "CRC not checked" if crc else "no CRC"
         rows.append(
             Row(
-                SUITE, f"t = {t}, {what}: taken for another word", IDENTITY, share, taken / total,
-                "of words", max(most - share, share - least) / share,
+                SUITE, f"t = {t}, {what}: corrected to another word", IDENTITY, share,
+                taken / total, "of words", max(most - share, share - least) / share,
                 f"BCH codes of m = {FIELD}, n bits and a generator of degree r: t + 1 wrong bits "
                 "are corrected to another word in C(n - t - 1, t) / 2^r of cases. Tolerance: "
                 f"{1 - CHANCE:.1%} of the counts that such a chance gives",

@@ -164,7 +164,7 @@ def _store_rows(cfg: Config, times: Times) -> Iterator[Row]:
         )  # fmt: skip
         often = max(end.trained.values())
         yield Row(
-            SUITE, f"{title}: times a photo is trained, at most", IDENTITY, 1, often, "", 0, source
+            SUITE, f"{title}: most times that a photo is trained", IDENTITY, 1, often, "", 0, source
         )
         yield Row(SUITE, f"{title}: photos lost", SHOWN, None, lost, "photos", None, source)
         yield Row(SUITE, f"{title}: time until all features have arrived", SHOWN, None,

@@ -202,7 +202,7 @@ def test_the_command_writes_rows(capsys, tmp_path, monkeypatch):
     ("words", "says"),
     [
         (("--only", "flsh"), "--only flsh: one of flash, ftl"),
-        (("--peer", "nowhere"), "--peer nowhere: no executable program"),
+        (("--peer", "nowhere"), "--peer nowhere: is not an executable program"),
         (("--peer", "/bin/true"), "use --cases DIR"),
         (("--peer", "/bin/true", "--cases", "."), "cases.json"),
         (("--json", "a/b/c.json"), "a"),

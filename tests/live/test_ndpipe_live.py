@@ -259,7 +259,7 @@ def test_three_stores_one_of_which_is_killed(capsys, tmp_path):
     outcome = here(capsys, "ndpipe", "train", tmp_path / "system", *SMALL, "--base", "7")
     refused(outcome, "version 7: unknown", "versions 0 to 1")
     outcome = here(capsys, "ndpipe", "train", tmp_path / "system", *SMALL, "--cut", "fc")
-    refused(outcome, 'cut "fc": is no frozen layer', "avgpool")
+    refused(outcome, 'cut "fc": is not a frozen layer', "avgpool")
 
 
 def test_half_precision(capsys, tmp_path):
@@ -298,7 +298,7 @@ def test_what_is_refused_before_anything_starts(capsys, tmp_path):
     outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--photos", "2")
     refused(outcome, "photos = 2", "3 stores need at least one photo each")
     outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--cut", "layer9")
-    refused(outcome, 'cut "layer9": is no frozen layer')
+    refused(outcome, 'cut "layer9": is not a frozen layer')
     outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--base", "5")
     refused(outcome, "version 5: unknown; a new system begins with version 0")
     outcome = here(capsys, "ndpipe", "relabel", tmp_path / "system")

@@ -151,7 +151,8 @@ def test_ports_are_needed_and_checked():
     cfg = load_preset("newport")
     way = Way(False, "relay", "not root")
     said = (
-        "--port: missing, but here are only TCP relays on the loopback device \\(not root\\); give"
+        "--port: missing, but this machine has only TCP relays on the loopback device "
+        "\\(not root\\); give"
     )
     with pytest.raises(InputError, match=said):
         Request.of(cfg).on(way)
@@ -159,7 +160,8 @@ def test_ports_are_needed_and_checked():
     for port in (0, 65536):
         with pytest.raises(InputError, match=f"--port {port}: must be from 1 to 65535"):
             Request.of(cfg, ports=(port,))
-    with pytest.raises(InputError, match="--queues 2: needs TUN devices, and here is only TCP"):
+    said = "--queues 2: needs TUN devices; this machine has only TCP"
+    with pytest.raises(InputError, match=said):
         Request.of(cfg, queues=2, ports=(80,)).on(way)
 
 

@@ -30,7 +30,7 @@ try:
 except processes.InputError as error:
     print(error, flush=True)
 """
-ENDED = f"--name {NAME}: ended while it started"
+ENDED = f"--name {NAME}: the cluster ended during its start"
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +134,7 @@ def test_a_name_that_cannot_be_had_is_not_a_cluster_that_is_up():
             processes.start(asked, way_of("auto"))
     finally:
         place.unlink()
-    assert str(caught.value) == f"--name unix:{place}: the file exists and is no socket"
+    assert str(caught.value) == f"--name unix:{place}: the file exists and is not a socket"
 
 
 # --- relays

@@ -177,7 +177,7 @@ def test_a_store_without_states(tmp_path, weights):
     server = Server(config(), ServeOptions(nvme_tcp=":0", store=str(tmp_path / "s")))
     server.service.call(lambda: server.drive.write(0, bytes(4096))).result()
     server.close()
-    with pytest.raises(InputError, match="store of a drive without them"):
+    with pytest.raises(InputError, match="store of a drive without optimizer states"):
         served(tmp_path)
 
 
@@ -245,12 +245,12 @@ def test_sigterm_ends_a_server_whose_program_runs_long(tmp_path, weights):
         ("--nvme-tcp :0 --states 9 --hyper foo=1", 'adam has no "foo"; it has lr, beta1'),
         ("--nvme-tcp :0 --states 9 --hyper lr=1 --hyper lr=2", "lr is given twice"),
         ("--nvme-tcp :0 --states 99999999999 --device csd-pe", "--states 99999999999: "),
-        ("--nvme-tcp :0 --states 9 --hyper lr=fast", "is no number"),
-        ("--nvme-tcp :0 --states 9 --hyper lr=1_0", '"1_0" is no number'),
-        ("--nvme-tcp :0 --states 9 --hyper lr=nan", '"nan" is no number'),
+        ("--nvme-tcp :0 --states 9 --hyper lr=fast", "is not a number"),
+        ("--nvme-tcp :0 --states 9 --hyper lr=1_0", '"1_0" is not a number'),
+        ("--nvme-tcp :0 --states 9 --hyper lr=nan", '"nan" is not a number'),
         ("--nbd :0 --states 0", "--states = 0: must be from 1"),
         ("--nbd :0 --states 9 --optimizer adma", "nearest: adam"),
-        ("--nbd :0 --states 9 --hyper lr=fast", "is no number"),
+        ("--nbd :0 --states 9 --hyper lr=fast", "is not a number"),
         ("--nbd :0 --states 9 --weights none.npy", "none.npy: cannot be read"),
         ("--nvme-tcp :0 --states 9 --hyper maximize=2", "must be 0 or 1"),
         ("--nvme-tcp :0 --states 9 --device csd-pe --hyper lr=-1", "--hyper: adam: lr = -1"),
@@ -276,8 +276,8 @@ def test_weights_that_do_not_fit(tmp_path, weights):
     with pytest.raises(InputError, match="element 7 is inf; all must be finite"):
         served(tmp_path, True)
     saved = (tmp_path / "w.npy").read_bytes()
-    for data, said in ((b"", "is no .npy file"), (bytes(120000), "is no .npy file"),
-                       (b"PK\x03\x04", "is no .npy file"), (b"1 2", "is no .npy file"),
+    for data, said in ((b"", "is not a .npy file"), (bytes(120000), "is not a .npy file"),
+                       (b"PK\x03\x04", "is not a .npy file"), (b"1 2", "is not a .npy file"),
                        (saved[:300], "cannot be read as numbers"),
                        (saved[:9], "cannot be read as numbers")):  # fmt: skip
         (tmp_path / "w.npy").write_bytes(data)

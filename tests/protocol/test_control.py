@@ -196,6 +196,6 @@ def test_a_file_that_is_no_socket(tmp_path):
     path.write_text("x")
     with pytest.raises(InputError, match="Connection refused"):
         send(str(path), "counters", {})
-    with pytest.raises(InputError, match="the file exists and is no socket"):
+    with pytest.raises(InputError, match="the file exists and is not a socket"):
         Listener(Address(path=str(path)), "--ctl", private=True)
     assert path.read_text() == "x"

@@ -17,7 +17,7 @@ from ondie.emu.cli.output import output_options
 
 @click.group(cls=Group)
 def bench() -> None:
-    """Measure the speed of kernels, the engine, a served drive and a tunnel here."""
+    """Measure the speed of kernels, the engine, a served drive and a tunnel."""
 
 
 @bench.command()
@@ -87,7 +87,8 @@ def service(**values: Any) -> None:
 
 @bench.command()
 @click.option("--nbdkit", type=click.Path(path_type=Path), metavar="PROGRAM",
-              help="nbdkit to compare with.  [default: the one on the search path]")  # fmt: skip
+              help="nbdkit program to compare with.  "
+              "[default: the one on the search path]")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def serve(**values: Any) -> None:

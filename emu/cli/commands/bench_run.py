@@ -192,7 +192,7 @@ def serve_command(given: ServeBenchOptions) -> None:
     """
     program = given.nbdkit
     if program is not None and not (program.is_file() and os.access(program, os.X_OK)):
-        raise InputError(f"--nbdkit {program}: no executable program")
+        raise InputError(f"--nbdkit {program}: is not an executable program")
     if program is None and (found := shutil.which("nbdkit")):
         program = Path(found)
     show_rows(

@@ -93,7 +93,7 @@ def write_jobs(given: CalibrateOptions) -> None:
 def run_calibrate(results: tuple[Path, ...], **values: Any) -> None:
     """Fit constants of a preset to results of fio, and write a measured preset.
 
-    FIO.json is what fio 3 writes with --output-format=json. Half of the points are held out.
+    FIO.json is the output of fio 3 with --output-format=json. Half of the points are held out.
     """
     given = CalibrateOptions(**values)
     if given.jobs is not None:

@@ -1,6 +1,6 @@
 """`ondie ctl`: one command to the control socket of a served drive.
 
-Owns the options and what is printed. Does not own the commands (emu/serve/control_words.py).
+Owns the options and the output. Does not own the commands (emu/serve/control_words.py).
 Source: none.
 """
 
@@ -41,7 +41,7 @@ def run_ctl(
 ) -> None:
     """Send COMMAND to the drive of `ondie serve --ctl SOCKET` and print the result.
 
-    counters: condition, requests and counters. power-cut: what has not reached flash is lost, and
+    counters: condition, requests and counters. power-cut: data that are not on flash are lost, and
     requests fail until power-on, which recovers the tables. inject-media-error: reads of the bytes
     fail until they are written again. wear-out: the drive becomes read-only.
     replace-die: the die's states are restored from the parities over dies, its other data are lost.

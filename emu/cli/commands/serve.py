@@ -1,6 +1,6 @@
 """`ondie serve`: one drive behind sockets, until a signal.
 
-Owns the options and what is printed. Does not own the server (emu/serve). Source: none.
+Owns the options and the output. Does not own the server (emu/serve). Source: none.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def with_options(text: str) -> str:
 @click.option("--nvme-host", "nvme_hosts", metavar="NQN", multiple=True,
               help="Let only this host connect to --nvme-tcp; may be repeated.  "
               "[default: any]")  # fmt: skip
-@click.option("--ctl", metavar="PATH", help="Take commands of `ondie ctl` at this unix socket, "
+@click.option("--ctl", metavar="PATH", help="Accept commands of `ondie ctl` at this unix socket, "
               "which only this user may use.")  # fmt: skip
 @drive_options("gen4-tlc", several=False)
 @click.option("--store", metavar="DIR", help="Folder of the stored pages (docs/store.md); without "
@@ -62,9 +62,10 @@ def with_options(text: str) -> str:
 @click.option("--block", type=WHOLE, metavar="BYTES", help="Size of a logical block.  "
               "[default: the mapping unit]")  # fmt: skip
 @click.option("--clock", type=click.Choice(CLOCKS), default="virtual", show_default=True,
-              help="virtual: as fast as possible; real: completions at their time.")  # fmt: skip
+              help="virtual: as fast as possible; real: completions at their modeled time on "
+              "the wall clock.")  # fmt: skip
 @click.option("--states", type=WHOLE, metavar="COUNT", help="Hold weights and optimizer states "
-              "of this many parameters, and take computation commands.")  # fmt: skip
+              "of this many parameters, and accept computation commands.")  # fmt: skip
 @click.option("--optimizer", metavar="OP", help="Optimizer of --states.  [default: adam]")
 @click.option("--hyper", multiple=True, metavar="NAME=VALUE",
               help="Hyperparameter of --optimizer; may be repeated.  [default: lr=0.001 beta1=0.9 "

@@ -77,8 +77,8 @@ def check(folder: str, **values: Any) -> None:
 def durability_command(folder: str, durability: str) -> None:
     """Change the durability of the store in folder DIR.
 
-    process: what is stored survives the end of the process. host: what a FLUSH has completed also
-    survives the end of the host. The drive of the store must have been closed.
+    process: stored data survive the end of the process. host: data of a completed FLUSH also
+    survive a power loss of the host. The drive of the store must have been closed.
     """
     held = StoreFolder.set_durability(folder, durability)
     now = (

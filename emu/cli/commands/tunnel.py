@@ -1,7 +1,7 @@
 """`ondie tunnel up|status|exec|down|host`: a cluster of emulated drives on this machine, or the
 host's end in a virtual machine.
 
-Owns the options and what is printed. Does not own the cluster (emu/live). Source: none.
+Owns the options and the output. Does not own the cluster (emu/live). Source: none.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def tunnel() -> None:
 @click.option("--in-flight", type=WHOLE, metavar="N",
               help="Commands in flight in each direction of a drive.  [default: 8]")  # fmt: skip
 @click.option("--pace", default="model", show_default=True, metavar="model|none|RATE",
-              help="Rate of each direction of a drive: that of the cost model, none, or "
-              "RATE of TCP's data.")  # fmt: skip
+              help="Rate in each direction of a drive: model (of the cost model), none (no pace), "
+              "or RATE, of TCP's data.")  # fmt: skip
 @click.option("--gso/--no-gso", default=None,
               help="Let segments of TCP of up to 64 KiB cross uncut, regardless of the MTU.  "
               "[default: with --pace none]")  # fmt: skip
 @click.option("--queues", type=WHOLE, default=1, show_default=True, metavar="N",
-              help="Queues of each TUN device.")  # fmt: skip
+              help="Number of queues of each TUN device.")  # fmt: skip
 @click.option("--network-device", type=click.Choice(DEVICES), default="auto", show_default=True,
               help="Kind of the network devices; auto: tun if it can be used.")  # fmt: skip
 @click.option("--port", "ports", type=WHOLE, multiple=True, metavar="PORT",
@@ -125,7 +125,7 @@ def host(
     devs: tuple[str, ...], address: str, mtu: int, payload: int, in_flight: int, name: str,
     take_over: bool, gso: bool, stats: bool,
 ) -> None:  # fmt: skip
-    """Be the host's end in a virtual machine.
+    """Run the host's end in a virtual machine.
 
     Makes a TUN device. Packets for the drives cross as commands that the NVMe driver of Linux
     passes through, such as --dev /dev/nvme0=10.78.0.2. It needs root, and ends with a signal.
@@ -214,5 +214,8 @@ def run_exec(name: str, shell: bool, where: str, command: tuple[str, ...]) -> No
 @tunnel.command()
 @name_option
 def down(name: str) -> None:
-    """End a cluster, and remove its namespaces and devices; nothing to do is no error."""
+    """End a cluster, and remove its namespaces and devices.
+
+    It is not an error if no cluster of the name is running.
+    """
     click.echo(f"{name}: {'down' if processes.stop(name) else 'was not up'}")

@@ -109,7 +109,7 @@ class PayloadSystem(CommandSystem):
         """Let ``plans`` determine the bytes that plans move, until the power is cut; None: plans
         move none. Raises InputError without payload, or while a plan is running."""
         if not self.plan_done:
-            raise InputError("a plan is running; its bytes cannot be those of another one")
+            raise InputError("a plan is running; wait until it is done")
         self.moved.follow(plans)
         self._plans = plans
 

@@ -38,7 +38,7 @@ def read_models(folder: Path, size: int) -> np.ndarray:
     text = data[:-DIGEST_BYTES]
     if _is_array(data):
         raise InputError(
-            f"{path}: has no checksum, as those of an earlier version of ondie; train in a new "
+            f"{path}: has no checksum, like files of an earlier version of ondie; train in a new "
             "folder"
         )
     if digest(text) != data[-DIGEST_BYTES:]:

@@ -1,8 +1,8 @@
 """The network of the live system: a small backbone, its cut, its bytes, and the training of its
 head.
 
-Owns the torch model, pretraining, and fine-tuning of the head on given features. Does not own who
-computes features (store_process.py) or in which runs (tuner.py). Source: this project; the damping
+Owns the torch model, pretraining, and fine-tuning of the head on given features. Does not own the
+computation of features (store_process.py) or the runs (tuner.py). Source: this project; the damping
 of the learning rate over runs, (N - r/2)/N, is that of NDPipe's repository.
 """
 
@@ -69,7 +69,7 @@ def check_cut(model: Any, cut: str) -> None:
     """Raise InputError unless ``cut`` is a frozen layer of the model."""
     names = [name for name, _ in model.named_children()][:-1]
     if cut not in names:
-        raise InputError(f"cut {quoted(cut)}: is no frozen layer; use one of {', '.join(names)}")
+        raise InputError(f"cut {quoted(cut)}: is not a frozen layer; use one of {', '.join(names)}")
 
 
 def model_bytes(model: Any) -> np.ndarray:
@@ -110,7 +110,7 @@ def pretrain(model: Any, count: int, epochs: int, seed: int) -> None:
 
     Each convolution is trained with batch normalization, without which most of the features are 0
     for every photo. It becomes a part of the weights afterwards (torch's ``fuse_conv_bn_eval``), so
-    the model keeps its layers and has no other values than its parameters.
+    the model keeps its layers and has no values besides its parameters.
     """
     nn = torch().nn
     photos = crops(TRAINED, count, PRETRAINED, seed + 1_000_000)

@@ -1,7 +1,7 @@
 """Requests of the Tuner for many photos: the store that handles each photo, and the results.
 
 Owns the distribution of photos over stores, and the other place of photos whose store is dead or
-cannot read them. Does not own frames (wire.py) or what is done with results (tuner.py). Source:
+cannot read them. Does not own frames (wire.py) or the use of results (tuner.py). Source:
 NDPipe (ASPLOS 2024); copies as in emu/ndpipe/pipeline.py.
 """
 
@@ -105,7 +105,7 @@ class Requests:
         if frame.kind != Kind.END:
             photos = take[request.group](frame)
             if not request.waiting.issuperset(photos):
-                raise InputError(f"store {store}: sent photos that it was not asked for")
+                raise InputError(f"store {store}: sent photos that were not requested")
             request.waiting.difference_update(photos)
             return
         del self._open[frame.fields["request"]]

@@ -33,7 +33,7 @@ class Shelf:
     """Photos in ``folder``: ``drive/`` has the stored pages, ``index.sqlite`` the places.
 
     A context manager. Raises InputError for a folder that cannot be used: its drive is in use or
-    damaged, or the index is no index or damaged, which the methods notice, too. ``create``: make
+    damaged, or the index is invalid or damaged, which the methods report, too. ``create``: make
     both, in a folder that has neither.
     """
 
@@ -76,8 +76,8 @@ class Shelf:
         self._index.write("INSERT OR REPLACE INTO photos VALUES (?, ?, ?, ?)", rows)
 
     def jpeg(self, number: int) -> bytes:
-        """Return the JPEG file of a photo. Raises InputError if the store does not have it or it
-        has other bytes than were stored."""
+        """Return the JPEG file of a photo. Raises InputError if the store does not have it or if
+        its bytes differ from those that were stored."""
         found = self._index.rows("SELECT offset, bytes, crc FROM photos WHERE photo = ?", (number,))
         if not found:
             raise InputError(f"photo {number}: this store does not have it")
@@ -85,7 +85,7 @@ class Shelf:
         unit = self.drive.block_bytes
         data = self.drive.read(offset, -(-size // unit) * unit)[:size].tobytes()
         if zlib.crc32(data) != crc:
-            raise InputError(f"photo {number}: has other bytes than were stored")
+            raise InputError(f"photo {number}: its bytes differ from those that were stored")
         return data
 
 

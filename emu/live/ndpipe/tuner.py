@@ -94,10 +94,10 @@ class Tuner:
         try:
             hello = link.receive()
         except LinkLost as error:
-            raise InputError(f"another program than a store has connected: {error}") from None
+            raise InputError(f"a program that is not a store has connected: {error}") from None
         sock.settimeout(None)
         if hello.kind not in (Kind.HELLO, Kind.REFUSED) or hello.fields.get("token") != token:
-            raise InputError("another program than a store has connected")
+            raise InputError("a program that is not a store has connected")
         if hello.kind == Kind.REFUSED:
             raise InputError(str(hello.fields["why"]))
         number = int(hello.fields["store"])
@@ -246,7 +246,7 @@ class Tuner:
             values = np.frombuffer(frame.body, self._type(job), offset=8 * count)
             for photo, each in zip(photos, values.reshape(count, *shape), strict=True):
                 if photo in into:
-                    raise InputError(f"photo {photo}: its features came twice")
+                    raise InputError(f"photo {photo}: its features were received twice")
                 into[photo] = each
             return photos
 
@@ -336,7 +336,7 @@ class Tuner:
 
 
 def read_photos(paths: Iterable[str]) -> Photos:
-    """Return JPEG files. Raises InputError for a file that is no photo."""
+    """Return JPEG files. Raises InputError for a file that is not a photo."""
     files = []
     for path in paths:
         try:

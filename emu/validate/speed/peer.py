@@ -56,7 +56,7 @@ class Run:
 def check(peer: Path, folder: Path | None) -> None:
     """Raise InputError unless ``peer`` is an executable file and ``folder`` contains cases."""
     if not peer.is_file() or not os.access(peer, os.X_OK):
-        raise InputError(f"--peer {peer}: no executable program")
+        raise InputError(f"--peer {peer}: is not an executable program")
     if folder is None:
         raise InputError(f"--peer {peer}: use --cases DIR, a folder of MQSim's cases")
     mqsim_cases.read_cases(folder)
