@@ -98,7 +98,7 @@ class Drive(PowerSystem):
     """
 
     owner: int | None = None
-    """Thread of the service that owns the drive; None: there is none."""
+    """Thread of the service that owns the drive; None if there is none."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class Shared:
     saved_features: dict[tuple[int, int], int] = field(default_factory=dict)
     """Saved values of features, by (feature identifier, scope)."""
     tunnel: TunnelCommands | None = None
-    """The drive's end of the TCP/IP tunnel; None: it has none."""
+    """The drive's end of the TCP/IP tunnel; None if it has none."""
     read_commands: int = 0
     """Number of completed read commands; io_commands.finish increases this counter and the next
     ones."""

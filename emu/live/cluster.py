@@ -101,7 +101,7 @@ class Cluster:
         self._devices: list[Device] = []
         """Devices of the drives that are not yet started."""
         self._relay = self._starts = 0
-        """Process of the relay; 0: there is none. Relays so far."""
+        """Process of the relay; 0 if there is none. Relays so far."""
         self._opened = 0.0
         """When packets could pass the relay first, s of the monotonic clock; 0: not yet."""
         self._life = -1

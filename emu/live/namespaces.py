@@ -65,7 +65,7 @@ def batch(namespace: str, *lines: str) -> None:
 
 
 def start_of(pid: int) -> int:
-    """Return the time at which a process has started, in clock ticks; 0: there is none."""
+    """Return the time at which a process has started, in clock ticks; 0 if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

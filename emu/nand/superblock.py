@@ -40,7 +40,7 @@ class Superblock:
     holes: bool
     """True if the file system can release the space of erased pages."""
     checkpoint: int | None
-    """CRC-32C of the checkpoint (nand/checkpoint.py); None: there is none, or the pages have
+    """CRC-32C of the checkpoint (nand/checkpoint.py); None if there is none, or the pages have
     changed since."""
 
 

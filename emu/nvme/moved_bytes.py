@@ -109,7 +109,7 @@ class MovedBytes:
         """The decoder of a real code; None without one."""
         self._decoded = None if decoder is None else DecodedReads(decoder)
         self.plans: PlanBytes | None = None
-        """What the rows of plans mean; None: they move no bytes."""
+        """Effect of the rows of plans on bytes; None if they move none."""
         self._arrays, self._transfers = arrays, transfers
         self._cached = np.frombuffer(anonymous(page * places), np.uint8)
         self._records = native.ffi.new("ondie_payload[]", len(stores))

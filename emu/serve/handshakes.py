@@ -163,7 +163,7 @@ class Handshakes(Generic[Shake]):
             self.listener.close()
 
     def _timeout(self) -> float | None:
-        """Return the time until the next deadline, s; None: there is none."""
+        """Return the time until the next deadline, s; None if there is none."""
         found = [] if self._tick is None or not self._sessions else [TICK_S]
         if self._guests:
             oldest = next(iter(self._guests.values()))

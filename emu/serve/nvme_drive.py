@@ -82,7 +82,7 @@ class NvmeDrive:
     subsystem and namespaces are made; None: that of the store, without a store a new one at each
     start. ``io_queues``, ``vectors``: of each controller. ``several_controllers``: there may be
     more than one at a time, as on fabrics. ``shadow_doorbells``: hosts of PCIe may keep doorbells
-    in their memory. ``tunnel``: the drive's end of its tunnel; None: it has none. Raises InputError
+    in their memory. ``tunnel``: the drive's end of its tunnel, or None. Raises InputError
     for a drive that no NVMe controller can have (capabilities.capabilities_of).
     """
 

@@ -122,7 +122,7 @@ class Served(ABC):
 
     @property
     def store(self) -> PageStore | None:
-        """The store of the drive's bytes; None: it has none."""
+        """The store of the drive's bytes; None if it has none."""
         return None
 
     @property

@@ -59,7 +59,7 @@ class ServeOptions:
     states: StatesOptions | None = None
     """States that the drive holds; None: none."""
     tunnel: DriveTunnel | None = None
-    """The drive's end of a tunnel, which outlives the server; None: it has none."""
+    """The drive's end of a tunnel, which outlives the server; None if it has none."""
 
 
 OF_MEMORY = frozenset(

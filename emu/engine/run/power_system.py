@@ -64,7 +64,7 @@ class StoreOptions:
     """True if the files of the store must not change."""
 
     def open(self, cfg: Config, options: CommandOptions) -> StoreFolder | None:
-        """Open or create the folder of a drive with ``cfg`` and ``options``; None: it has none.
+        """Open or create the folder of a drive with ``cfg`` and ``options``; None if it has none.
         Raises InputError for options that exclude each other, or a folder that cannot be used."""
         path, durability = self.path, self.durability
         if path is not None:
