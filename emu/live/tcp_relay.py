@@ -269,7 +269,8 @@ class TcpRelay:
         """Take what the program sends, and give it what waits. Raises OSError."""
         if stream.connecting:
             self._connected(stream)
-        self._flush(stream)
+        with contextlib.suppress(BlockingIOError):  # one direction does not wait for the other
+            self._flush(stream)
         if stream.sends and not stream.ended and stream.credit and self._room(stream.peer) > 0:
             self._take(stream)
 

@@ -28,7 +28,8 @@ class Pair:
     """Relays of a host and a drive, and a thread that takes packets from one to the other.
 
     ``lose``: the numbers of packets that get lost. ``drop``: says of a packet whether it is
-    dropped, of which the relay that gave it is told. ``held``: packets wait."""
+    dropped, of which the relay that gave it is told. After :meth:`hold`, packets wait until
+    ``held`` is False."""
 
     def __init__(self, mtu: int = 1500, lose: tuple[int, ...] = (),
                  drop: Callable[[bytes], bool] = lambda packet: False) -> None:  # fmt: skip
@@ -40,7 +41,7 @@ class Pair:
             TcpRelay(self.drive, {self.to_host: self.host}, (PORT,), mtu),
         ]
         self.mtu, self.lose, self.held, self.closing = mtu, lose, False, False
-        self.drop = drop
+        self.drop, self.turns = drop, 0
         self.packets: list[bytes] = []
         self.thread = threading.Thread(target=self._pump)
 
@@ -69,9 +70,18 @@ class Pair:
                             assert taker.write(each)
                     elif len(self.packets) not in self.lose:
                         assert taker.write(packet)
+            self.turns += 1
+
+    def hold(self) -> None:
+        """Let packets wait; none is on its way when it returns."""
+        self.held = True
+        before = self.turns
+        wait_for("the end of a turn", lambda: self.turns > before, 20)
 
     def listen(self, place) -> socket.socket:
-        return socket.create_server((str(place), PORT))
+        listener = socket.create_server((str(place), PORT))
+        listener.settimeout(20)
+        return listener
 
     def connect(self, place) -> socket.socket:
         return socket.create_connection((str(place), PORT), 20)
@@ -85,7 +95,6 @@ class Pair:
     def connection(self):
         """A socket of a program at the host, and that of the drive's program."""
         with self.listen(self.drive) as listener, self.connect(self.to_drive) as near:
-            listener.settimeout(20)
             far, (source, _) = listener.accept()
             assert source == str(self.host)
             far.settimeout(20)

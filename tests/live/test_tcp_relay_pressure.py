@@ -15,7 +15,7 @@ import pytest
 from ondie.emu.live import processes, tcp_relay
 from ondie.emu.live.host_end import MOST_WAITING, SILENT_S
 from ondie.emu.live.tcp_relay import ON_WAY
-from ondie.emu.live.tcp_stream import HEAD, IP, Kind, Timer
+from ondie.emu.live.tcp_stream import HEAD, IP, WINDOW, Kind, Timer
 from tests.live.processes import Live, alone, wait_for
 from tests.live.test_tcp_relay import Pair, packet, take_all
 from tests.live.test_tcp_relay_losses import FORM, given, kind_of, no_streams, opened, relayed
@@ -116,6 +116,8 @@ def test_forty_streams_into_a_stopped_drive():
     with alone("tunnel"), Live() as live, up(live, *options) as made, contextlib.ExitStack() as all:
         listener = all.enter_context(socket.create_server((made.address(1), port)))
         other = all.enter_context(socket.create_server((made.address(0), port)))
+        listener.settimeout(20)
+        other.settimeout(20)
         near, far = [], []
         for number in range(STREAMS):
             place = made.seen(-1 if number % 2 else 0, 1)
@@ -148,7 +150,7 @@ def test_forty_streams_into_a_stopped_drive():
 
 def test_so_many_bytes_are_on_their_way_and_no_more():
     with Pair(9000) as pair, connections(pair, STREAMS) as (near, far):
-        pair.held = True
+        pair.hold()
         data = [random.Random(number).randbytes(SIZE // 8) for number in range(STREAMS)]
         senders = Senders(near, data)
         relay = pair.ends[0]
@@ -164,7 +166,8 @@ def test_so_many_bytes_are_on_their_way_and_no_more():
         pair.held = False
         assert hashes_of(far) == [hashlib.sha256(each).hexdigest() for each in data]
         senders.join()
-        assert relay._on_way[pair.drive.packed] < tcp_relay.TAKEN
+        told = tcp_relay.TAKEN
+        wait_for("the word of it", lambda: relay._on_way[pair.drive.packed] < told, 20)
 
 
 def test_many_ends_may_send_to_one_that_takes_nothing():
@@ -187,7 +190,7 @@ def test_streams_take_turns(monkeypatch):
     count, room = 8, 1 << 14
     monkeypatch.setattr(tcp_relay, "ON_WAY", room)
     with Pair(9000) as pair, connections(pair, count) as (near, _):
-        pair.held = True
+        pair.hold()
         relay, peer = pair.ends[0], pair.drive.packed
         for each in near:
             each.sendall(bytes(2 * room))
@@ -208,6 +211,30 @@ def test_streams_take_turns(monkeypatch):
         rounds = turns[:count], turns[count:]
         assert all(sorted(map(len, each)) == [1] * count for each in rounds)
         assert all(len(set().union(*each)) == count for each in rounds)
+
+
+def test_a_program_that_does_not_read_may_send():
+    """The other one, which reads, has filled its own direction before."""
+    with Pair() as pair, pair.connection() as (near, far):
+        (stream,) = pair.ends[0]._streams.values()
+        far.setblocking(False)
+
+        def full() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    far.send(bytes(1 << 16))
+            return len(stream.waiting) + stream.owed == WINDOW and bool(stream.waiting)
+
+        wait_for("a full direction", full, 20)
+        far.setblocking(True)
+        data = random.Random(1).randbytes(1 << 20)
+        senders = Senders([near], [data])
+        assert hashes_of([far]) == [hashlib.sha256(data).hexdigest()]
+        senders.join()
+        assert stream.waiting
+        pair.hold()
+        assert pair.ends[0].read() is None
+        assert not select.select([pair.ends[0]], [], [], 0.2)[0]  # nothing keeps the relay awake
 
 
 # --- losses
@@ -288,28 +315,32 @@ def test_a_connection_without_an_answer_is_reset(monkeypatch):
         end.close()
 
 
-def test_an_answered_connection_may_be_silent(monkeypatch):
-    monkeypatch.setattr(tcp_relay, "OPEN_S", 0.2)
+def test_an_answered_connection_may_be_silent():
     with Pair() as pair, pair.connection() as (near, far):
-        assert not pair.ends[0]._opening
-        time.sleep(0.4)
+        relay = pair.ends[0]
+        with relay._lock:  # the time of all that wait is over
+            relay._opening = dict.fromkeys(relay._opening, 0.0)
+            relay._set_timer()
+        time.sleep(0.2)
         far.sendall(b"x")
         assert near.recv(1) == b"x"
 
 
-def test_the_relay_wakes_for_each_of_them(monkeypatch):
-    monkeypatch.setattr(tcp_relay, "OPEN_S", 0.2)
+def test_the_relay_wakes_for_each_of_them():
     pair = Pair()
     relay = pair.ends[0]
-    kinds = []
     with pair.connect(pair.to_drive), pair.connect(pair.to_drive):
-        deadline = time.monotonic() + 10
-        while len(kinds) < 4 and time.monotonic() < deadline:
-            select.select([relay], [], [], 10)
-            while (message := relay.read()) is not None:
-                kinds.append(kind_of(message))
-            time.sleep(0.05)  # so that their times differ
-    assert sorted(kinds) == [Kind.OPEN, Kind.OPEN, Kind.RESET, Kind.RESET]
+        opens = [message_of(relay), message_of(relay)]
+        first, second = relay._opening
+        with relay._lock:  # the times of the two lie far apart
+            relay._opening = {first: 0.0, second: time.monotonic() + 2}
+            relay._set_timer()
+        resets = []
+        for left in (1, 0):
+            assert select.select([relay], [], [], 20)[0]
+            resets.append(message_of(relay))
+            assert relay.read() is None and len(relay._streams) == left
+    assert [kind_of(each) for each in opens + resets] == [Kind.OPEN] * 2 + [Kind.RESET] * 2
     assert not select.select([relay], [], [], 0.3)[0] and not relay._streams
     for end in pair.ends:
         end.close()
@@ -319,7 +350,7 @@ def test_a_timer():
     with Timer() as timer:
         assert not select.select([timer], [], [], 0.05)[0]
         timer.set(0.05)
-        assert not select.select([timer], [], [], 0)[0] and select.select([timer], [], [], 5)[0]
+        assert select.select([timer], [], [], 20)[0]
         timer.set(60)
         assert not select.select([timer], [], [], 0)[0]
         timer.set(-1)

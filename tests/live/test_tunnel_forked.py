@@ -9,6 +9,8 @@ from ondie.emu.live import forked
 from ondie.emu.live.namespaces import start_of
 from ondie.emu.units import InputError
 
+FORK = os.fork
+
 
 def ended(pid: int) -> int:
     _, status = os.waitpid(pid, 0)
@@ -41,17 +43,25 @@ def test_it_may_run_on():
 
 
 @pytest.mark.parametrize("error", [None, InputError("--option: wrong"), ValueError("defect")])
-def test_why_it_is_not_ready(capfd, error):
+def test_why_it_is_not_ready(monkeypatch, capfd, error):
+    forked_ones = []
+
+    def fork() -> int:
+        forked_ones.append(FORK())
+        return forked_ones[-1]
+
     def run(ready) -> None:
         if error is not None:
             raise error
 
+    monkeypatch.setattr(os, "fork", fork)
     said = str(error) if isinstance(error, InputError) else "has ended"
     with pytest.raises(InputError, match=f"^{said}$"):
         forked.start(run, "has ended")
     assert ("ValueError: defect" in capfd.readouterr().err) == (type(error) is ValueError)
+    (pid,) = forked_ones
     with pytest.raises(ChildProcessError):  # it was reaped
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(pid, os.WNOHANG)
 
 
 def test_a_later_error_reaches_no_other_file(capfd, tmp_path):
