@@ -44,7 +44,7 @@ class DriveEnd:
 
     def __init__(self, device: Device, limits: Format, cost: TunnelCost | None,
                  capture: Capture | None = None) -> None:  # fmt: skip
-        self._device, self._capture, self._limits = device, capture, limits
+        self._device, self._capture = device, capture
         self._closing = False
         self.tunnel = DriveTunnel(limits, self._give, cost, lambda _: device.restart())
         self._thread = threading.Thread(target=self._run, name="ondie packets", daemon=True)
@@ -80,8 +80,9 @@ class DriveEnd:
 
     def _take(self) -> None:
         """Send the packets of the device to the host."""
-        tunnel, most = self.tunnel, MOST_WAITING // self._limits.up
-        packets = self._packets(tunnel.form)
+        tunnel = self.tunnel
+        form = tunnel.form
+        packets, most = self._packets(form), MOST_WAITING // form.up
         packet = next(packets, None)
         while packet is not None and not self._closing:
             if tunnel.waiting > most:
@@ -89,7 +90,7 @@ class DriveEnd:
             while tunnel.waiting > most and not self._closing:
                 time.sleep(WAIT_S)
             following = next(packets, None)
-            if not tunnel.send(packet, more=following is not None):
+            if not tunnel.send(packet, more=following is not None, form=form):
                 self._lose(packet)
             packet = following
 
@@ -100,10 +101,11 @@ class DriveEnd:
             self.tunnel.send(each)
 
     def _packets(self, form: Format) -> Iterator[Data]:
-        """Yield the packets that the device has, for a tunnel with ``form``."""
+        """Yield the packets that the device has, for a tunnel with ``form``, until another host
+        opens one with other parameters."""
         device = self._device
         device.offload(form.offloads)  # the kernel cuts segments for a host that does not
-        while (packet := device.read()) is not None:
+        while self.tunnel.form == form and (packet := device.read()) is not None:
             if self._capture is not None:
                 self._capture.add(packet, device.lead)
             cut = carried(packet, device.lead, form.lead)

@@ -29,7 +29,8 @@ from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Command, Completion, Sqe
 from ondie.emu.units import InputError
 
 MOST_WAITING = 4 << 20
-"""Largest number of bytes that wait for a drive; further packets wait in the device."""
+"""Largest number of bytes that wait for a drive; further packets wait in the device. If the ends
+bound what they send to the drive, that is added, so that none of it need be dropped."""
 SILENT_S = 0.5
 """Time after which a drive that accepts no packets delays the others no longer, s: packets for it
 are dropped."""
@@ -62,8 +63,8 @@ class Port:
         """Called once, when nothing passes any more."""
         self.drive_status: dict[str, int | bytes] = {}
         """What the drive says of its end (controller/tunnel.STATUS_DATA), when last asked."""
-        self.bounded = False
-        """The ends bound what waits for the drive, so that no packet is dropped for it."""
+        self.most_waiting = MOST_WAITING
+        """Bytes that wait for the drive at most."""
         self._asked = self._asking = self._answered = False
         """The status shall be asked for; it is, and its identifier is in use; the drive has said
         it."""
@@ -97,8 +98,8 @@ class Port:
 
     @property
     def full(self) -> bool:
-        """True if the waiting bytes have reached MOST_WAITING."""
-        return not self.bounded and self.relay.waiting * self.relay.form.down >= MOST_WAITING
+        """True if as many bytes wait as may."""
+        return self.relay.waiting_bytes >= self.most_waiting
 
     @property
     def blocks_others(self) -> bool:
@@ -244,7 +245,10 @@ class HostEnd:
             raise InputError(f"address {dotted(port.address)}: two ends of the tunnel have it")
         self.ports[port.address] = port
         port.told_gone = self._left
-        port.bounded = self.device is not None and self.device.bounded
+        if self.device is not None:  # each of the other ends sends so much, and what controls it
+            on_way = len(self.ports) * self.device.most_on_way
+            for each in self.ports.values():
+                each.most_waiting = MOST_WAITING + on_way
 
     @property
     def holds(self) -> bool:

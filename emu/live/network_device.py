@@ -7,8 +7,8 @@ Documentation/networking/tuntap.rst, packet(7), netdevice(7), include/uapi/linux
 Both devices have the same interface: ``fileno`` is readable when ``read`` has a packet; ``read``
 returns an IP packet, with ``lead`` bytes in front, or None; ``write`` takes such a packet, and
 returns False for one that the kernel refuses. A device ends with its descriptor. Who drops a packet
-of a device calls ``lost``; whose tunnel opens anew, ``restart``; whose peer has gone, ``left``. A
-``bounded`` device itself bounds the bytes that wait for each other end, also those of drives.
+of a device calls ``lost``; whose tunnel opens anew, ``restart``; whose peer has gone, ``left``. At
+most ``most_on_way`` bytes of a device are on their way to each other end; 0: it has no such bound.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Networked:
     """Common base class of the devices: programs use the TCP of the kernel, which retransmits lost
     packets."""
 
-    bounded = False
+    most_on_way = 0
 
     def restart(self) -> None:
         """Do nothing: connections outlive the tunnel."""

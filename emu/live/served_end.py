@@ -37,8 +37,9 @@ class ServedEnd:
 
     ``address``: ADDRESS/PREFIX of the drive. ``pace``: "model", "none", or a rate of TCP's data. A
     host may ask for packets of tunnel.mtu, blocks of 64 KiB and 16 commands in flight at most.
-    Without a pace and with a TUN, it may ask for segments of TCP that are not cut, and for blocks
-    of 256 KiB. Raises InputError, and then leaves nothing.
+    Without a pace, with a TUN, and with room for the header of offloads beyond tunnel.mtu, it may
+    ask for segments of TCP that are not cut, and for blocks of 256 KiB. Raises InputError, and then
+    leaves nothing.
     """
 
     def __init__(self, cfg: Config, address: str, pace: str = "model") -> None:

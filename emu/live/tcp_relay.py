@@ -37,11 +37,12 @@ from ondie.emu.nvme.tunnel.framing import Data
 from ondie.emu.units import InputError
 
 ON_WAY = 1 << 20
-"""Largest number of bytes in flight through the tunnels to one end, over all connections."""
+"""Largest number of bytes in flight through the tunnels to one end, over all connections: messages
+that have data, with their headers except those of the last read."""
 TAKEN = ON_WAY // 4
 """Number of bytes received from an end after which their arrival is acknowledged."""
 OPEN_S = 30.0
-"""Time in which the other end must confirm that a program there has accepted a connection, s."""
+"""Time in which the other end must confirm that it has connected to a program there, s."""
 BACKLOG = 128
 MOST_READ = 64 << 10
 IP_BIND_ADDRESS_NO_PORT = 24
@@ -61,7 +62,8 @@ class TcpRelay:
 
     kind = "TCP relay"
     lead = 0
-    bounded = True
+    most_on_way = ON_WAY * 5 // 4
+    """With the packets' lengths in a tunnel, and all headers."""
 
     def __init__(
         self,
@@ -155,7 +157,7 @@ class TcpRelay:
             return [data]
         found = []
         source, to = data[12:16], data[16:20]
-        size = len(data) - IP.size - HEAD.size if kind == Kind.DATA else 0
+        size = len(data) if kind == Kind.DATA else 0
         with self._lock:
             if size and source == self._own:  # its bytes are on their way no more
                 self._has_arrived(to, size)
@@ -166,7 +168,7 @@ class TcpRelay:
                 stream = self._streams.get((other, number, opened)) if end == self._own else None
                 if stream is not None:
                     self._drop(stream)
-                elif end != self._own:
+                elif end != self._own and not (kind == Kind.OPEN and end == to):
                     found.append(self._packet(other, end, number, 0, Kind.RESET, not opened))
         return found
 
@@ -248,6 +250,7 @@ class TcpRelay:
     def _add(self, stream: Stream) -> Stream:
         stream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
+        stream.turn = self._turns  # not before those that wait
         self._streams[stream.key] = stream
         self._by_file[stream.sock.fileno()] = stream
         self._watch(stream)
@@ -292,19 +295,18 @@ class TcpRelay:
             self._send(stream, Kind.END)
         stream.credit -= len(data)
         for at in range(0, len(data), self._most):
-            self._send(stream, Kind.DATA, data[at : at + self._most])
-        self._on_way[stream.peer] += len(data)
+            self._on_way[stream.peer] += self._send(stream, Kind.DATA, data[at : at + self._most])
 
     def _room(self, peer: bytes) -> int:
-        """Return the bytes that may be sent to an end now, 0 or more."""
+        """Return the bytes that may be sent to an end now; below 1: none."""
         return ON_WAY - self._on_way[peer]
 
     def _has_arrived(self, peer: bytes, size: int) -> None:
         """``size`` bytes to an end are on their way no more. Some may be of an earlier time, before
         this end had restarted."""
-        full = not self._room(peer)
+        full = self._room(peer) <= 0
         self._on_way[peer] = max(self._on_way[peer] - size, 0)
-        if full and self._room(peer):
+        if full and self._room(peer) > 0:
             for stream in self._streams.values():
                 if stream.peer == peer:
                     self._watch(stream)
@@ -386,7 +388,7 @@ class TcpRelay:
                 self._has_arrived(peer, int.from_bytes(data, "big"))
             return
         if kind == Kind.DATA:
-            self._tell_arrived(peer, len(data))
+            self._tell_arrived(peer, len(packet))
         stream = self._streams.get(key)
         if stream is None:
             if kind in (Kind.OPENED, Kind.DATA, Kind.END):  # CREDIT may follow a right end
@@ -444,17 +446,18 @@ class TcpRelay:
             return False
         return True
 
-    def _send(self, stream: Stream, kind: Kind, data: bytes = b"", port: int = 0) -> None:
+    def _send(self, stream: Stream, kind: Kind, data: bytes = b"", port: int = 0) -> int:
         stream.sent += 1
-        self._queue(stream.peer, stream.number, stream.sent, kind, stream.opener, data, port)
+        return self._queue(stream.peer, stream.number, stream.sent, kind, stream.opener, data, port)
 
     def _queue(
         self, peer: bytes, number: int, count: int, kind: Kind, opener: bool, data: bytes = b"",
         port: int = 0,
-    ) -> None:  # fmt: skip
-        """Have a packet with a message read."""
+    ) -> int:  # fmt: skip
+        """Have a packet with a message read; return its size, bytes."""
         packet = self._packet(self._own, peer, number, count, kind, opener, data, port)
         self._packets.append(packet)
+        return len(packet)
 
     def _packet(
         self, source: bytes, to: bytes, number: int, count: int, kind: Kind, opener: bool,

@@ -29,6 +29,8 @@ PROTOCOL = 253
 HEAD = struct.Struct(">IIBBH")
 """Header of a message: number of the stream, number of the message, kind, whether its sender has
 opened the stream, port."""
+BARE = IP.size + HEAD.size
+"""Bytes of a packet whose message has no data."""
 WINDOW = 256 << 10
 """Largest number of bytes of a connection that its program has not read."""
 ITIMERSPEC = struct.Struct("4l")
@@ -40,7 +42,8 @@ LEAST_NS = 1
 class Kind(IntEnum):
     """Kinds of messages. CREDIT has the bytes in its data, 4 bytes big-endian. GONE is of all
     streams of the end that it names as its source, and no message of that end. ARRIVED is of all
-    streams between two ends: bytes of data that have crossed the tunnels, as in CREDIT."""
+    streams between two ends: bytes of packets with DATA that have crossed the tunnels, as in
+    CREDIT."""
 
     OPEN, OPENED, DATA, END, CREDIT, RESET, GONE, ARRIVED = range(8)
 
@@ -114,7 +117,7 @@ class Timer:
 
 def is_message(packet: bytes) -> bool:
     """Return True for a packet of a relay."""
-    right = len(packet) >= IP.size + HEAD.size and packet[0] == 0x45 and packet[9] == PROTOCOL
+    right = len(packet) >= BARE and packet[0] == 0x45 and packet[9] == PROTOCOL
     return right and int.from_bytes(packet[2:4], "big") == len(packet)
 
 

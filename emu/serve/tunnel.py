@@ -116,11 +116,14 @@ class DriveTunnel:
 
     # --- the drive
 
-    def send(self, packet: Data, more: bool = False) -> bool:
+    def send(self, packet: Data, more: bool = False, form: Format | None = None) -> bool:
         """Send a packet to the host; return False if no tunnel is open. ``more``: others follow at
-        once. Raises InputError for a packet that is empty or longer than the mtu."""
+        once. ``form``: for which the packet was made; if the tunnel has another one by now, the
+        packet is not sent, either. Raises InputError for a packet that is empty or longer than the
+        mtu."""
         with self._changed:
-            sent = self.commands.send(packet, more)
+            fits = form is None or form == self.form
+            sent = fits and self.commands.send(packet, more)
         if not more:
             self.flush()
         return sent

@@ -137,11 +137,24 @@ def named_in_files(text: str) -> list[tuple[str, str]]:
     return pairs
 
 
+def defined_in(text: str) -> set[str]:
+    """Names of the functions, classes, variables and fields that a file defines."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (each for target in targets for each in ast.walk(target))
+            names = (each for each in names if isinstance(each, ast.Name))
+            found |= {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    return found
+
+
 def is_defined(name: str, places: str) -> bool:
     """Whether one of the files defines a function, class, variable or field of this name."""
-    defined = rf"(?:def|class) {name}\b|^\s*(?:\w+, )*{name}(?:, \w+)*(?::[^=\n]+)?(?: = |=|$)"
     texts = [(generate.ROOT / place).read_text("utf-8") for place in places.split()]
-    return any(re.search(defined, text, re.MULTILINE) for text in texts)
+    return any(name in defined_in(text) for text in texts)
 
 
 def test_a_name_is_in_the_file_that_the_page_names():
@@ -150,6 +163,9 @@ def test_a_name_is_in_the_file_that_the_page_names():
     assert [pair for pair in pairs if not is_defined(*pair)] == []
     (pair,) = named_in_files("put it into `PATHS` in `emu/analysis/compare.py`:")  # it imports it
     assert not is_defined(*pair)
+    text = 'def f(a=1):\n    b: int\n    c, (d, *e) = g(h=2)\n    "i"\n'
+    text += 'class J:\n    k: str = "l"\n\nm[n] = o.p = q'
+    assert defined_in(text) == {"f", "b", "c", "d", "e", "J", "k"}
 
 
 def test_the_figures_are_there():

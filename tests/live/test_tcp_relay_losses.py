@@ -236,7 +236,7 @@ def test_a_drop_between_drives_is_told_to_both():
     pair = Pair()
     host, ports, queues = relayed(pair, 2)
     opened(host, ports)
-    message = bytearray(packet(pair, Kind.DATA, number=9))
+    message = bytearray(packet(pair, Kind.END, number=9))
     message[12:16], message[16:20] = ports[0].address, ports[1].address
     type(ports[1]).full = property(lambda port: port is ports[1])  # it takes nothing
     try:

@@ -15,7 +15,7 @@ import pytest
 from ondie.emu.live import processes, tcp_relay
 from ondie.emu.live.host_end import MOST_WAITING, SILENT_S
 from ondie.emu.live.tcp_relay import ON_WAY
-from ondie.emu.live.tcp_stream import HEAD, IP, WINDOW, Kind, Timer
+from ondie.emu.live.tcp_stream import BARE, HEAD, IP, WINDOW, Kind, Timer
 from tests.live.processes import Live, alone, wait_for
 from tests.live.test_tcp_relay import Pair, packet, take_all
 from tests.live.test_tcp_relay_losses import FORM, given, kind_of, no_streams, opened, relayed
@@ -43,9 +43,8 @@ def all_send(pair: Pair, count: int) -> bool:
 
 
 def carried_bytes(packets) -> int:
-    """Bytes of programs in packets."""
-    head = IP.size + HEAD.size
-    return sum(len(each) - head for each in packets if kind_of(each) == Kind.DATA)
+    """Bytes of packets with those of programs."""
+    return sum(len(each) for each in packets if kind_of(each) == Kind.DATA)
 
 
 def message_of(relay) -> bytes:
@@ -98,6 +97,11 @@ def hashes_of(sockets: list[socket.socket]) -> list[str]:
 
 
 # --- a drive that takes nothing
+
+
+def dropped_one(host, port) -> None:
+    before = port.counts["dropped"]
+    wait_for("the drop", lambda: host.take() or port.counts["dropped"] > before, 20)
 
 
 def waiting_for(drive: int) -> int:
@@ -158,11 +162,14 @@ def test_so_many_bytes_are_on_their_way_and_no_more():
         def full() -> bool:
             with relay._lock:
                 relay._work()
-            return relay._on_way[pair.drive.packed] == ON_WAY
+            return relay._on_way[pair.drive.packed] >= ON_WAY
 
         wait_for("a full tunnel", full, 20)
+        filled = carried_bytes(relay._packets)
+        headers = -(-tcp_relay.MOST_READ // relay._most) * BARE  # of what was read last
+        assert ON_WAY <= filled < ON_WAY + headers
         for _ in range(20):
-            assert full() and carried_bytes(relay._packets) == ON_WAY
+            assert full() and carried_bytes(relay._packets) == filled
         pair.held = False
         assert hashes_of(far) == [hashlib.sha256(each).hexdigest() for each in data]
         senders.join()
@@ -185,6 +192,104 @@ def test_many_ends_may_send_to_one_that_takes_nothing():
         end.close()
 
 
+def test_messages_of_single_bytes_are_counted_with_their_headers(monkeypatch):
+    monkeypatch.setattr(tcp_relay, "ON_WAY", 1 << 14)
+    monkeypatch.setattr(tcp_relay, "TAKEN", 1 << 12)
+    most = -(-tcp_relay.ON_WAY // (BARE + 1))
+    with Pair() as pair, pair.connection() as (near, far):
+        pair.hold()
+        relay = pair.ends[0]
+        (stream,) = relay._streams.values()
+
+        def work() -> bool:
+            with relay._lock:
+                relay._work()
+            return stream.sent > before
+
+        for _ in range(most):
+            before = stream.sent
+            near.sendall(b"x")
+            wait_for("a message", work, 20)
+        near.sendall(b"yz")
+        before = stream.sent
+        for _ in range(20):
+            assert not work()
+        assert carried_bytes(relay._packets) == most * (BARE + 1)
+        pair.held = False
+        near.shutdown(socket.SHUT_WR)
+        assert take_all(far) == most * b"x" + b"yz"
+        wait_for("the word of it", lambda: relay._on_way[pair.drive.packed] < 1 << 12, 20)
+
+
+def test_a_client_that_tries_again_fills_no_memory():
+    """Each connection to a drive that takes nothing is a message to it, as is its reset."""
+    pair = Pair()
+    host, ports, queues = relayed(pair, 2)
+    opened(host, ports)
+    assert ports[1].most_waiting == MOST_WAITING + 2 * tcp_relay.TcpRelay.most_on_way
+    for each in ports:
+        each.most_waiting = 1 << 12
+    queues[1].submit = lambda commands: None
+    message = bytearray(packet(pair, Kind.OPEN))
+    message[12:16], message[16:20] = ports[0].address, ports[1].address
+    relay, count = ports[1].relay, 3 * ports[1].most_waiting // len(message)
+    for _ in range(count):
+        queues[0].drive.send(bytes(message))
+        host.work(ports[0])
+        if ports[1].full:
+            break
+    assert ports[1].full and not ports[1].counts["dropped"]
+    filled = relay.waiting_bytes
+    assert not given(queues[0])
+    for _ in range(count):
+        queues[0].drive.send(bytes(message))
+        host.work(ports[0])
+    assert relay.waiting_bytes == filled and ports[1].counts["dropped"] == count
+    assert [kind_of(each) for each in given(queues[0])] == [Kind.RESET] * count
+    ports[0].most_waiting = 0
+    for _ in range(3):  # the host's own
+        with pair.connect(pair.to_drive) as near:
+            dropped_one(host, ports[0])
+            with pytest.raises(ConnectionResetError):
+                near.recv(1)
+    assert ports[0].counts["dropped"] == 3
+    assert not ports[0].relay.waiting_bytes and not pair.ends[0]._streams
+    for end in pair.ends:
+        end.close()
+
+
+def test_a_new_stream_does_not_go_first(monkeypatch):
+    """One that waits for room is asked for bytes before it."""
+    room = 1 << 14
+    monkeypatch.setattr(tcp_relay, "ON_WAY", room)
+    with Pair(9000) as pair, pair.listen(pair.drive) as listener, contextlib.ExitStack() as all:
+        relay, peer = pair.ends[0], pair.drive.packed
+        old = all.enter_context(pair.connect(pair.to_drive))
+        far = all.enter_context(listener.accept()[0])
+        wait_for("an open stream", lambda: all_send(pair, 1), 20)
+        (number,) = [stream.number for stream in relay._streams.values()]
+        old.sendall(b"x")
+        assert far.recv(1) == b"x"
+        with relay._lock:
+            relay._on_way[peer] = room
+        new = all.enter_context(pair.connect(pair.to_drive))
+        all.enter_context(listener.accept()[0])
+        wait_for("another one", lambda: all_send(pair, 2), 20)
+        pair.hold()
+        for each in (new, old):
+            each.sendall(bytes(room))
+        with relay._lock:
+            relay._has_arrived(peer, room)
+
+        def taken() -> bool:
+            with relay._lock:
+                relay._work()
+            return bool(relay._packets)
+
+        wait_for("bytes", taken, 20)
+        assert HEAD.unpack_from(relay._packets[0], IP.size)[0] == number
+
+
 def test_streams_take_turns(monkeypatch):
     """There is room for one at a time: each of them gets it before another one does again."""
     count, room = 8, 1 << 14
@@ -204,7 +309,7 @@ def test_streams_take_turns(monkeypatch):
             def taken() -> bool:
                 with relay._lock:
                     relay._work()
-                return relay._on_way[peer] == room
+                return relay._on_way[peer] >= room
 
             wait_for("bytes", taken, 20)
             turns.append({HEAD.unpack_from(each, IP.size)[0] for each in relay._packets})
@@ -272,7 +377,7 @@ def test_a_drop_between_drives_frees_the_way():
     host.work(ports[0])
     arrived, reset = given(queues[0])
     assert HEAD.unpack_from(arrived, IP.size) == (0, 0, Kind.ARRIVED, 0, 0)
-    assert arrived[IP.size + HEAD.size :] == (5).to_bytes(4, "big")
+    assert arrived[BARE:] == (BARE + 5).to_bytes(4, "big")
     assert arrived[12:16] == ports[1].address and kind_of(reset) == Kind.RESET
     assert host.device.lost(arrived) == [arrived]  # again, so that it cannot get lost
     for end in pair.ends:
@@ -283,10 +388,10 @@ def test_an_end_that_has_gone_takes_nothing_that_is_counted():
     with Pair() as pair, pair.connection() as (near, far):
         near.sendall(b"x")
         assert far.recv(1) == b"x"
-        assert pair.ends[0]._on_way[pair.drive.packed] == 1
+        assert pair.ends[0]._on_way[pair.drive.packed] == BARE + 1
         pair.ends[0].left(pair.drive.packed, [])
         assert not pair.ends[0]._on_way
-    for _, count in ((0, 0), (1, 7)):  # what arrives from before is no room to come
+    for count in (0, 7):  # what arrives from before is no room to come
         pair.ends[0]._has_arrived(pair.drive.packed, count)
         assert pair.ends[0]._room(pair.drive.packed) == ON_WAY
 

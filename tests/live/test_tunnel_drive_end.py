@@ -23,6 +23,7 @@ from ondie.emu.live.host_end import HostEnd, Port
 from ondie.emu.live.network_device import Networked
 from ondie.emu.live.passthru_queue import PassthruQueue
 from ondie.emu.nvme.tunnel.framing import PS_PER_MS, Format
+from tests.live.processes import wait_for
 from tests.live.test_tunnel_passthru import Driver
 
 HOLD_S = 60
@@ -66,19 +67,30 @@ class Burst(Networked):
 
 class Ends:
     """A host's end and a drive's end with a device each. ``form``: what the host asks for.
-    ``leads``: bytes in front of the packets of the two devices."""
+    ``leads``: bytes in front of the packets of the two devices. ``limits``: what it may ask for."""
 
-    def __init__(self, form: Format = FORM, leads: tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, form: Format = FORM, leads: tuple[int, int] = (0, 0),
+                 limits: Format | None = None) -> None:  # fmt: skip
         self.at_host, self.at_drive = map(Burst, leads)
-        self.drive = DriveEnd(self.at_drive, form, None)
+        self.drive = DriveEnd(self.at_drive, limits or form, None)
+        self._be_host(form)
+
+    def _be_host(self, form: Format, take_over: bool = False) -> None:
         self.queue = PassthruQueue(
             "/dev/null", form.payload, HOLD_S, Driver(self.drive.tunnel).ioctl
         )
         self.host = HostEnd(self.at_host, HOST)
-        self.port = Port(self.queue, form, DRIVE)
+        self.port = Port(self.queue, form, DRIVE, take_over)
         self.host.add(self.port)
         self._poll = select.poll()
         self._poll.register(self.queue, select.POLLIN)
+
+    def take_over(self, form: Format) -> None:
+        """Be another host, which asks for ``form``."""
+        old = self.queue
+        self._be_host(form, True)
+        self.until("the other tunnel", lambda: self.port.open)
+        old.close()
 
     def __enter__(self):
         self.until("the tunnel", lambda: self.port.open)
@@ -122,6 +134,31 @@ def test_a_burst_longer_than_what_may_wait_does_not_wait_for_the_hold_time(monke
         assert time.monotonic() - began < HOLD_S / 4
         assert ends.at_host.out == burst
     assert not any(each.name == "ondie packets" for each in threading.enumerate())
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_another_host_may_ask_for_other_parameters(monkeypatch, first):
+    """It takes the tunnel over from one with GSO, or from one without, while packets wait."""
+    most = 4  # of its blocks
+    monkeypatch.setattr(drive_end, "MOST_WAITING", most * FORM.payload)
+    forms = [dataclasses.replace(FORM, offloads=each) for each in (first, not first)]
+    rng = random.Random(4)
+    burst = [packet(rng, 9000) for _ in range(200)]
+    limits = dataclasses.replace(GSO, payload=4 * GSO.payload)
+    with Ends(forms[0], (10, 10), limits) as ends:
+        tunnel = ends.drive.tunnel
+        waits = tunnel.commands.relay
+        ends.until("receive commands that wait", lambda: len(waits._reads) == FORM.outstanding)
+        ends.at_drive.fill([NO_OFFLOADS + each for each in burst])
+        wait_for("packets that wait", lambda: not waits._reads and tunnel.waiting > most, 20)
+        assert tunnel.form == forms[0] and not ends.at_host.out
+        left = len(ends.at_drive._packets)
+        ends.take_over(forms[1])
+        assert tunnel.form == forms[1]
+        ends.until("the others", lambda: len(ends.at_host.out) == left)
+        assert ends.at_host.out == [NO_OFFLOADS + each for each in burst[-left:]]
+        assert waits.counts["dropped"] == 1  # the one that was to go next
+        assert not ends.host.counts["dropped"]
 
 
 # --- packets that are dropped

@@ -137,6 +137,11 @@ class Packer:
         self._blocks += -(-(HEADER + size) // self.room)
 
     @property
+    def size(self) -> int:
+        """Bytes of the stream that are not yet packed."""
+        return self._bytes
+
+    @property
     def blocks(self) -> int:
         """Number of blocks that the packets not yet packed will fill."""
         return -(-self._bytes // self.room) if self.concatenate else self._blocks

@@ -157,6 +157,11 @@ class HostRelay:
         return self._out.blocks
 
     @property
+    def waiting_bytes(self) -> int:
+        """Bytes of these packets, with their lengths in front."""
+        return self._out.size
+
+    @property
     def issued(self) -> Counter[str]:
         """Number of commands issued so far, by kind: open, close, event, receive, write."""
         return self._flight.issued
