@@ -28,9 +28,9 @@ from ondie.kernels.crc import crc32c
 
 NAME = "checkpoint"
 """Name of the checkpoint file in the store."""
-NOT_KEPT = ("cfg", "log", "stage", "message", "line")
+NOT_KEPT = ("cfg", "code", "log", "stage", "message", "line")
 """Tables of the engine that follow from the configuration, or are empty while the drive is
-closed."""
+closed. ``code`` also holds the address of a function of this process."""
 PLAIN = ("l2p", "p2l", "sectors", "bytes cached", "bytes flying")
 """Tables that are stored uncompressed: large ones that are mostly zeros and compress badly."""
 PART = 1 << 16
