@@ -9,7 +9,10 @@ import sys
 import numpy as np
 import pytest
 
+from ondie.emu.config.config import load_preset
 from ondie.emu.drive import Drive, MediaError
+from ondie.emu.engine.core import sparse_table
+from ondie.emu.engine.core.sparse_table import SPARSE_BYTES
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nand import checkpoint
 from ondie.emu.nand.page_store import OOB
@@ -67,6 +70,30 @@ def test_a_clean_stop_changes_nothing(in_memory, name, counts):
             assert stopped.started is Start.CHECKPOINT and stopped.now == goes_on.now
             stopped.check()
         stopped.close()
+
+
+def test_a_checkpoint_of_tables_in_large_memory_pages(in_memory, monkeypatch, rng):
+    """As outside of tests, where a table of some megabytes is in large pages: the next start has
+    every entry that was written here and there, and no other."""
+    monkeypatch.setattr(sparse_table, "HUGE_BYTES", 1 << 30)
+    whole = load_preset("gen4-tlc")
+    cfg = whole.replace({"flash.blocks_per_plane": whole.flash.blocks_per_plane // 64}, ref="test")
+    data = rng.integers(0, 256, (5, 4096), np.uint8)
+    with Drive(cfg, True, store=in_memory / "s") as drive:
+        places = np.linspace(0, drive.units - 1, 5).astype(int) * drive.unit_bytes
+        assert SPARSE_BYTES < drive.arrays.l2p.nbytes < 1 << 30
+        for place, each in zip(places.tolist(), data, strict=True):
+            drive.write(place, each)
+        drive.flush()
+        held = [table[table != 0].tolist() for table in (drive.arrays.l2p, drive.arrays.p2l)]
+        assert list(map(len, held)) == [5, 5]
+    with Drive(cfg, True, store=in_memory / "s") as drive:
+        assert drive.started is Start.CHECKPOINT
+        found = [table[table != 0].tolist() for table in (drive.arrays.l2p, drive.arrays.p2l)]
+        assert found == held
+        assert all((drive.read(place, 4096) == each).all()
+                   for place, each in zip(places.tolist(), data, strict=True))  # fmt: skip
+        drive.check()
 
 
 @pytest.mark.parametrize(

@@ -186,9 +186,10 @@ def test_touched_parts(monkeypatch, told, large):
     assert sum(int(np.count_nonzero(first[p])) for p in touched_parts(first)) == 3
 
 
-def test_a_plan_takes_memory_for_what_it_writes():
+def test_a_plan_takes_memory_for_what_it_writes(monkeypatch):
     """10,000 pages lie in one block of each unit, far from each other: memory pages of 4 KiB hold
     their entries; huge ones would be of 2 MiB for each unit."""
+    monkeypatch.setattr(sparse_table, "HUGE_BYTES", 1 << 30)  # as outside of tests
     system = System(load_preset("optimstore-r2"), ("update",))
     system.fill(0, 0, 10_000)
     pages = system.arrays.p2l[0]
