@@ -28,13 +28,15 @@ from ondie.kernels.crc import crc32c
 
 NAME = "checkpoint"
 """Name of the checkpoint file in the store."""
-NOT_KEPT = ("cfg", "code", "log", "stage", "message", "line")
-"""Tables of the engine that follow from the configuration, or are empty while the drive is
-closed. ``code`` also holds the address of a function of this process."""
+NOT_KEPT = ("cfg", "code", "log", "stage", "message", "line", "wait")
+"""Tables of the engine that follow from the configuration, or are empty while the drive is closed.
+``code`` also holds the address of a function of this process, ``wait`` whatever its memory held."""
 PLAIN = ("l2p", "p2l", "sectors", "bytes cached", "bytes flying")
 """Tables that are stored uncompressed: large ones that are mostly zeros and compress badly."""
 PART = 1 << 16
-"""Size of the parts of a table that are stored or, if all zeros, left out, bytes."""
+"""Size of the parts of a table, each of which has one range at most, bytes."""
+PIECE = 1 << 12
+"""Size of the pieces of a table that are stored or, if all zeros, left out, bytes."""
 
 
 def of_engine(arrays: Arrays) -> dict[str, np.ndarray]:
@@ -54,17 +56,26 @@ def _layout(table: np.ndarray) -> list[Any]:
 
 
 def _parts(raw: np.ndarray) -> list[tuple[int, int]]:
-    """Return the ranges (start, end) of ``raw`` (uint8[n]) that hold more than zeros."""
+    """Return the ranges (start, end) of ``raw`` (uint8[n]) that hold more than zeros.
+
+    They depend on the contents only, not on which memory pages are in use: each part begins and
+    ends with a piece that is not zero.
+    """
     found: list[tuple[int, int]] = []
+    end = 0
     for touched in touched_parts(raw):
-        for start in range(touched.start, touched.stop, PART):
-            end = min(start + PART, touched.stop)
-            if not raw[start:end].any():
+        for first in range(max(touched.start // PART * PART, end), touched.stop, PART):
+            end = min(first + PART, len(raw))
+            pieces = range(first, end, PIECE)
+            start = next((at for at in pieces if raw[at : at + PIECE].any()), end)
+            if start == end:
                 continue
+            last = next(at for at in reversed(pieces) if raw[at : at + PIECE].any())
+            stop = min(last + PIECE, end)
             if found and found[-1][1] == start:
-                found[-1] = found[-1][0], end
+                found[-1] = found[-1][0], stop
             else:
-                found.append((start, end))
+                found.append((start, stop))
     return found
 
 
