@@ -248,7 +248,7 @@ def given_up(st, tid):
     level = np.int64(reading.done) - 1
     scale = st.scale[st.txn[tid].page]
     rate = rber.retry_rate(reading.stable, reading.shifted, scale, code.gain, level)
-    return ecc.page_iterations(code, st.effort, reading.key, level, rate, 0)
+    return ecc.failed_iterations(code, st.effort, reading.key, level, rate)
 
 
 @njit

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_void_p, cast
 from functools import lru_cache
 from typing import NamedTuple
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -230,8 +231,7 @@ class Decoder:
     """The decoder of a drive's controller for the real code of ``cfg`` (ecc.code bch or ldpc).
 
     :meth:`decode` may be called by one thread at a time, the one that runs the engine.
-    ``decode_all``: True: words without a
-    wrong bit are decoded, too, which changes nothing.
+    ``decode_all``: True: words without a wrong bit are decoded, too, which changes nothing.
     """
 
     def __init__(self, cfg: Config) -> None:
@@ -243,7 +243,14 @@ class Decoder:
         self._soft = cfg.ecc.soft_reads > 0
         self._coder = controller_code(cfg)
         self._threads = ThreadPoolExecutor(THREADS, "ondie decoder")
-        self._function = DECODER(self.corrects) if cfg.ecc.code == "ldpc" else None
+        self._sure = int(ecc.sure_bits(self.code))
+        corrects = WeakMethod(self.corrects)
+
+        def ask(key: int, rate: float, level: int) -> int:
+            method = corrects()
+            return 1 if method is None else method(key, rate, level)
+
+        self._function = DECODER(ask) if cfg.ecc.code == "ldpc" else None
         self.error: BaseException | None = None
         """Why a call of :attr:`address` failed; None: no one did."""
 
@@ -259,13 +266,12 @@ class Decoder:
 
         The engine calls it before the bytes of the page are known, so the code words are those of
         zeros. Whether an LDPC code corrects a word depends on the wrong bits and hardly on the
-        data; a last reading that fails with its own data still fails its command. Words that count
-        as corrected by ecc.SURE are not decoded.
+        data; a last reading that fails with its own data still fails its command. Words with no
+        more than ecc.sure_bits wrong bits are not decoded. An error is kept for :meth:`check`.
         """
         try:
             mask = code_words(self._words * self._data_bytes, rate, key, self.code, level)
-            sure = int(self.code["limit"]) // ecc.SURE
-            mask = mask[np.bitwise_count(mask).sum(1, dtype=np.int64) > sure]
+            mask = mask[np.bitwise_count(mask).sum(1, dtype=np.int64) > self._sure]
             none = np.zeros(len(mask))
             zeros = np.zeros((len(mask), self._data_bytes), np.uint8)
             hard = _Words(zeros, mask, none.astype(bool), none.astype(np.uint64), none)
@@ -276,6 +282,10 @@ class Decoder:
         failed = not found.good.all()
         self.counts = self.counts._replace(hard_failures=self.counts.hard_failures + failed)
         return int(not failed)
+
+    def close(self) -> None:
+        """End the threads. Pages cannot be decoded afterwards."""
+        self._threads.shutdown()
 
     def check(self) -> None:
         """Raise the error with which a call of :attr:`address` has failed."""

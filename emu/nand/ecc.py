@@ -26,13 +26,14 @@ and continues with the next step if it fails.
 
 With a real code, a decoding takes ``decode``, which includes the iterations that fit into it, and
 the time of further iterations. A word of BCH has one for each wrong bit, or as many as the code
-corrects if there are more. Those of a word of LDPC are
-drawn from a table that its decoder has made (codec.effort), by the number of wrong bits. They are
-drawn, and not those of the words that are decoded later, because the time of a read must not depend
-on bytes: the engine decides the order of all later events, also in a drive without payload, before
-another thread decodes. Iterations depend on the number and the places of the wrong bits and hardly
-on data, so both agree but for chance; ``iterations`` and ``flips`` of codec.DecodeCounts are those
-that were made.
+corrects if there are more. Those of a word of LDPC are drawn from a table that its decoder has made
+(codec.effort), by the number of wrong bits. They are drawn, and not those of the words that are
+decoded later, because the time of a decoding must not depend on bytes: the engine decides the order
+of all later events, also in a drive without payload, before another thread decodes. Iterations
+depend on the number and the places of the wrong bits and hardly on data, so both agree but for
+chance; ``iterations`` and ``flips`` of codec.DecodeCounts are those that were made. A word that the
+decoder was asked about and failed takes all iterations. Near the limit of LDPC a drive with payload
+thus makes more readings than one without.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from ondie.emu.engine.core.state import record_type, records
 from ondie.emu.nand.rber import MOST_RBER, total_rate
 from ondie.kernels import bch_code
 from ondie.kernels.jit import njit
+from ondie.kernels.ldpc import ITERATIONS
 
 CODE = record_type(
     bits="i8",  # bits of a code word that errors hit: user bits, and check bits of a real code
@@ -363,6 +365,26 @@ def page_iterations(code, effort, key, level, rate, soft):
 
 
 @njit
+def failed_iterations(code, effort, key, level, rate):
+    """Return the iterations of a hard decoding of a page that failed; arguments are those of
+    :func:`page_iterations`.
+
+    If the model corrects the page, the decoder has failed (:func:`decoder_corrects`): the word with
+    the most wrong bits takes all iterations, while most words with so many wrong bits take fewer.
+    """
+    made = page_iterations(code, effort, key, level, rate, 0)
+    worst = page_errors(code, key, level, rate)[1]
+    if code.step == 0 or not 0 < worst <= code.limit:
+        return made
+    for word in range(code.words):
+        own = word_key(key, level, word)
+        if binomial(own, code.bits, rate) == worst:
+            made += ITERATIONS - word_iterations(code, effort, own, worst, 0)
+            break
+    return made
+
+
+@njit
 def late_iterations(code, made):
     """Return the number of the ``made`` iterations of a decoding that exceed the time
     ``decode``."""
@@ -386,7 +408,7 @@ def read_page(code, key, stable, shifted, scale):
         rate = total_rate(stable, shifted, scale)
         if rate <= code.hopeless or level == code.retries:
             errors, worst = page_errors(code, key, level, rate)
-            if worst <= code.limit and is_decoded(code, key, rate, level, worst):
+            if worst <= code.limit and decoder_corrects(code, key, rate, level, worst):
                 return CORRECTED, level, errors
             if level == code.retries:
                 return (SOFT if worst <= code.soft_limit else UNCORRECTABLE), level, errors
@@ -395,14 +417,20 @@ def read_page(code, key, stable, shifted, scale):
 
 
 @njit
-def is_decoded(code, key, rate, level, worst):
+def sure_bits(code):
+    """Return the number of wrong bits up to which a code word is taken to be corrected by the real
+    decoder, which is then not asked. ``code``: a record of CODE."""
+    return code.limit // SURE
+
+
+@njit
+def decoder_corrects(code, key, rate, level, worst):
     """Return True if the real decoder corrects the page of :func:`page_errors`, whose worst code
     word has ``worst`` wrong bits, by hard decision, or if no retry and no soft decision is left.
 
-    The decoder is not asked about pages whose words have no more than half of the wrong bits that
-    the model corrects.
+    The decoder is not asked about pages whose words have no more than :func:`sure_bits`.
     """
-    if code.decoder == 0 or worst <= code.limit // SURE:
+    if code.decoder == 0 or worst <= sure_bits(code):
         return True
     if level == code.retries and code.soft_reads == 0:
         return True  # the last reading is decoded with the bytes

@@ -65,9 +65,7 @@ def replace_die(drive: Drive, payload: Reservoir, guarded: Guarded, die: int) ->
         return read_super_page(drive, payload, super_page)
 
     stripes = range(die, guarded.count, guarded.dies)
-    made = [
-        _stripe(payload, stripe, read) for stripe in stripes
-    ]  # no stripe needs another of its die
+    made = [_stripe(payload, stripe, read) for stripe in stripes]  # none needs another of its die
     for stripe, contents in zip(stripes, made, strict=True):
         payload.put_again(0, stripe, contents)
     beside = guarded.beside(die)

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from ondie.emu.config.config import load_preset
-from ondie.emu.engine.core.rng import below
+from ondie.emu.engine.core.rng import below, binomial
 from ondie.emu.nand import codec, ecc, soft_reads
 from ondie.emu.nvme import command as queues
 from ondie.kernels import ldpc
 from tests.faults.test_media_errors import MODEL, counter, read, write
+from tests.faults.test_real_codes import TRUSTING, fresh
 from tests.state import small
 from tests.timing import harness as h
 from tests.timing.test_retry import BEFORE, BEHIND, SENSE, STAYS, bench, verdict
@@ -110,6 +111,41 @@ def test_without_a_code_there_are_none():
     made.nvme(queues.READ, 0)
     made.run_to()
     assert iterations(made) == (0, 0) and made.arrays.effort.size == 1
+
+
+def test_a_word_that_the_decoder_fails_takes_all_iterations():
+    """The model corrects the page, the decoder does not: of four words, the one with the most wrong
+    bits takes all iterations, where nearly all samples of so many wrong bits take fewer."""
+    made = bench(**LDPC | {"errors.retention": "3e-3"})
+    code, effort = made.arrays.code[0], made.arrays.effort
+    rate, full = 3e-3, 0
+    for key in range(100):
+        key = np.uint64(key)
+        words = [np.uint64(ecc.word_key(key, 0, word)) for word in range(4)]
+        wrong = [binomial(word, code["bits"], rate) for word in words]
+        each = [int(ecc.word_iterations(code, effort, word, k, 0))
+                for word, k in zip(words, wrong, strict=True)]  # fmt: skip
+        assert ecc.page_iterations(code, effort, key, 0, rate, 0) == sum(each)
+        assert code["limit"] // 4 < max(wrong) <= code["limit"]
+        worst = wrong.index(max(wrong))
+        expected = sum(each) - each[worst] + ldpc.ITERATIONS
+        assert ecc.failed_iterations(code, effort, key, 0, rate) == expected
+        full += each[worst] >= ldpc.ITERATIONS
+    assert full < 50
+    beyond = ecc.failed_iterations(code, effort, np.uint64(1), 0, 0.1)
+    assert beyond == ecc.page_iterations(code, effort, np.uint64(1), 0, 0.1, 0)
+
+
+@pytest.mark.parametrize("retries", ["0", "2"])
+def test_readings_that_the_decoder_gives_up(retries, rng):
+    """One word a page: each of them takes all iterations and is one of ``hard_failures``."""
+    made = fresh(TRUSTING | {"ecc__retries": retries}, 1e-2)
+    lpns = np.arange(200)
+    write(made, rng, lpns)
+    status, _ = read(made, lpns)
+    failed = made.decode_counts.hard_failures
+    assert failed > 20 and made.arrays.code["words"][0] == 1
+    assert iterations(made)[1] == failed * ldpc.ITERATIONS
 
 
 # --- the table

@@ -82,6 +82,8 @@ class PayloadSystem(CommandSystem):
         self._plans: DrivePlanBytes | None = None
         """Bytes of plans; None: plans move none."""
         self._bytes: MovedBytes | None = None
+        if self._decoder is not None:
+            self._decoder.close()  # of the last start
         if store is not None:
             self._decoder = decoder_of(cfg)
             if self._decoder is not None:
@@ -205,7 +207,8 @@ class PayloadSystem(CommandSystem):
         self.arrays.dev["protected"] = condition.PROTECTED_STORE
 
     def take_log(self, count: int) -> None:
-        """Apply the engine's log to the bytes of pages and commands."""
+        """Apply the engine's log to the bytes of pages and commands. Raises what the decoder has
+        failed with."""
         if self._bytes is None:
             return
         self._bytes.apply(count)
@@ -213,6 +216,8 @@ class PayloadSystem(CommandSystem):
             self._stop_storing(self._bytes.full, self._settled)
             if self.strict:
                 raise self._bytes.full
+        if self._decoder is not None:
+            self._decoder.check()
 
     def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> None:
         """Accept all commands (command.COMMAND[n], sorted by arrival), or none of them.

@@ -290,7 +290,7 @@ class PowerSystem(PayloadSystem):
         clock starts at 0, and recovery takes its time (Recovered.time_ps).
 
         Raises InputError if the power is on or the drive is closed, without payload, and for a
-        configuration whose tables cannot be recovered.
+        configuration whose tables cannot be recovered; and what its decoder has failed with.
         """
         self._check_open()
         if not self.off:
@@ -298,6 +298,8 @@ class PowerSystem(PayloadSystem):
         if self.store is None:
             raise InputError(NO_PAYLOAD)
         recovery.check_supported(self.cfg, "power_on")
+        if self._decoder is not None:
+            self._decoder.check()
         error = self._store_error
         counts, now = self.arrays.count[0].copy(), self._reached
         try:
