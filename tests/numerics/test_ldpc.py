@@ -17,7 +17,8 @@ from ondie.kernels.ldpc_code import Code, code
 
 BACKENDS = [("numpy", None), ("numba", None), *(("c", isa) for isa in native.isas())]
 PAGE = (4096, 1024, 1)
-CODES = [PAGE, (24, 64, 3), (60, 128, 1), (100, 256, 2), (124, 512, 1), (33, 4096, 5)]
+LONG = (252, 2048, 2)
+CODES = [PAGE, (24, 64, 3), (60, 128, 1), (100, 256, 2), (124, 512, 1), (33, 4096, 5), LONG]
 
 
 def matrix(of):
@@ -62,7 +63,8 @@ def test_backends_agree(of, rng, counts):
     for kernel in kernels[1:]:
         np.testing.assert_array_equal(kernel.encode(data), words, repr(kernel))
     outcomes = set()
-    cases = [(0, 10, 20), (1e-3, 10, 20), (4e-3, 0, 20), (6e-3, 10, 20), (0.02, 10, 3)]
+    cases = [(0, 10, 20), (1e-3, 10, 20), (4e-3, 0, 20), (6e-3, 10, 20), (0.02, 10, 3),
+             (0.02, 0, 1), (0.02, 0, 2)]  # fmt: skip
     for rate, flips, iterations in cases:
         read = damaged(rng, words, rate * (1 if page else 4))
         noise = 2 + 400 * rate

@@ -64,7 +64,10 @@ def finals(monkeypatch) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_traces_end_on_the_definition(finals, counts, name, form):
     trace = traces.load(name)
-    steps = counts(6, len(trace.steps))
+    skipped = [i for i, step in enumerate(trace.steps) if step.skipped]
+    assert bool(skipped) == (name == "mlp-fp16")
+    steps = counts(25 if skipped else 6, len(trace.steps))
+    assert all(i < steps for i in skipped)
     expected = defined(trace, form, steps)
     assert (bits(expected) != bits(trace.weights("initial"))).mean() > 0.9
     cfg, options = load_preset("optimstore-r1", SHORT), Options(form=form)
