@@ -35,8 +35,8 @@ INLINE void FN(begin)(ldpc_part *part) {
     part->sign = lanes_all(0);
 }
 
-/* Receive what a column sends from `from` on, and queue it with its magnitudes. keep: mask of its
- * stored bits, null if all are; negative: where equal answers were.
+/* Receive what a column sends from `from` on, and queue it. keep: mask of its stored bits, null if
+ * all are; negative: where equal answers were.
  */
 INLINE void FN(receive)(ldpc_part *part, const int8_t *total, size_t from, const int8_t *keep,
                         int answered, const int8_t *answers, const uint8_t *negative,
@@ -80,13 +80,12 @@ INLINE void FN(reply)(const ldpc_part *part, int8_t *total, int8_t *answers, con
  */
 INLINE void FN(update_row_in)(const ldpc_edge *edges, size_t count, size_t size, const int8_t *keep,
                               int8_t *answers, int8_t *queue, int answered) {
-    enum { QUEUED = 2 * MESSAGES };
     const size_t last = count - 1, mask = size - 1;
     ldpc_part now, next;
     FN(begin)(&next);
     for (size_t i = 0; i < count; i++)
         FN(receive)(&next, edges[i].total, edges[i].shift, i == last ? keep : 0, answered,
-                    answers + i * MESSAGES, edges[i].negative, queue + i * QUEUED);
+                    answers + i * MESSAGES, edges[i].negative, queue + i * MESSAGES);
     for (size_t at = 0; at < size; at += MESSAGES) {
         int8_t *const coming = answers + count * MESSAGES;
         const size_t then = at + MESSAGES;
@@ -95,19 +94,19 @@ INLINE void FN(update_row_in)(const ldpc_edge *edges, size_t count, size_t size,
         if (then == size) {
             for (size_t i = 0; i < count; i++)
                 FN(reply)(&now, edges[i].total + ((at + edges[i].shift) & mask),
-                          answers + i * MESSAGES, queue + i * QUEUED);
+                          answers + i * MESSAGES, queue + i * MESSAGES);
             break;
         }
         FN(begin)(&next);
 #pragma GCC unroll 2
         for (size_t i = 0; i < last; i++) {
-            int8_t *const total = edges[i].total, *const place = queue + i * QUEUED;
+            int8_t *const total = edges[i].total, *const place = queue + i * MESSAGES;
             const uint8_t *const negative = edges[i].negative + then / 8;
             const size_t from = (at + edges[i].shift) & mask, to = (from + MESSAGES) & mask;
             FN(reply)(&now, total + from, answers + i * MESSAGES, place);
             FN(receive)(&next, total, to, 0, answered, coming + i * MESSAGES, negative, place);
         }
-        int8_t *const total = edges[last].total, *const place = queue + last * QUEUED;
+        int8_t *const total = edges[last].total, *const place = queue + last * MESSAGES;
         const uint8_t *const negative = edges[last].negative + then / 8;
         const size_t from = (at + edges[last].shift) & mask, to = (from + MESSAGES) & mask;
         FN(reply)(&now, total + from, answers + last * MESSAGES, place);

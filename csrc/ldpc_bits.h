@@ -61,7 +61,7 @@ static size_t FN(divide)(ldpc_work *work, const ondie_ldpc *code, uint8_t *memor
     work->total = FN(take)(&at, columns * (size + PAD));
     work->answers = FN(take)(&at, ROWS * size * columns);
     work->negative = FN(take)(&at, ROWS * columns * ldpc_padded(work->bytes));
-    work->queue = FN(take)(&at, columns * 2 * PAD);
+    work->queue = FN(take)(&at, columns * PAD);
     work->keep = FN(take)(&at, size + PAD);
     work->edges = FN(take)(&at, columns * sizeof(ldpc_edge));
     work->terms = FN(take)(&at, ROWS * columns * sizeof(uint32_t));
