@@ -258,7 +258,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ("study", "on-die-bytes", "--codes", "capability", "--json", "cells.json")
     found = here(capsys, *words)
-    assert (found.code, found.err) == (0, "") and "45 cells, 0 not as the model" in found.out
+    assert (found.code, found.err) == (0, "") and "45 cells, 0 differ from the model" in found.out
     rows = json.loads((tmp_path / "cells.json").read_text())
     assert len(rows) == 45 and all(row["agrees"] for row in rows)
     monkeypatch.setattr(

@@ -132,8 +132,8 @@ def test_sockets_that_are_there(capsys, tmp_path):
     assert not os.path.exists(path)
     (tmp_path / "file").write_text("mine")
     found = here(capsys, "serve", "--nbd", f"unix:{tmp_path}/file")
-    refused(found, "file", "is no socket")
-    refused(here(capsys, "serve", "--nbd", f"unix:{tmp_path}"), "is no socket")
+    refused(found, "file", "is not a socket")
+    refused(here(capsys, "serve", "--nbd", f"unix:{tmp_path}"), "is not a socket")
     assert files(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "mine"
 
 

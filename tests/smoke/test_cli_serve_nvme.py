@@ -67,7 +67,7 @@ def test_wrong_addresses(capsys, tmp_path):
         for options, words in (
             ((), "--nbd"),
             (("--vfio-user", long), "at most 107 bytes"),
-            (("--vfio-user", str(file)), "is no socket"),
+            (("--vfio-user", str(file)), "is not a socket"),
             (("--vfio-user", used), "another program listens"),
             (("--vfio-user", str(tmp_path / "no" / "sock")), "No such file"),
         ):
