@@ -68,7 +68,7 @@ def test_lost_repeated_and_reordered_commands_and_completions():
 
 
 def test_controllers_are_reset_under_load():
-    with Running(pace="none", mtu=9000, inject="reset=0.03,seed=2") as cluster:
+    with Running(pace="none", mtu=9000, inject="reset=0.1,seed=2") as cluster:
         for ends in ENDS:
             cluster.copy(*ends)
         found = settled(NAME)
