@@ -18,10 +18,12 @@ EXTRAS := test$(if $(TRAIN),$(comma)train)
 INSTALLED := $(VENV)/installed
 TESTS := $(VENV)/tests$(if $(TRAIN),-train)
 
-# Two processes: a file's tests stay together, as what they are built on is; at full counts, those
-# of a few files do (tests/conftest.py), and the others go one by one.
+# A file's tests stay together, as what they are built on is; at full counts, those of a few files
+# do (tests/conftest.py), and the others go one by one. At small counts a third process computes
+# while tests of live programs wait.
 JOBS ?= 2
-PYTEST := $(BIN)/python -m pytest --benchmark-disable -q -n $(JOBS)
+SMALL_JOBS ?= 3
+PYTEST := $(BIN)/python -m pytest --benchmark-disable -q
 
 .PHONY: compare test pytest soak docs check clean compiled required
 .DELETE_ON_ERROR:
@@ -34,10 +36,10 @@ test: $(TESTS)
 	@$(MAKE) -j3 --no-print-directory pytest check docs
 
 pytest: $(TESTS)
-	$(PYTEST) --dist loadfile
+	$(PYTEST) -n $(SMALL_JOBS) --dist loadfile
 
 soak: $(TESTS)
-	$(PYTEST) -m counted --full --timeout 1800
+	$(PYTEST) -n $(JOBS) -m counted --full --timeout 1800
 
 check: $(TESTS)
 	$(BIN)/ruff check .
