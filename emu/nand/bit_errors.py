@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.engine.core import payload_log
-from ondie.emu.engine.core.rng import below, binomial, page_key
+from ondie.emu.engine.core.rng import below, binomial
 from ondie.emu.nand.ecc import word_key
-from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.rber import MOST_RBER
 from ondie.emu.units import InputError, quoted
 from ondie.kernels.jit import njit
@@ -119,26 +118,3 @@ def logged_bits(entry: payload_log.LogEntry, code: np.record | None, page_bytes:
     if code is None:
         return wrong_bits(page_bytes, entry.rate, entry.key)
     return wrong_bits(page_bytes, entry.rate, entry.key, code, entry.n)
-
-
-def read_raw(store: PageStore, ppn: int, rate: float, seed: int, read: int) -> np.ndarray:
-    """Return a copy of a stored page with the wrong bits of a read without ECC, uint8[page_bytes].
-
-    The stored page does not change. The wrong bits depend only on ``seed``, ``ppn``, the sequence
-    number of the page's data, and ``read``, the number of the read.
-    """
-    key = page_key(seed, ppn, store.sequence(ppn), read)
-    return store.read(ppn) ^ wrong_bits(store.page_bytes, rate, key)
-
-
-def copy_back(store: PageStore, source: int, target: int, lpn: int, rate: float, seed: int) -> int:
-    """Copy a stored page from physical page ``source`` to ``target`` inside the die, without ECC.
-
-    Returns the number of wrong bits, which become permanent. The stored checksum remains the
-    checksum of the correct bytes.
-    """
-    key = page_key(seed, source, store.sequence(source), 0)
-    mask = wrong_bits(store.page_bytes, rate, key)
-    store.move(source, target, lpn)
-    store.damage(target, mask)
-    return int(np.bitwise_count(mask).sum())

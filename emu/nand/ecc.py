@@ -468,15 +468,3 @@ def decode_ps(code, errors):
     """
     most = code.words * code.limit
     return code.decode + (code.decode_limit - code.decode) * min(errors, most) // most
-
-
-@njit
-def decoder_ps(code, outcome, retries, errors):
-    """Return the decoder time of a page read with ``retries`` retries, in ps.
-
-    ``errors``: wrong bits of the last hard decision. A failed hard decoding takes ``decode_limit``.
-    """
-    if outcome == CORRECTED:
-        return retries * code.decode_limit + decode_ps(code, errors)
-    hard = (1 + retries) * code.decode_limit
-    return hard + code.soft_decode if code.soft_reads > 0 else hard

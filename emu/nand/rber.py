@@ -149,30 +149,3 @@ def retry_rate(stable, shifted, scale, gain, level):
     for _ in range(level):
         shifted *= gain
     return total_rate(stable, shifted, scale)
-
-
-@njit
-def page_rate(cfg, scale, cycles, days, reads):
-    """Return the bit error rate of the first read of a page.
-
-    The engine does not call this function: it calls the functions above and stores the coefficients
-    of each block.
-    """
-    shifted = shifted_rate(cfg, leak_rate(cfg, cycles), pressure_rate(cfg, cycles), days, reads)
-    return total_rate(stable_rate(cfg, cycles), shifted, scale)
-
-
-def crossing_days(cfg: np.record, scale: float, cycles: float, limit: float) -> float:
-    """Return the days of retention after which a page that is never read reaches the bit error rate
-    ``limit``.
-
-    Returns 0 if the rate is at or above the limit from the start, and inf if the model has no
-    retention loss.
-    """
-    room = limit / scale - stable_rate(cfg, cycles)
-    leak = leak_rate(cfg, cycles)
-    if room <= 0:
-        return 0.0
-    if leak == 0 or cfg.retention_exponent == 0:
-        return math.inf
-    return float((room / leak) ** (1 / cfg.retention_exponent))

@@ -154,55 +154,17 @@ def test_every_pair_is_as_likely():
 # --- stored pages
 
 
-def test_a_raw_read_leaves_the_page_as_it_is(page):
-    store = PageStore(PAGE)
-    store.write(5, 77, page)
-    raw = inject.read_raw(store, 5, 1e-3, 42, 0)
-    assert 60 < count(raw ^ page) < 220  # 131 expected, 8 sigma
-    assert raw.tobytes() == inject.read_raw(store, 5, 1e-3, 42, 0).tobytes()
-    for seed, read in ((42, 1), (43, 0)):
-        assert raw.tobytes() != inject.read_raw(store, 5, 1e-3, seed, read).tobytes()
-    assert store.intact(5) and (store.read(5) == page).all()
-
-
-def test_a_page_programmed_anew_has_other_errors(page):
-    """The same address, seed and read count, another programming."""
-    store = PageStore(PAGE)
-    store.write(5, 77, page)
-    assert store.sequence(5) == 1 and store.sequence(6) == 0
-    first = inject.read_raw(store, 5, 1e-3, 42, 0)
-    store.erase(5, 1)
-    assert store.sequence(5) == 0
-    store.write(5, 77, page)
-    assert store.sequence(5) == 2
-    assert first.tobytes() != inject.read_raw(store, 5, 1e-3, 42, 0).tobytes()
-
-
-def test_copy_back_keeps_the_errors(page):
-    """Twice moved past the ECC: errors of both readings, known by the checksum."""
-    store = PageStore(PAGE)
-    store.write(0, 7, page)
-    first = inject.copy_back(store, 0, 1, 7, 1e-3, 42)
-    assert count(store.read(1) ^ page) == first > 60
-    assert store.intact(0) and not store.intact(1) and store.owner(1) == 7
-    second = inject.copy_back(store, 1, 2, 7, 1e-3, 42)
-    both = count(store.read(2) ^ page)
-    assert first < both <= first + second and (first + second - both) % 2 == 0
-    clean = inject.copy_back(store, 0, 3, 7, 0.0, 42)
-    assert clean == 0 and store.intact(3)
-
-
 def test_bad_input_is_named(page):
     store = PageStore(PAGE)
     store.write(0, 7, page)
     for rate in (-1e-9, 0.6, math.nan):
         with pytest.raises(InputError, match="must be from 0 to 0.5") as caught:
-            inject.read_raw(store, 0, rate, 1, 0)
+            inject.wrong_bits(PAGE, rate, key(1))
         assert str(rate) in str(caught.value)
     with pytest.raises(InputError, match=r"8192 bytes.*4 code words of 4096 bytes"):
         inject.wrong_bits(8192, 1e-3, key(1), CODE)
     with pytest.raises(InputError, match="page 9 is read before it was programmed"):
-        inject.read_raw(store, 9, 1e-3, 1, 0)
+        store.read(9)
     with pytest.raises(InputError, match="page 9 .*never programmed"):
         store.damage(9, np.zeros(PAGE, np.uint8))
     assert store.intact(0)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from scipy.optimize import brentq
 
 from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.config.schema.flash import CELLS
@@ -20,7 +21,15 @@ READS = some.integers(0, 10**8)
 
 
 def rate(cycles=0, days=0.0, reads=0, scale=1.0, c=C):
-    return rber.page_rate(c, scale, cycles, days, reads)
+    """The bit error rate of the first read of a page."""
+    leak, pressure = rber.leak_rate(c, cycles), rber.pressure_rate(c, cycles)
+    shifted = rber.shifted_rate(c, leak, pressure, days, reads)
+    return rber.total_rate(rber.stable_rate(c, cycles), shifted, scale)
+
+
+def crossing(cycles):
+    """The days after which a page reaches LIMIT."""
+    return brentq(lambda days: rate(cycles, days) - LIMIT, 0, 3650)
 
 
 def constants(**changes):
@@ -50,14 +59,14 @@ def test_crossings_that_were_fitted(cycles, days):
     0: (8.5e-3 - 1.48e-3)/1.52e-3 = 4.6184, ^(1/0.54) = 17.00. 500: wear 1.33e-4, leak 1.52e-3 x
     (1 + 500/1630) = 1.9863e-3, (7.02e-3 - 1.33e-4)/1.9863e-3 = 3.4673, ^(1/0.54) = 10.00.
     """
-    assert rber.crossing_days(C, 1.0, cycles, LIMIT) == pytest.approx(days, rel=1e-3)
+    assert crossing(cycles) == pytest.approx(days, rel=1e-3)
     assert rate(cycles, float(days)) == pytest.approx(LIMIT, rel=1e-3)
 
 
 def test_the_crossing_that_was_not():
     """Check: 14 days at 200 P/E. Predicted 1.52e-3 x (1 + 200/1630) = 1.7065e-3, wear 2.03e-5,
     6.9997e-3/1.7065e-3 = 4.1018, ^(1/0.54) = 13.65: 2.5 % early, 14 in whole days."""
-    predicted = rber.crossing_days(C, 1.0, 200, LIMIT)
+    predicted = crossing(200)
     assert predicted == pytest.approx(13.65, abs=0.01)
     assert round(predicted) == 14
 
@@ -159,17 +168,6 @@ def test_a_retry_leaves_its_share_of_the_shift(stable, shifted, gain, level):
     assert rber.retry_rate(stable, shifted, 1.0, gain, level + 1) <= got
 
 
-@given(some.integers(0, 3000))
-def test_crossing_days_is_when_the_limit_is_reached(cycles):
-    days = rber.crossing_days(C, 1.0, cycles, LIMIT)
-    assert rate(cycles, days) == pytest.approx(LIMIT, rel=1e-12)
-
-
-def test_crossing_at_the_ends():
-    assert rber.crossing_days(C, 1.0, 0, 1e-3) == 0.0  # above it from the start
-    assert rber.crossing_days(constants(retention=0), 1.0, 0, LIMIT) == math.inf
-
-
 @given(CYCLES, DAYS, READS)
 def test_uncompiled_is_the_same(cycles, days, reads):
     leak, pressure = rber.leak_rate(C, cycles), rber.pressure_rate(C, cycles)
@@ -179,6 +177,5 @@ def test_uncompiled_is_the_same(cycles, days, reads):
     assert rber.shifted_rate.py_func(C, leak, pressure, days, reads) == rber.shifted_rate(
         C, leak, pressure, days, reads
     )
-    assert rber.page_rate.py_func(C, 0.5, cycles, days, reads) == rber.page_rate(
-        C, 0.5, cycles, days, reads
-    )
+    stable, shifted = rber.stable_rate(C, cycles), rber.shifted_rate(C, leak, pressure, days, reads)
+    assert rber.total_rate.py_func(stable, shifted, 0.5) == rber.total_rate(stable, shifted, 0.5)

@@ -105,7 +105,7 @@ def flash_once(n: int) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     op = np.where(rng.random(n) < 0.5, timing.PROGRAM, timing.READ)
     arrays = build.build(cfg, devices=1, phases=1, jobs=n)
-    arrays.cfg.watch = 0  # no code waits for the end of an operation
+    raw_jobs.clear_watch(arrays)
     die = np.arange(n) * len(arrays.die) // n
     raw_jobs.load(arrays, die, op, bus=np.full(n, PAGE), page=np.full(n, -1))
     state = arrays.handle()
