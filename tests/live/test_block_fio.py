@@ -97,10 +97,10 @@ def test_without_the_microsecond_fio_loses_the_first_pause(fio, tmp_path):
     from_zero = re.sub(r"^(\d+) ", lambda m: f"{int(m[1]) - 1} ", text, flags=re.MULTILINE)
     (tmp_path / "zero").write_text(from_zero)
     assert from_zero.splitlines()[3] == "0 drive read 0 4096"
-    runtimes = [
-        run(fio, tmp_path, f"--read_iolog={log}")["job_runtime"] for log in ("ours", "zero")
+    ours, *zero = [
+        run(fio, tmp_path, f"--read_iolog={log}")["job_runtime"] for log in ("ours", *["zero"] * 3)
     ]
-    assert runtimes[0] >= 1000 > runtimes[1] + 200, runtimes
+    assert ours >= 1000 > min(zero) + 200, (ours, zero)
 
 
 def test_several_files(fio, tmp_path, rng):

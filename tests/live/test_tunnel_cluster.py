@@ -216,8 +216,8 @@ def test_with_the_emulator_stopped_nothing_passes_and_a_kill_is_swept():
             assert "does not answer" in processes.status(NAME)["drives"][0]["state"]
         os.kill(drive, signal.SIGCONT)
         assert cluster.ping(-1, 0)
-        found = processes.status(NAME)["drives"][0]
-        assert found["state"] == "open" and found["drive_refused"] == 0
+        wait_for("the answer", lambda: processes.status(NAME)["drives"][0]["state"] == "open")
+        assert processes.status(NAME)["drives"][0]["drive_refused"] == 0
         os.kill(drive, signal.SIGKILL)
         wait_for("the end", lambda: "gone" in processes.status(NAME)["drives"][0]["state"])
         assert not cluster.ping(-1, 0, 0.5)

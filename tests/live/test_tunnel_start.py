@@ -143,6 +143,7 @@ def test_a_name_that_cannot_be_had_is_not_a_cluster_that_is_up():
 def test_a_relay_that_fails_at_once_is_given_up():
     """Its drives open, and what it does first is an error."""
     done = run("""
+cluster.LIVED_S = 60
 class Failing(cluster.Relay):
     def run(self):
         raise OSError("no room")

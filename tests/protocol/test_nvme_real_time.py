@@ -13,11 +13,11 @@ from tests.serve.served import drive
 
 WRITE_, READ_, ABORT, KEEP_ALIVE = 1, 2, 0x08, 0x18
 BLOCK, BLOCKS = 512, 8
-SLOW = {"clock": "real", "scale": 6e-5}
-"""A write, some 120 us of the drive, takes about two seconds."""
+SLOW = {"clock": "real", "scale": 3e-5}
+"""A write, some 120 us of the drive, takes about four seconds."""
 BRIEF = {"clock": "real", "scale": 4e-4}
 """A write takes about 0.3 s."""
-KEEP_ALIVE_MS = 1000
+KEEP_ALIVE_MS = 2000
 """Timeout of the hosts: less than a write takes, and more than a busy machine pauses a process."""
 
 

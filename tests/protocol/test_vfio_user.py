@@ -335,13 +335,13 @@ def test_interrupts_that_wait_for_more(driver, shadow):
     assert time.monotonic() - begin >= 0.0255
     assert [each.status for each in driver.run(queue, *[read] * 21)] == [0] * 21
     took = []
-    for value in (1, 1 | 1 << 16):
+    for value in (1, *[1 | 1 << 16] * 3):  # the machine may be busy in one of three
         assert driver.command(9, cdw10=9, cdw11=value).status == 0
         begin = time.monotonic()
         for _ in range(10):
             assert driver.run(queue, read)[0].status == 0
         took.append(time.monotonic() - begin)
-    assert took[0] >= 0.255 and took[1] < took[0], took
+    assert took[0] >= 0.255 and min(took[1:]) < took[0], took
 
 
 def test_wrong_doorbells_in_memory(driver):

@@ -103,10 +103,10 @@ def test_a_place_is_given_back_in_every_way(tmp_path, monkeypatch):
 
 def test_a_handshake_takes_ten_seconds_at_most(tmp_path, monkeypatch):
     """Bytes that come one by one do not extend it; clients in use are not touched."""
-    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.3)
     with served.memory(tmp_path) as (server, path), client(path) as used:
-        slow, silent = Client(path, name=None), Client(path, name=None)
+        monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.3)
         begin = time.monotonic()
+        slow, silent = Client(path, name=None), Client(path, name=None)
         with pytest.raises(OSError):
             while time.monotonic() < begin + nbd.SECONDS:
                 slow.socket.sendall(b"\0")
@@ -128,7 +128,7 @@ def test_half_open_connections(tmp_path, counts):
     threads = threading.active_count()
     with served.memory(tmp_path) as (server, path), contextlib.ExitStack() as stack:
         running = threading.active_count()
-        assert running == threads + 1
+        assert running <= threads + 1  # a thread of an earlier test may end meanwhile
         before = memory_bytes()
         for _ in range(count):
             one = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))

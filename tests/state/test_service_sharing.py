@@ -151,7 +151,7 @@ def test_the_end_waits_for_a_client_that_uses_the_drive():
 def test_a_function_that_cuts_the_power(clock):
     """Batches in flight fail, as later ones do, until another function switches it on. What was
     flushed is there, and the service goes on."""
-    drive = Drive(a_drive(**CACHED, flash__t_program="50 ms").cfg, payload=True, queues=2)
+    drive = Drive(a_drive(**CACHED, flash__t_program="500 ms").cfg, payload=True, queues=2)
     with Service(drive, clock) as service:
         memory = np.full(drive.unit_bytes, 7, np.uint8)
         first = writes(drive, 1)
