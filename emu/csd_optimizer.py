@@ -1,22 +1,21 @@
 """A torch optimizer whose weights and states are stored in the pages of an emulated drive.
 
 This module owns the exchange of gradients and weights between a model and the drive. It does not
-own the update paths, their time or their energy (paths, analysis), and it does not own the
-arithmetic (ondie.kernels).
-Source: this project's contract: weights pass only through the emulated pages.
+own the update paths, their time or their energy (paths, analysis), or the arithmetic
+(ondie.kernels).
+Source: this project. Weights reach the model only through the emulated pages.
 
     optimizer = CSDOptimizer(model.parameters(), "adamw", device="newport", path="in_storage",
                              lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
 
-Each step passes the gradients to the path, which simulates the update stage with every page and
-command. The step then writes the new weights into the model: the weights that the drive sent if
-the path has a weights-up phase, else the weights in the drive's pages. The model runs forward and
-backward itself. The caller gives the duration of both on the accelerator, because this machine is
-not the accelerator.
+Each step passes the gradients to the path, which simulates every page and command of the update
+stage. The step then writes the new weights into the model. If the path has a weights-up phase,
+these are the weights that the drive sent, otherwise the weights in the drive's pages. The caller
+runs forward and backward of the model, and states their duration on the accelerator. The computer
+that runs this program is not the modeled accelerator, so the durations cannot be measured.
 
-If states are stored as 8-bit codes, each tensor starts a new block of codes, as in
-KernelOptimizer. Up to 255 parameters of padding follow a tensor; their weights and gradients are
-0.
+If states are stored as 8-bit codes, each tensor starts a new block of codes, as in KernelOptimizer.
+Up to 255 parameters of padding follow a tensor; their weights and gradients are 0.
 """
 
 from __future__ import annotations
@@ -48,33 +47,37 @@ from ondie.kernels.torch_optimizer import KernelOptimizer, array_of, tensor_of
 from ondie.traces import Memory, Step, Trace, flat_tensors
 
 UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
-"""Names of the update paths that CSDOptimizer accepts. They store weights and states on flash."""
+"""Names of the update paths that CSDOptimizer accepts. These paths store weights and states on
+flash.
+"""
 
 
 class Live(Trace):
     """Trace of the current step of a model in training.
 
-    Gradients may contain NaN or infinity; the training loop must handle them, as with any other
-    optimizer.
+    Gradients may contain NaN or infinity. The training loop must handle such gradients, as with any
+    other optimizer.
     """
 
     def gradient(self, i: int) -> np.ndarray:
-        """Return the gradient of steps[i], float32[n_params], without a check for NaN."""
+        """Return the gradient of step ``i``, float32[n_params], without a check for NaN."""
         return self._sized(self.source.gradient(self.step(i).index), f"gradient of step {i}")
 
 
 class CSDOptimizer(KernelOptimizer):
     """Optimizer that updates float32 parameters on the CPU through a path of an emulated drive.
 
-    op, form, hyper: see KernelOptimizer. format: storage format of weights and states on the
-    drive, a format of KernelOptimizer or "bf16_master". device: name or file of a preset, or a
-    Config. settings: changes to the preset, such as "ftl.gc_policy=fifo". path: one of UPDATING.
-    forward_s, backward_s: seconds per step on the accelerator. samples: samples per step. seed:
-    seed of random events in the drive and of stochastic rounding.
+    ``op``, ``form``, ``hyper``: as in KernelOptimizer. ``format``: storage format of weights and
+    states on the drive, a format of KernelOptimizer or "bf16_master". ``device``: name or file of a
+    preset, or a Config. ``settings``: changes to the preset, such as "ftl.gc_policy=fifo".
+    ``path``: one of UPDATING. ``forward_s``, ``backward_s``: seconds per step on the accelerator.
+    ``samples``: samples per step. ``seed``: seed of random events in the drive and of stochastic
+    rounding.
 
-    The first step creates and fills the drive, in zero simulated time. Every parameter must have
-    a gradient in every step. Raises InputError for an invalid combination of device, model, path
-    and format, and KernelError for invalid hyperparameters and parameters.
+    The first step creates and fills the drive, in zero simulated time. Every parameter must have a
+    gradient in every step. Raises InputError for an invalid argument or an invalid combination of
+    device, model, path and format. Raises KernelError for an unknown ``op``, and for invalid
+    hyperparameters or parameters.
     """
 
     def __init__(
@@ -94,23 +97,27 @@ class CSDOptimizer(KernelOptimizer):
         **hyper: Any,
     ) -> None:
         if path not in UPDATING:
-            raise InputError(f"path: {path!r}; {known_names(path, UPDATING)}")
+            raise InputError(f"path = {path!r}: {known_names(path, UPDATING)}")
         if op not in OPS:
-            raise KernelError(f"unknown operation {op!r} (known: {', '.join(OPS)})")
+            raise KernelError(f"op = {op!r}: must be one of {', '.join(OPS)}")
         self.layout = Stored(format, op)
         own = format if format in FORMATS else "fp32"  # bf16_master has the states of fp32
         for name in {"backend", "isa", "threads"} & hyper.keys():
-            raise KernelError(f"{name} is not available: the drive computes the update")
+            raise KernelError(
+                f"{name}: not supported, because the drive computes the update; remove the argument"
+            )
         self.cfg = configuration(device, settings)
         for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
             if not isinstance(value, int | float) or not 0 <= value <= LONGEST_S:
-                raise InputError(f"{name}: {value!r}; must be from 0 to {LONGEST_S:,} seconds")
+                raise InputError(f"{name} = {value!r}: must be from 0 to {LONGEST_S:,} seconds")
         for name, value, least, most in (
             ("samples", samples, 1, 1 << 62),
             ("seed", seed, 0, 1 << 62),
         ):
             if type(value) is not int or not least <= value <= most:
-                raise InputError(f"{name}: {value!r}; must be a whole number, at least {least}")
+                raise InputError(
+                    f"{name} = {value!r}: must be a whole number from {least} to {most}"
+                )
         self.path_name, self._seconds = path, (float(forward_s), float(backward_s))
         self._samples, self._drive_seed = samples, seed
         self._run: Run | None = None
@@ -121,26 +128,29 @@ class CSDOptimizer(KernelOptimizer):
         PATHS[path](self.cfg, self._trace(self._described(), Memory({})), self._options)
 
     def __getstate__(self) -> dict[str, Any]:
-        raise KernelError("a drive cannot be copied; use state_dict() to set up another one")
+        raise KernelError("CSDOptimizer cannot be copied or pickled; use state_dict()")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group as torch does. Raises KernelError after the first step."""
         if self._run is not None:
-            raise KernelError("a parameter group cannot be added after the drive's layout is fixed")
+            raise KernelError(
+                "a parameter group cannot be added after the first step; add it before step()"
+            )
         super().add_param_group(param_group)
 
     @property
     def held(self) -> list[torch.Tensor]:
-        """All parameters of the model, in their order on the drive."""
+        """All parameters of the model, in the order of their storage on the drive."""
         return [param for group in self.param_groups for param in group["params"]]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Simulate a step and write the new weights into the parameters.
 
-        ``closure``: function that recomputes the loss and the gradients; its loss is returned.
-        Without a closure, return None. Raises KernelError for a missing gradient or a wrong
-        dtype.
+        ``closure``: function that recomputes the loss and the gradients. Return the loss of
+        ``closure``, or None if no closure is given. Raises KernelError if a gradient is missing, if
+        a parameter is not a dense float32 tensor on the CPU, or if the step counts of the
+        parameters differ. Raises InputError if the simulated time exceeds clock.LONGEST_S.
         """
         loss = None
         if closure is not None:
@@ -149,13 +159,15 @@ class CSDOptimizer(KernelOptimizer):
         for number, param in enumerate(self.held):
             if param.grad is None:
                 raise KernelError(
-                    f"parameter {number} of shape {tuple(param.shape)} has no gradient"
+                    f"parameter {number} of shape {tuple(param.shape)} has no gradient; every "
+                    "parameter must have a gradient in every step"
                 )
             self._check(param)
             if param.dtype != torch.float32:
-                raise KernelError(f"parameter {number} is {param.dtype}, expected torch.float32")
+                raise KernelError(f"parameter {number} is {param.dtype}; must be torch.float32")
         check_seconds(
-            self.seconds + sum(self._seconds), f"{self.seconds:.3g} s simulated"
+            self.seconds + sum(self._seconds),
+            f"the steps so far take {self.seconds:.3g} s of simulated time",
         )  # fmt: skip
         gradient = self._flat([param.grad for param in self.held])
         step = self._described()
@@ -182,12 +194,13 @@ class CSDOptimizer(KernelOptimizer):
         )  # fmt: skip
 
     def _counted(self) -> int:
-        """Return the number of update steps that the states result from, including the steps
-        before load_state_dict(). Raises KernelError if the number is not equal for all
-        parameters."""
+        """Return the number of update steps already applied to the states. For loaded states, this
+        includes the steps before they were saved. Raises KernelError if the number is not equal for
+        all parameters.
+        """
         found = {int(self.state.get(param, {}).get("step", 0)) for param in self.held}
         if len(found) > 1:
-            raise KernelError(f"states with {found} steps; all must have the same number of steps")
+            raise KernelError(f"states: step counts {found}; must be equal for all parameters")
         return found.pop()
 
     def _made(self, step: Step, gradient: np.ndarray) -> Run:
@@ -207,7 +220,8 @@ class CSDOptimizer(KernelOptimizer):
 
     def _trace(self, step: Step, source: Memory) -> Live:
         """Return a trace with the single step ``step`` and the tensors of the model. ``source``:
-        the weights and gradients."""
+        source of the weights and gradients.
+        """
         groups = [
             (param, i) for i, group in enumerate(self.param_groups) for param in group["params"]
         ]
@@ -230,7 +244,7 @@ class CSDOptimizer(KernelOptimizer):
         return BLOCK if self.layout.format.codes else 1
 
     def _spans(self) -> Iterator[tuple[torch.Tensor, int, int]]:
-        """Yield each parameter with its first and last position (exclusive) in the drive's
+        """Yield each parameter with its start and end position (end exclusive) in the drive's
         layout.
         """
         at = 0
@@ -239,8 +253,8 @@ class CSDOptimizer(KernelOptimizer):
             at += -(-param.numel() // self._block) * self._block
 
     def _flat(self, tensors: Sequence[torch.Tensor | None]) -> np.ndarray:
-        """Return ``tensors`` as one vector in the drive's layout, float32[n_params]; padding
-        is 0.
+        """Return ``tensors`` as one vector in the drive's layout, float32[n_params], with padding
+        0.
         """
         spans = list(self._spans())
         end = -(-spans[-1][2] // self._block) * self._block
@@ -268,7 +282,7 @@ class CSDOptimizer(KernelOptimizer):
         return found
 
     def _set(self, trace: Trace) -> None:
-        """Replace the trace of the run by ``trace``, another trace of the same model."""
+        """Replace the trace of the run with ``trace``, another trace of the same model."""
         assert self._run is not None and self._run.arithmetic is not None
         self._run.path.trace = self._run.arithmetic.trace = trace
 
@@ -290,30 +304,30 @@ class CSDOptimizer(KernelOptimizer):
         """Cut the drive's power after ``after_events`` events of the next step, then restore the
         power.
 
-        The step is recovered and resumed (see :attr:`recoveries`). The power is not cut if the
-        step has fewer events. Only the path on_die supports power cuts. Raises InputError for
-        another path or an invalid number of events.
+        The step is recovered and resumed (see :attr:`recoveries`). The power is not cut if the step
+        has fewer events. Raises InputError if the path is not on_die, the only path that supports
+        power cuts, or if ``after_events`` is not a whole number of at least 1.
         """
         if self.path_name != OnDie.name:
             raise InputError(
-                f"path: {self.path_name!r}; power cuts are only available for {OnDie.name!r}"
+                f"path = {self.path_name!r}: power cuts are only available for {OnDie.name!r}"
             )
         if type(after_events) is not int or after_events < 1:
-            raise InputError(f"after_events: {after_events!r}; must be a whole number, at least 1")
+            raise InputError(f"after_events = {after_events!r}: must be a whole number, at least 1")
         self._cut_after = after_events
 
     @property
     def recoveries(self) -> tuple[Recovery, ...]:
-        """Recoveries from the power cuts so far, oldest first, with the cost of each."""
+        """Recoveries from the power cuts so far, with the cost of each, in chronological order."""
         return () if self._run is None else tuple(self._run.recoveries)
 
     @property
     def seconds(self) -> float:
-        """Simulated time so far, in seconds."""
+        """Simulated time so far (s)."""
         return 0.0 if self._run is None else self._run.system.now / 1e12
 
     def account(self) -> tuple[Ledger, Energy]:
-        """Return (ledger, energy) of all steps so far. The ledger holds time by phase, bytes,
+        """Return (ledger, energy) of all steps so far. The ledger contains time by phase, bytes,
         flash operations and wear.
 
         Raises KernelError before the first step.
@@ -327,7 +341,7 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def run(self) -> Run:
-        """The run of the update path on the drive. Raises KernelError before the first step."""
+        """Run of the update path on the drive. Raises KernelError before the first step."""
         if self._run is None:
             raise KernelError("no step has run yet; call step() first")
         return self._run
@@ -339,11 +353,11 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def met(self) -> bool:
-        """True if a die register delivered a NaN or an infinity, to a processing element or to
+        """True if a die register has delivered a NaN or an infinity to a processing element or to
         the host.
 
-        The values are checked before the NaN comparator changes them. Always False with paths
-        other than on_die.
+        The values are checked before the NaN comparator changes them. Always False with paths other
+        than on_die.
         """
         payload = getattr(self._run.path, "payload", None) if self._run is not None else None
         return bool(getattr(payload, "met", False))
@@ -355,8 +369,9 @@ class CSDOptimizer(KernelOptimizer):
         return sum_counters(self._run.system.arrays.count)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return KernelOptimizer's state dictionary and the storage format under "format".
-        Reading the states takes no simulated time."""
+        """Return KernelOptimizer's state dictionary, with the storage format added under the key
+        "format". Reading the states takes no simulated time.
+        """
         if self._run is not None:
             kept = ("w",) if self._shown != "w" else ()  # weights wider than the model's
             slots = {s.name: s for s in self.layout.slots}
@@ -368,21 +383,25 @@ class CSDOptimizer(KernelOptimizer):
         return super().state_dict() | {"format": self.layout.name}
 
     def _stored(self, name: str) -> np.ndarray:
-        """Return the vector in slot ``name`` as it is stored in the drive's pages, in the stored
-        dtype."""
+        """Return the vector in slot ``name`` with the values and dtype that are stored in the
+        drive's pages.
+        """
         payload = getattr(self._run.path, "payload", None) if self._run is not None else None
         assert payload is not None
         found: np.ndarray = payload.stored(name)
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load states as KernelOptimizer does; the first step fills the drive with them.
+        """Load states as KernelOptimizer does. The first step fills the drive with these states.
 
-        Raises KernelError after the first step, or if the states are in another storage format.
+        Raises KernelError as KernelOptimizer does, after the first step, or if the storage format
+        of the states differs.
         """
         if self._run is not None:
-            raise KernelError("states cannot be loaded after the first step")
+            raise KernelError("states cannot be loaded after the first step; load them before it")
         format = state_dict.get("format", self.layout.name)
         if format != self.layout.name:
-            raise KernelError(f"states are in format {format!r}, expected {self.layout.name!r}")
+            raise KernelError(
+                f"states are in format {format!r}; must be in format {self.layout.name!r}"
+            )
         super().load_state_dict(state_dict | {"format": self.kernel.format})

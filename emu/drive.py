@@ -1,11 +1,11 @@
-"""One computational storage drive that is served: commands with bytes, completions, its own clock.
+"""One computational storage drive with its own clock: commands with data, and their completions.
 
-Owns the interface of a single drive: single reads and writes, its condition, and the checks of its
-books. Does not own the commands and their clock (engine/run/command_system.py), bytes, store and
-power (engine/run/power_system.py), the statuses with which commands end (nvme/status.py,
-nvme/write_errors.py), the execution of commands inside the drive (engine, nvme, ftl, nand) or the
-plans of paths (engine/run/system.py), which may run concurrently with commands. Source: this
-project's command record (nvme/command.py).
+Owns the interface of a single drive: single reads and writes, its operating condition, and the
+consistency checks of its accounting. Does not own the commands and their clock
+(engine/run/command_system.py), data, store and power (engine/run/power_system.py), the statuses
+with which commands complete (nvme/status.py, nvme/write_errors.py), the execution of commands
+inside the drive (engine, nvme, ftl, nand) or the plans of paths (engine/run/system.py), which may
+run concurrently with commands. Source: this project's command record (nvme/command.py).
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.units import InputError, plural, quoted, whole_number
 
 MOST_QUEUES = 256
-"""Largest number of queue pairs; each has a ring of nvme/tables.PAIR_RING requests in memory."""
+"""Maximum number of queue pairs. Each has a ring of nvme/tables.PAIR_RING requests in memory."""
 
 
 PURGE_ROUNDS = 4
-"""Rounds of collections without a block that becomes free, after which an erasure gives up."""
+"""Number of consecutive rounds of garbage collection without a freed block after which
+:meth:`Drive.erase_stale` raises an error."""
 
 
 class CommandError(OSError):
-    """Error: a command of :meth:`Drive.read`, ``write`` or ``flush`` has ended with ``status``
-    (nvme.status.Status)."""
+    """Raised if a command of :meth:`Drive.read`, ``write`` or ``flush`` completes with the error
+    status ``status`` (nvme.status.Status).
+    """
 
     def __init__(self, message: str, status: Status) -> None:
         super().__init__(message)
@@ -57,7 +59,7 @@ class CommandError(OSError):
 
 
 class MediaError(CommandError):
-    """Error: a page could not be corrected, so its bytes are not known."""
+    """Raised if a page could not be corrected, so that its data is unknown."""
 
 
 class Drive(PowerSystem):
@@ -67,38 +69,40 @@ class Drive(PowerSystem):
 
     ``queues``: number of queue pairs, each with up to ``queue_depth`` commands in flight (default:
     the smaller of the host's and the drive's depth); further commands wait in order.
-    ``block_bytes``: size of a logical block, the unit of addresses: 512 or more, up to the mapping
-    unit of the drive, which is the default. A drive with smaller blocks reads the rest of a mapping
-    unit before it writes part of it (ftl.partial_pages = "sectors").
+    ``block_bytes``: size of a logical block, the unit of addresses: 512 bytes up to the drive's
+    mapping unit. A drive with smaller blocks than its mapping unit reads the rest of a mapping unit
+    before it writes part of it (ftl.partial_pages = "sectors"). The default is 512 bytes if the
+    configuration sets this key, otherwise the mapping unit.
 
-    ``store``: folder in which a drive with payload stores its pages; it is created if it is missing
-    or empty. ``durability``: "process" or "host" (docs/store.md), of an existing store the one that
-    it has; None: that one, for a new store "process". :meth:`close` closes it. ``read_only``: the
-    files of the store do not change; changes by recovery, reads and collection are kept in memory
-    and are lost, and writes end with NAMESPACE_WRITE_PROTECTED.
+    ``store``: folder in which a drive with payload stores its pages. A missing or empty folder
+    becomes a new store. ``durability``: "process" or "host" (docs/store.md); it must match an
+    existing store. None selects that of an existing store, or "process" for a new store.
+    :meth:`close` closes the store. ``read_only``: do not change the files of the store. Changes by
+    recovery, reads and garbage collection are lost when the drive is closed, and writes complete
+    with NAMESPACE_WRITE_PROTECTED.
 
-    ``payload=True`` keeps the bytes of every page. :attr:`buffer` is then the caller's memory:
-    commands write bytes from it and read bytes into it, from ``data`` on. The caller must not touch
-    these bytes until the command has completed. ``seed`` determines bad blocks, failures and bit
-    errors. Commands in flight at the same time may take effect in any order, as in NVMe. To order
-    two commands, wait for the completion of the first.
+    ``payload=True`` stores the contents of every page. :attr:`buffer` is then the caller's memory:
+    commands write data from it and read data into it, starting at the command's offset ``data``.
+    The caller must not access this part of it until the command has completed. ``seed`` determines
+    bad blocks, failures and bit errors. Commands that are in flight at the same time may take
+    effect in any order, as in NVMe. To order two commands, wait for the completion of the first.
 
-    A drive that is full or worn out, whose store is full, or whose engine has a defect, ends
-    commands with a status (:attr:`condition`). With ``strict``, for development and tests,
+    If a drive is full or worn out, if its store is full, or if its engine has a defect, commands
+    complete with an error status (:attr:`condition`). With ``strict``, for development and tests,
     ``run_until`` and ``run`` raise an error instead.
 
-    ``reservoir``: sizes of the data of plans in the reservoir, outside the namespace of the
-    commands, as states/drive_states.py gives them.
+    ``reservoir``: sizes of the reservoir, which stores the data of plans outside the namespace of
+    the commands (from states/drive_states.py).
 
-    Raises InputError for fewer than one queue, a depth below one, an impossible block size, or a
-    folder that cannot be used.
+    Raises InputError if an argument is out of range, or if the block size or the folder is
+    unusable.
 
-    A drive is a context manager: ``with Drive(...) as drive`` closes it at the end. After an error,
-    an error of :meth:`close` becomes a note of the first one.
+    A drive is a context manager: ``with Drive(...) as drive`` closes it at the end. If the body
+    raises an error, an error of :meth:`close` is added to it as a note.
     """
 
     owner: int | None = None
-    """Thread of the service that owns the drive; None if there is none."""
+    """Identifier of the thread of the service that owns the drive; None if no service owns it."""
 
     def __init__(
         self,
@@ -149,14 +153,14 @@ class Drive(PowerSystem):
         """Flush the data cache, write a checkpoint, and close the drive and its store, if any.
 
         The next start then continues as if the drive had not been closed. After a power cut,
-        nothing is flushed, and the next start is a recovery. A closed drive handles no commands;
-        to close it again has no effect.
+        nothing is flushed, and the next start is a recovery. A closed drive executes no commands.
+        Closing it again has no effect.
 
-        Raises CommandError if data or commands are lost that no power cut has taken: those that
-        cannot be stored, or are in flight or in the data cache after a defect. The message names
-        them, ``status`` is that of the FLUSH, and the drive is closed all the same. Raises
-        StoreFull or InputError if the store cannot be synced, InputError while a service owns the
-        drive.
+        Raises CommandError if data or commands are lost without a power cut: data that cannot be
+        stored, and, after a defect, commands in flight and data in the cache. The message names
+        them, ``status`` is that of the FLUSH, and the drive is closed nevertheless. Raises
+        StoreFull or InputError if the store cannot be synced, and InputError while a service owns
+        the drive.
         """
         self.check_owner()
         status, lost = self._close()
@@ -169,7 +173,9 @@ class Drive(PowerSystem):
     # --- the service that owns the drive
 
     def check_owner(self) -> None:
-        """Raise InputError if a service owns the drive, except in the thread of the service."""
+        """Raise InputError if a service owns the drive, unless the caller is the thread of the
+        service.
+        """
         if self.owner is not None and self.owner != threading.get_ident():
             raise InputError("the drive belongs to a Service; use the Service, or close it first")
 
@@ -179,39 +185,44 @@ class Drive(PowerSystem):
         super()._check_open()
 
     def completions(self) -> np.ndarray:
-        """Return the completions since the last call as CommandSystem does. Raises InputError while
-        a service owns the drive."""
+        """Return the completions that no earlier call has returned, as CommandSystem does. Raises
+        InputError while a service owns the drive.
+        """
         self.check_owner()
         return super().completions()
 
     def start(self, plan: Iterable[np.ndarray]) -> None:
-        """Start a plan (chunks of plan_rows.PLAN) now; it runs with the events that follow.
+        """Start a plan (chunks of plan_rows.PLAN) now. It advances with the drive's clock.
 
-        Raises InputError if a plan is running, if the drive is offline, and on a drive with payload
-        if the effect of the plan on bytes is not defined (``follow``; see states/drive_states.py).
+        Raises InputError if the drive is closed, offline or owned by a service, if a plan is
+        running, or if the drive has payload and ``follow`` (states/drive_states.py) has not defined
+        the effect of plans on data.
         """
         self._check_plan()
         super().start(plan)
 
     def start_beside(self, plan: Iterable[np.ndarray]) -> MixedPlan:
-        """Start a plan as :meth:`start` does, concurrently with others that were started with this
-        method; return it. Raises InputError as that does."""
+        """Start a plan as :meth:`start` does, concurrently with other plans that were started with
+        this method. Return the plan. Raises InputError as :meth:`start` does.
+        """
         self._check_plan()
         return super().start_beside(plan)
 
     def _check_plan(self) -> None:
-        """Raise InputError unless the drive can run a plan."""
+        """Raise InputError if the drive cannot run a plan."""
         self._check_open()
         if self.defect is not None:
             raise InputError(f"the drive is offline: {self.why}")
         if self._bytes is not None and self._plans is None:
-            raise InputError("a plan cannot move the bytes of a drive with payload; use Drive(cfg)")
+            raise InputError("plans cannot move the data of a drive with payload; use Drive(cfg)")
 
     def fill(self, device: int, lpn: int, count: int) -> None:
-        """Place pages on flash as System.fill does. Raises InputError on a drive with payload,
-        whose pages need bytes."""
+        """Place pages on flash as System.fill does. Raises InputError if the drive has payload
+        (filled pages have no contents), is closed or owned by a service, or if an argument is out
+        of range.
+        """
         if self._bytes is not None:
-            raise InputError("filled pages have no bytes; write them, or use Drive(cfg)")
+            raise InputError("filled pages have no contents; write the pages, or use Drive(cfg)")
         self._check_open()
         device = whole_number("device", device, 0, 0)
         lpn = whole_number("lpn", lpn, 0, self.units)
@@ -221,7 +232,7 @@ class Drive(PowerSystem):
 
     @property
     def condition(self) -> Condition:
-        """Operating condition of the drive, by the commands that it executes; :attr:`why` gives the
+        """Operating condition of the drive: online, read-only or offline. :attr:`why` gives the
         reason."""
         if self.off or self.defect is not None:
             return Condition.OFFLINE
@@ -229,17 +240,17 @@ class Drive(PowerSystem):
 
     @property
     def why(self) -> str:
-        """One sentence with the reason of :attr:`condition`, of the lack of space while writes end
-        with CAPACITY_EXCEEDED, of damaged pages in the store, or of data that power-loss protection
-        or a move has lost; after a recovery, otherwise the result of that; empty if there is
-        nothing to say."""
+        """One sentence that explains :attr:`condition`, a lack of space (while writes complete with
+        CAPACITY_EXCEEDED), damaged pages in the store, or data lost by power-loss protection or by
+        a move. If none of these applies, the result of the recovery, if any; otherwise empty."""
         if self._reason or self.recovered is None:
             return self._reason
         return condition.why_recovered(self.recovered)
 
     @property
     def _reason(self) -> str:
-        """The reason of :attr:`condition` and of commands that fail, as in :attr:`why`."""
+        """Reason for :attr:`condition` and for failing commands: :attr:`why` without the result of
+        a recovery."""
         if self.defect is not None:
             return f"{type(self.defect).__name__}: {self.defect}"
         if self.off:
@@ -260,26 +271,27 @@ class Drive(PowerSystem):
 
     @property
     def _damaged_pages(self) -> list[int]:
-        """Physical pages of the store that recovery or a read has found to be damaged, sorted."""
+        """Physical pages of the store that a recovery or a read has found to be damaged, sorted."""
         found = set() if self.recovered is None else set(self.recovered.damaged)
         return sorted(found | (set() if self._bytes is None else self._bytes.damaged))
 
     @property
     def epoch(self) -> int:
-        """Fencing epoch: the number of starts of the drive, each of which was on flash before the
-        first command completed. 0 without checkpoints of the mapping table
-        (ftl.map_checkpoint)."""
+        """Fencing epoch: the number of starts of the drive. Each start writes it to flash before
+        the first command completes. 0 without checkpoints of the mapping table
+        (ftl.map_checkpoint).
+        """
         return int(self.arrays.dev.epoch[0])
 
     @property
     def critical_warning(self) -> CriticalWarning:
-        """Critical warnings as in the SMART / Health Information log page."""
+        """Critical warnings as in NVMe's SMART / Health Information log page."""
         failed = self.defect is not None or bool(self._damaged_pages)
         return condition.critical_warning(self.arrays, failed, bool(self.lost_at_cut))
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
-        """Write the drive's state as JSON to ``path``, complete or not at all: the defect,
-        registers, counters, queues, the last log entries and the configuration.
+        """Write the drive's state as JSON to ``path``, atomically: the defect, registers, counters,
+        queues, the last log entries and the configuration.
 
         Missing folders are created. Raises InputError if the file cannot be written.
         """
@@ -292,11 +304,12 @@ class Drive(PowerSystem):
     # --- payload
 
     def write(self, offset: int, data: bytes | np.ndarray) -> None:
-        """Write ``data`` (bytes, or an array of any type) from byte ``offset`` on at
-        ``earliest_arrival``; run until the drive is idle.
+        """Write ``data`` (bytes, or an array of any numeric type), starting at byte address
+        ``offset``. The command arrives at ``earliest_arrival``. Run until the drive is idle.
 
-        Raises CommandError if the command ends with an error status, InputError for a partial
-        logical block, for bytes outside the drive, or without payload.
+        Raises CommandError if the command completes with an error status. Raises InputError for
+        data of another type, for partial logical blocks, for an offset or size out of range, or if
+        the drive is closed or has no payload.
         """
         try:
             given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
@@ -307,12 +320,12 @@ class Drive(PowerSystem):
         self._succeed(WRITE, offset, np.ascontiguousarray(given).reshape(-1).view(np.uint8))
 
     def read(self, offset: int, size: int) -> np.ndarray:
-        """Read ``size`` bytes from byte ``offset`` on at ``earliest_arrival``; run until the drive
-        is idle.
+        """Read ``size`` bytes, starting at byte address ``offset``. The command arrives at
+        ``earliest_arrival``. Run until the drive is idle.
 
-        Returns uint8[size]; bytes that were never written are zeros. Raises MediaError if a page
-        could not be corrected, CommandError for another error status, InputError for a partial
-        logical block, for bytes outside the drive, or without payload.
+        Return uint8[size]; bytes that were never written are zeros. Raises MediaError if a page
+        could not be corrected, and CommandError for another error status. Raises InputError as
+        :meth:`write` does.
         """
         size = whole_number("size", size, self.block_bytes, self.cfg.frontend.max_transfer_bytes)
         found = np.zeros(size, np.uint8)
@@ -320,17 +333,18 @@ class Drive(PowerSystem):
         return found
 
     def flush(self) -> None:
-        """Run a FLUSH at ``earliest_arrival`` and all commands before it, until the drive is idle.
-        Raises CommandError if it ends with an error status, InputError without payload."""
+        """Submit a FLUSH that arrives at ``earliest_arrival``, and run until the drive is idle.
+        Raises CommandError for an error status, and InputError as :meth:`write` does."""
         self._succeed(FLUSH, 0, np.zeros(0, np.uint8))
 
     def erase_stale(self) -> None:
-        """Complete the commands in flight. Then erase every block that holds bytes which were
-        written again or trimmed, after moving its valid pages, and overwrite the copies of such
-        bytes in memory and in the store.
+        """Erase stale data, that is, data that was overwritten or trimmed. Complete the commands in
+        flight. Then erase every block with stale data, after moving its valid pages, and overwrite
+        the copies of stale data in memory and in the store.
 
-        Flush first the data to be kept or trimmed. Raises InputError for a drive without payload,
-        offline or read-only, or if a block cannot be collected or a file cannot be used.
+        Call :meth:`flush` first. Raises InputError if the drive is closed or owned by a service,
+        has no payload, is offline or read-only, or if a block cannot be collected or a file cannot
+        be used.
         """
         self._check_open()
         self.check_power()
@@ -349,7 +363,7 @@ class Drive(PowerSystem):
             tried = 0 if now < left else tried + 1
             left = now
         if left:
-            raise InputError(f"erase_stale: no room to collect {plural(left, 'block')}")
+            raise InputError(f"erase_stale: no free space to collect {plural(left, 'block')}")
         waiting = self.arrays.block["dirty"] * (self.arrays.block["state"] == page_map.FREE)
         if waiting.any():
             purge.erase_free(self.state, 0)
@@ -362,11 +376,11 @@ class Drive(PowerSystem):
         self._bytes.wipe_cache()
 
     def _succeed(self, op: int, offset: int, memory: np.ndarray) -> None:
-        """Run one command as PayloadSystem does. Raises CommandError unless it succeeds."""
+        """Run one command as PayloadSystem does. Raises CommandError if it does not succeed."""
         status = self._run_command(op, offset, memory)
         if status == Status.SUCCESS:
             return
-        what = "FLUSH" if op == FLUSH else f"bytes from {offset} on"
+        what = "FLUSH" if op == FLUSH else f"bytes starting at {offset}"
         message = f"{what}: status 0x{status:x}, {status.name.lower().replace('_', ' ')}"
         if status == Status.UNRECOVERED_READ_ERROR:
             raise MediaError(message, status)
@@ -375,24 +389,25 @@ class Drive(PowerSystem):
     # --- faults by request
 
     def inject_media_errors(self, offset: int, size: int) -> int:
-        """Damage the flash pages that hold ``size`` bytes from byte ``offset`` on, after a FLUSH
-        that also runs the commands in flight. Reads of them end with UNRECOVERED_READ_ERROR until
-        they are written or trimmed. Return the number of damaged mapping units.
+        """Submit a FLUSH, and run until the drive is idle. Then damage the flash pages that contain
+        the ``size`` bytes starting at byte address ``offset``. Reads of these bytes complete with
+        UNRECOVERED_READ_ERROR until they are written or trimmed. Return the number of damaged
+        mapping units.
 
-        Raises InputError without payload, without power, for partial mapping units, for bytes
-        outside the drive, and if none of the units holds data; CommandError if the FLUSH fails.
+        Raises InputError if the drive has no payload or power, for partial mapping units, for
+        addresses out of range, and if no mapping unit has data; CommandError if the FLUSH fails.
         """
         unit = self.unit_bytes
         offset = whole_number("offset", offset, 0, self.capacity - unit)
         size = whole_number("size", size, unit, (1 << 63) - 1)
         if size > self.capacity - offset:
             raise InputError(
-                f"size = {size}: must be at most {self.capacity - offset} from byte {offset} on; "
+                f"size = {size}: must be at most {self.capacity - offset} at offset {offset}; "
                 f"the drive has {self.capacity} bytes"
             )
         for name, value in {"offset": offset, "size": size}.items():
             if value % unit:
-                raise InputError(f"{name} = {value}: must be a multiple of {unit}, a mapping unit")
+                raise InputError(f"{name} = {value}: must be a multiple of {unit} (mapping unit)")
         self.check_power()
         self.flush()
         assert self.store is not None and self._bytes is not None
@@ -402,24 +417,24 @@ class Drive(PowerSystem):
         units = np.arange(offset // unit, (offset + size) // unit)
         found = injected_faults.damage_units(self.arrays, self.store, units, self._options.seed)
         if not found:
-            raise InputError(f"bytes {offset} to {offset + size - 1} hold no data on flash")
+            raise InputError(f"bytes {offset} to {offset + size - 1} have no data on flash")
         return found
 
     def wear_out(self) -> int:
-        """Let a program fail in as many blocks as are spare, so that the drive becomes read-only.
-        Return their number. Raises InputError without power."""
+        """Mark as many blocks as there are spare blocks as blocks with a program failure, so that
+        the drive becomes read-only. Return the number of these blocks. Raises InputError if
+        the drive has no power."""
         self.check_power()
         return injected_faults.fail_spare_blocks(self.arrays, self.geometry)
 
     # --- conservation
 
     def check(self) -> None:
-        """Check the conservation laws of the drive. Raises Imbalance; unless the drive is strict,
-        it is then also offline. Raises InputError while a service owns the drive.
+        """Check the conservation laws of the drive. Raises Imbalance if a law is violated; a drive
+        that is not strict then goes offline. Raises InputError while a service owns the drive.
 
-        Laws that require an idle drive are checked only when no command is outstanding and no page
-        waits for space. After a defect, the laws do not hold and are not checked; a closed drive
-        has no pages to check.
+        Laws that require an idle drive are checked only if no command is outstanding and no page
+        waits for space. Nothing is checked after a defect or on a closed drive.
         """
         self.check_owner()
         if self.defect is not None or self._closed:
@@ -432,7 +447,7 @@ class Drive(PowerSystem):
             raise
 
     def _check_laws(self) -> None:
-        """Check the conservation laws. Raises Imbalance."""
+        """Check the conservation laws. Raises Imbalance if a law is violated."""
         check_between_events(self.arrays, self.geometry)
         waits = self.arrays.dev.stall_head[0] >= 0 or self.arrays.maps.stall_first.any()
         if not self.off and self.outstanding == 0 and self.idle and not waits:
@@ -443,7 +458,7 @@ class Drive(PowerSystem):
             check_laws(Place.PAYLOAD, {"misplaced_pages": len(misplaced)}, first)
 
     def _all_requested(self) -> Requested:
-        """Return what commands and plans have requested so far."""
+        """Return the amounts that commands and plans have requested so far."""
         names = ("read_pages", "program_pages", "link_up_bytes", "link_down_bytes")
         of_plans = self.planned.sum(axis=0)[[PLANNED.index(name) for name in names]]
         dev = self.arrays.dev[0]
@@ -457,10 +472,11 @@ class Drive(PowerSystem):
 def with_blocks(
     cfg: Config, block_bytes: int | None, payload: bool = False, stored: bool = False
 ) -> tuple[Config, int]:
-    """Return ``cfg`` for one drive with logical blocks of ``block_bytes`` (None: the default), and
-    the size of a logical block. ``payload``: the drive can be recovered, so that pages of a block
-    are programmed in order. ``stored``: it has a store, so that it records trims, as one with
-    power-loss protection does. Raises InputError for an impossible size.
+    """Return ``cfg`` for one drive with logical blocks of ``block_bytes`` (None: default size), and
+    the size of a logical block. ``payload``: True for a drive that can be recovered, which programs
+    the pages of a block in order. ``stored``: True if it has a store. A drive with a store or with
+    power-loss protection records trims if ftl.map_update = "programmed". Raises InputError unless
+    the size is a power of two from 512 bytes to the mapping unit.
     """
     unit = cfg.ftl.mapping_unit_bytes or cfg.flash.page_bytes
     by_sectors = cfg.ftl.partial_pages == "sectors"
@@ -469,8 +485,8 @@ def with_blocks(
         size = whole_number("block_bytes", block_bytes, -(1 << 63), (1 << 63) - 1)
     if size < SECTOR_BYTES or size & (size - 1) or unit % size:
         raise InputError(
-            f"block_bytes = {size}: must be a power of two from {SECTOR_BYTES} to {unit}, the "
-            "mapping unit"
+            f"block_bytes = {size}: must be a power of two from {SECTOR_BYTES} to {unit} (the "
+            "mapping unit)"
         )
     changes: dict[str, int | str] = {}
     if size < unit and not by_sectors:

@@ -1,7 +1,8 @@
-"""Files: checks before a run, writing of all files or none, and the holder of a lock.
+"""Files: checks before a run, atomic writing of several files, and the holder of a file lock.
 
-Owns the checks of paths, file names and folders, and the holder of a lock. Does not own the
-contents of files. Source: none.
+Owns the checks of paths, file names and folders, atomic writes, and the identification of a lock's
+holder. Does not own the contents of files.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -16,30 +17,31 @@ from pathlib import Path
 from ondie.emu.units import InputError, quoted
 
 STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
-"""Descriptors of the open files that have names in /dev."""
+"""File descriptor of each standard stream that has a name in /dev, by path."""
 IMAGES = ("png", "pdf")
 """Image formats of figures."""
 
 
 def as_path(name: str, value: object) -> Path:
-    """Return the path ``value``. Raises InputError, which names ``name``, if it is neither a string
-    nor os.PathLike, or if no file can have this name."""
+    """Return ``value`` as a Path. Raises InputError if ``value`` is neither a string nor
+    os.PathLike, or if no file can have this name. ``name``: name of the value in the error message.
+    """
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
-        raise InputError(f"{name} = {quoted(repr(value))}: must be a path, a string or os.PathLike")
+        raise InputError(f"{name} = {quoted(repr(value))}: must be a string or os.PathLike")
     if not text or "\0" in text:
-        raise InputError(f"{name} = {quoted(text)}: must be the name of a file or folder")
+        raise InputError(f"{name} = {quoted(text)}: must not be empty or contain null characters")
     return Path(text)
 
 
 def write_atomically(files: Mapping[Path, bytes], durable: bool = False) -> None:
-    """Write all files, or none if one cannot be written. ``files``: contents by path.
+    """Write all files, or no file if one of them cannot be written. ``files``: contents by path.
 
     Each file is written under a temporary name, then renamed. Missing folders are created. A
-    symbolic link stays, and its target is written. A device or a FIFO (``/dev/null``,
-    ``/dev/stdout``) is written to, before the files are renamed: a renamed file would take its
-    place. With ``durable``, files and their names are on the medium at the end, so that they
-    outlive a failure of the host. Raises InputError if a file cannot be written.
+    symbolic link is kept, and its target is written. A device or a FIFO (``/dev/null``,
+    ``/dev/stdout``) is written directly, before the files are renamed, because a renamed file would
+    replace it. With ``durable``, files and their names are synced to the storage medium, so that
+    they survive a failure of the host. Raises InputError if a file cannot be written.
     """
     staged: list[tuple[str, Path]] = []
     made: list[Path] = []
@@ -83,16 +85,18 @@ def write_atomically(files: Mapping[Path, bytes], durable: bool = False) -> None
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether ``path`` is an open file of this process, or exists and is neither a file nor
-    a folder: a device, a FIFO, a socket."""
+    """Return True if ``path`` is an open file of this process, or if it exists and is neither a
+    file nor a folder (a device, a FIFO or a socket).
+    """
     if _descriptor(path) is not None:
         return True
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _descriptor(path: Path) -> int | None:
-    """Return the number of the open file that ``path`` stands for, such as /dev/stdout; None if it
-    is another path."""
+    """Return the descriptor of the open file that ``path`` refers to, such as /dev/stdout, or None
+    if ``path`` is an ordinary path.
+    """
     name = STANDARD.get(str(path))
     if name is None and str(path.parent) in ("/dev/fd", "/proc/self/fd") and path.name.isdecimal():
         name = int(path.name)
@@ -100,7 +104,9 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _write_stream(path: Path, data: bytes) -> None:
-    """Write ``data`` to a device, a FIFO or an open file of this process, at its position."""
+    """Write ``data`` to a device or a FIFO, or at the current position of an open file of this
+    process.
+    """
     number = _descriptor(path)
     if number is None:
         path.write_bytes(data)
@@ -112,7 +118,9 @@ def _write_stream(path: Path, data: bytes) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Convert an OSError inside this context to an InputError that names the file ``path``."""
+    """Context in which an OSError becomes an InputError that names the file ``path``, which is
+    read.
+    """
     try:
         yield
     except OSError as error:
@@ -121,7 +129,9 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Convert an OSError inside this context to an InputError that names the file ``path``."""
+    """Context in which an OSError becomes an InputError that names the file ``path``, which is
+    written.
+    """
     try:
         yield
     except OSError as error:
@@ -129,7 +139,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the medium."""
+    """Sync the directory entries of a folder to the storage medium."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -138,7 +148,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _make_folder(folder: Path, made: list[Path]) -> None:
-    """Create a folder and its missing parents; append the created folders to ``made``."""
+    """Create a folder and its missing parents. Append the created folders to ``made``."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
@@ -155,7 +165,7 @@ def check_target(path: Path, *read: str | Path) -> None:
     """Raise InputError if the output file ``path`` cannot be written or is one of the input files
     ``read``.
 
-    Commands call this before a long run.
+    Commands call this function before a long run.
     """
     check_apart(path, *read)
     with writing(path):
@@ -177,17 +187,18 @@ def check_target(path: Path, *read: str | Path) -> None:
 def suffix_of(path: Path) -> str:
     """Return the image format of a file from its suffix: one of IMAGES.
 
-    Raises InputError for any other suffix.
+    Raises InputError if the suffix is not in IMAGES.
     """
     suffix = path.suffix.removeprefix(".").lower()
     if suffix not in IMAGES:
-        raise InputError(f"{path}: the suffix of a figure must be .{' or .'.join(IMAGES)}")
+        raise InputError(f"{path}: the file name of a figure must end with .{' or .'.join(IMAGES)}")
     return suffix
 
 
 def lock_holder(handle: int) -> str:
-    """Return a text that names the process with the lock (flock) of an open file, if the system
-    tells it."""
+    """Return a text that names the process that holds the lock (flock) of an open file, as
+    precisely as the operating system reports it.
+    """
     number = os.fstat(handle).st_ino
     try:
         with open("/proc/locks") as file:
@@ -197,7 +208,7 @@ def lock_holder(handle: int) -> str:
     for row in rows:
         if row[1] == "FLOCK" and row[5].rpartition(":")[2] == str(number):
             if row[4] == str(os.getpid()):
-                return "another drive or check of this process"
+                return "another drive or store check in this process"
             if int(row[4]) > 0:
                 return f"another process (pid {row[4]})"
-    return "another drive or check"
+    return "another drive or store check"

@@ -1,7 +1,7 @@
-"""Service of one drive: a thread that owns engine and clock, to which clients hand batches.
+"""Service of one drive: a thread that owns engine and clock and accepts batches from clients.
 
 Owns the thread, the clock (virtual, or real time with a scale), and the assignment of completions
-to batches. Does not own the drive (drive.py), turns that a client runs itself
+to batches. Does not own the drive (drive.py), turns that a client thread runs itself
 (nvme/client_turns.py), the hand-over to and from clients (nvme/client_queue.py), the rules of
 commands (nvme/submission.py) or sockets.
 Source: NVMeVirt and FEMU, which complete a command when the wall clock reaches its modeled end.
@@ -41,34 +41,36 @@ from ondie.kernels.doorbell import LAST_NS, NEVER_NS, POLL_NS, Delivery, Doorbel
 
 CLOCKS = ("virtual", "real")
 AHEAD_NS = 50_000
-"""Wall time by which the simulation may run ahead while commands are in flight, in ns."""
+"""Wall time by which the simulation may run ahead while commands are in flight (ns)."""
 MOST_SCALE = 1e6
-"""Largest scale of the clock ``real``, simulated seconds per second."""
+"""Maximum scale of the clock ``real`` (simulated seconds per second of wall time)."""
 PLAN_EVENTS = 1 << 12
-"""Number of events between two checks for commands while a plan runs and no command is in
-flight."""
+"""Number of events between two checks for new commands while a plan runs and no command is in
+flight.
+"""
 NOBODY = -1  # number of no thread
 
 
 class Service(ClientTurns):
     """Serves ``drive`` from a separate thread until :meth:`close`.
 
-    ``clock``: ``virtual``, simulated time advances as fast as possible while commands are in
-    flight, and stands still otherwise; ``real``, simulated time follows the wall clock, ``scale``
-    simulated seconds per second, and a completion is delivered when the wall clock has reached its
-    end, or later if the simulation is slower (:attr:`lag`). The service owns the drive until it is
-    closed: other users of the drive get InputError. Do not use the drive in a callback of a future
-    either.
+    ``clock``: "virtual" or "real". With "virtual", simulated time advances as fast as possible
+    while commands are in flight, and otherwise stands still. With "real", simulated time follows
+    the wall clock (``scale`` simulated seconds per second). A completion is delivered when the wall
+    clock reaches its modeled end, or later if the simulation is slower (:attr:`lag`). Until the
+    service is closed, it owns the drive, and other uses of the drive raise InputError. Do not use
+    the drive in a callback of a future either.
 
-    With the clock ``real``, the simulation runs up to AHEAD_NS of wall time ahead while commands
-    are in flight (ALONE_NS for one that its client's thread runs alone), so that a completion is
-    ready at its time. A batch that is handed over meanwhile arrives as much later, which counts as
-    lag; a thread that runs its command alone sees what is sent to it as much later.
+    With the clock "real", the simulation runs up to AHEAD_NS of wall time ahead while commands are
+    in flight, so that a completion is ready at its time. (If a client's thread runs its single
+    command itself, the limit is ALONE_NS.) A batch that is handed over while the simulation is
+    ahead arrives later by the amount of the lead, which counts as lag. A client thread that runs
+    its command itself notices new requests later by the same amount.
 
-    Raises InputError for an unknown clock, a scale that is not above 0 and at most MOST_SCALE, or a
-    scale with the clock ``virtual``; for a drive that is closed, has no power, belongs to another
-    service, or has commands in flight or completions that were not taken; without the C
-    extension.
+    Raises InputError for an unknown clock, for a scale that is not above 0 and at most MOST_SCALE,
+    or for a scale with the clock "virtual". Also raises InputError if the drive is closed, has no
+    power, belongs to another service, or has commands in flight or completions that were not taken,
+    and if the C extension is not built.
     """
 
     drive: Drive
@@ -82,17 +84,19 @@ class Service(ClientTurns):
         if not 0 < scale <= MOST_SCALE:
             raise InputError(f"scale = {scale:g}: must be positive, and at most {MOST_SCALE:g}")
         if clock == "virtual" and scale != 1.0:
-            raise InputError(f"scale = {scale:g}: only the clock 'real' has a scale")
+            raise InputError(
+                f"scale = {scale:g}: only the clock 'real' has a scale; use clock='real'"
+            )
         if drive.outstanding or drive.has_completions:
             raise InputError(
                 f"drive: {drive.outstanding} commands are in flight, or completions were not "
-                "taken; run it until none are, and take them"
+                "taken; call drive.run() and drive.completions() first"
             )
         if native.lib is None:
-            raise InputError("a service needs the C extension of the package; it is not built")
+            raise InputError("a service requires the package's C extension, which is not built")
         self.drive, self.clock = drive, clock
         self._bell = Doorbell()
-        """What clients ring after a hand-over."""
+        """Doorbell that clients ring after a hand-over."""
         self._inbox: deque[Batch] = deque()
         self._batches: dict[int, Batch] = {}
         self._idle: list[FutureBatch] = []
@@ -100,9 +104,9 @@ class Service(ClientTurns):
         self._next, self._closing = 0, False
         self._ended: str | None = None
         self._lock, self._turns = threading.Lock(), threading.Lock()
-        """Held for the inbox, and by the thread that uses the drive."""
+        """``_lock`` protects the inbox. The thread that uses the drive holds ``_turns``."""
         self._delivery, self._worked_ns = Delivery(self._bell), 0
-        """Wall time of the last hand-over or delivery."""
+        """``_worked_ns``: wall time of the last hand-over or delivery."""
         drive.warm_up()  # raises InputError if another service owns the drive
         self._wall = WallClock(drive.now, scale)
         self._thread = threading.Thread(target=self._serve, name="ondie service", daemon=True)
@@ -112,14 +116,15 @@ class Service(ClientTurns):
     # --- clients
 
     def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> Future[np.ndarray]:
-        """Hand over a batch of commands, COMMAND[n], from any thread; they arrive now.
+        """Hand over a batch of commands, COMMAND[n], from any thread. The commands arrive now.
 
-        The field ``arrival`` is not read. ``buffer``: memory of these commands (Drive.submit); the
-        caller must not touch it until the batch is done. The result of the future is
-        COMPLETION[n] in the order in which the commands completed, with the tags of the batch. A
-        callback of the future runs in the thread of the service, where it may submit. A batch that
-        breaks a rule of nvme/submission.py has no effect, and its future raises InputError. Raises
-        InputError for anything but commands, too many, or after the end of the service.
+        The field ``arrival`` is ignored. ``buffer``: memory of these commands (Drive.submit). The
+        caller must not access it until the batch is done. The result of the future is
+        COMPLETION[n], in the order in which the commands completed, with the tags of the batch. A
+        callback of the future runs in the thread of the service and may submit further batches. A
+        batch that violates a rule of nvme/submission.py has no effect, and its future raises
+        InputError. Raises InputError if ``commands`` is not an array of commands or has too many,
+        or after the end of the service.
         """
         handed_ns = time.perf_counter_ns()
         batch = FutureBatch(checked(commands), handed_ns, buffer)
@@ -132,26 +137,30 @@ class Service(ClientTurns):
         return Connection(self._hand_over, self._bell, lambda: self._thread, self)
 
     def idle(self, seconds: float) -> Future[np.ndarray]:
-        """Let ``seconds`` of simulated time pass after the commands in flight (clock ``virtual``),
-        so that the drive does its background work. The result of the future is empty.
+        """Advance simulated time by ``seconds`` (clock "virtual") when the commands in flight have
+        completed, so that the drive does its background work. The result of the future is empty.
 
-        ``seconds``: simulated time in s, not in ps as Drive.run_until takes it; 0.002 is 2 ms, and
-        86_400 is a day. Raises InputError with the clock ``real``, for negative or too many
-        seconds (the clock of a drive ends after 53 days), or after the end of the service.
+        ``seconds``: simulated time in seconds, not in ps as for Drive.run_until; 0.002 is 2 ms, and
+        86_400 is a day. Raises InputError with the clock "real", if ``seconds`` is negative or too
+        large (the clock of a drive ends after 53 days), or after the end of the service.
         """
         if self.clock != "virtual":
-            raise InputError("idle: needs the clock 'virtual'; with 'real', time passes by itself")
+            raise InputError(
+                "idle: requires the clock 'virtual'; with 'real', time follows the wall clock"
+            )
         batch = FutureBatch(None, idle_ps=idle_ps_of(seconds))
         self._hand_over(batch)
         self._bell.ring()
         return batch.future
 
     def call(self, function: Callable[[], Any]) -> Future[Any]:
-        """Let the thread of the service call ``function`` between two turns; it may use the drive.
+        """Call ``function`` in the thread of the service between two turns. The function may use
+        the drive.
 
-        The result of the future is that of the function, or what it raises. If the function cuts
-        the power of the drive, the batches in flight fail with InputError, as later ones do until
-        another function switches it on. Raises InputError after the end of the service.
+        The result of the future is the result of the function, or the exception that it raises. If
+        the function cuts the power of the drive, the batches in flight fail with InputError. Later
+        batches also fail, until another function restores the power. Raises InputError after the
+        end of the service.
         """
         batch = FutureBatch(None, function=function)
         self._hand_over(batch)
@@ -159,12 +168,13 @@ class Service(ClientTurns):
         return batch.future
 
     def run_plan(self, begin: Callable[[], Running], end: Callable[[], Any]) -> Future[Any]:
-        """Run a plan on the drive, concurrently with the commands of all clients and other plans.
+        """Run a plan on the drive, concurrently with the commands of all clients and with other
+        plans.
 
-        The thread of the service calls ``begin``, which starts the plan and returns it, and
-        ``end`` when it is done. The result of the future is that of ``end``, or the error that one
-        of them or the plan has raised; InputError if the power is cut or the drive fails meanwhile.
-        Raises InputError after the end of the service.
+        The thread of the service calls ``begin``, which starts the plan and returns it, and calls
+        ``end`` when the plan is done. The result of the future is the result of ``end``, or the
+        error raised by ``begin``, ``end`` or the plan. The error is an InputError if the power is
+        cut or the drive fails during the plan. Raises InputError after the end of the service.
         """
         future: Future[Any] = Future()
 
@@ -177,7 +187,9 @@ class Service(ClientTurns):
         return future
 
     def _hand_over(self, batch: Batch) -> None:
-        """Take a batch. The caller rings the doorbell."""
+        """Append a batch to the inbox. The caller rings the doorbell. Raises InputError after the
+        end of the service.
+        """
         with self._lock:
             if self._ended is not None or self._closing:
                 raise InputError(f"the service has ended{self._ended or ''}")
@@ -185,8 +197,9 @@ class Service(ClientTurns):
 
     def close(self) -> None:
         """Complete the commands and plans that were handed over, and end the thread. Plans no
-        longer follow the wall clock; those that take longer than plan_queue.LAST_S end early, with
-        InputError."""
+        longer follow the wall clock. A plan that takes longer than plan_queue.LAST_S is aborted
+        with InputError.
+        """
         with self._lock:
             self._closing = True
             self._plans.end_soon()
@@ -202,7 +215,7 @@ class Service(ClientTurns):
 
     @property
     def lag(self) -> Lag:
-        """Lag of the completions so far. A completion counts before its client sees it."""
+        """Lag of the completions so far. A completion is counted before its client receives it."""
         return Lag.of(self._delivery)
 
     # --- the thread
@@ -228,8 +241,9 @@ class Service(ClientTurns):
                 self.drive.owner = None
 
     def _end(self, why: str, error: BaseException) -> None:
-        """End the service: no batch is accepted any more, and the clients of those that are left
-        get ``error``."""
+        """End the service. No further batch is accepted, and the remaining batches and plans fail
+        with ``error``. ``why``: end of the message of later errors.
+        """
         with self._turns, self._lock:
             self._ended = why
         for batch in (*self._batches.values(), *self._idle, *self._inbox):
@@ -237,7 +251,7 @@ class Service(ClientTurns):
         self._plans.fail(error)
 
     def _turn(self) -> bool:
-        """Take batches, advance the clock, deliver completions. Return False at the end."""
+        """Accept batches, advance the clock, and deliver completions. Return False at the end."""
         if self.clock == "virtual":
             seen = self._bell.rung
             with self._turns:
@@ -252,11 +266,13 @@ class Service(ClientTurns):
         return not self._closing or bool(self._batches or self._idle or self._plans or self._inbox)
 
     def _poll_ns(self) -> int:
-        """Return for how long (ns) the thread polls before it sleeps: POLL_NS after its work."""
+        """Return the time for which the thread polls before it sleeps (ns): until POLL_NS after its
+        last work.
+        """
         return max(self._worked_ns + POLL_NS - time.perf_counter_ns(), 0)
 
     def _take(self) -> bool:
-        """Submit all batches of the inbox. Return True if there was any."""
+        """Submit all batches of the inbox. Return True if the inbox was not empty."""
         if not self._inbox:
             return False
         while self._inbox:
@@ -265,14 +281,16 @@ class Service(ClientTurns):
         return True
 
     def _accept(self, batch: Batch) -> None:
-        """Submit a batch; its commands arrive now."""
+        """Process a batch: submit its commands, which arrive now, call its function, or queue its
+        idle period.
+        """
         if not batch.start():
             return
         if isinstance(batch, FutureBatch) and batch.commands is None:
             if batch.function is not None:
                 self._call(batch)
             elif self.drive.off:
-                batch.fail(InputError("idle: the power was cut"))
+                batch.fail(InputError("idle: the drive has no power; call power_on() first"))
             else:
                 self._idle.append(batch)
             return
@@ -297,7 +315,9 @@ class Service(ClientTurns):
             batch.fail(error)
 
     def _call(self, batch: FutureBatch) -> None:
-        """Call the function of a batch, and deliver what has completed meanwhile."""
+        """Call the function of a batch, and deliver the commands that have completed during the
+        call.
+        """
         assert batch.function is not None
         was_off = self.drive.off
         try:
@@ -308,7 +328,7 @@ class Service(ClientTurns):
             batch.future.set_result(result)
         self._deliver()
         if self.drive.off:
-            lost = InputError("the power was cut")
+            lost = InputError("the power was cut before the operation completed")
             for each in (*self._batches.values(), *self._idle):
                 each.fail(lost)
             self._batches.clear()
@@ -318,7 +338,7 @@ class Service(ClientTurns):
             self._wall = WallClock(self.drive.now, self._wall.scale)
 
     def _advance(self) -> None:
-        """Advance the virtual clock until a batch can be done, or by the idle time."""
+        """Advance the virtual clock until a batch, a plan or an idle period can complete."""
         if self._batches:
             wanted = min(each.wanted for each in self._batches.values())
             self.drive.run_until(completions=wanted, plan_end=bool(self._plans))
@@ -337,18 +357,20 @@ class Service(ClientTurns):
             else:
                 idle, rest = (ps / PS_PER_S for ps in (batch.idle_ps, NEVER - now))
                 wrong = f"idle = {idle:g} s: must be below {rest:g} s"
-                batch.fail(InputError(f"{wrong}, the rest of the drive's clock"))
+                batch.fail(InputError(f"{wrong}, the time left on the drive's clock"))
             del self._idle[0]
 
     def _end_plans(self) -> None:
-        """End the plans that are done."""
+        """End the plans that are done. If the drive has a defect, all plans fail."""
         if self._plans and self.drive.defect is not None:
             self._plans.fail(InputError(f"the drive is offline: {self.drive.why}"))
         self._plans.end_done()
 
     def _deliver(self) -> None:
-        """Hand completions, if there are any, to their batches, and the results of the batches that
-        are done, when their time has come."""
+        """Assign new completions to their batches. Deliver the results of the batches that are
+        done. With the clock "real", no result is delivered before the wall clock has reached its
+        time.
+        """
         if not self.drive.has_completions:
             return
         found = self.drive.completions()
@@ -368,15 +390,16 @@ class Service(ClientTurns):
 
     @property
     def _ahead_ns(self) -> int:
-        """Wall time by which the simulation may run ahead now, ns."""
+        """Wall time by which the simulation may currently run ahead (ns)."""
         ahead_ns = AHEAD_NS if self.drive.owner == self._thread.ident else ALONE_NS
         return ahead_ns if self._batches else 0
 
     def _wait(self) -> None:
-        """Wait for a batch or for the wall time of the drive's next event, and submit batches.
+        """Wait for a batch or for the wall time of the drive's next event. Submit the batches that
+        have arrived.
 
-        The thread polls for a while after its last work, and before an event if commands are in
-        flight; otherwise it sleeps.
+        The thread polls for a while after its last work. If commands are in flight, it also polls
+        shortly before an event. Otherwise it sleeps.
         """
         while True:
             seen, lent_ns = self._bell.rung, self._lent_ns
@@ -398,7 +421,10 @@ class Service(ClientTurns):
             self._bell.wait(seen, self._poll_ns(), deadline_ns, last_ns=last_ns)
 
     def _follow(self) -> None:
-        """Advance the drive with the wall clock, or ahead to the next completion; deliver."""
+        """Advance the drive to the time of the wall clock, and deliver completions. While batches
+        are in flight, advance the drive further by up to ``_ahead_ns``, but not beyond the next
+        completion. Do nothing if the drive has no power.
+        """
         drive = self.drive
         if drive.off or self._ended is not None:
             return
@@ -413,7 +439,9 @@ class Service(ClientTurns):
     def _deliver_at(
         self, end_ps: int, due: list[int], ready: list[tuple[Batch, np.ndarray]]
     ) -> None:
-        """Hand ``ready`` to the clients at time ``end_ps``; count the lag of those ``due`` (ps)."""
+        """Deliver the batches ``ready`` to the clients at simulated time ``end_ps``. Record the lag
+        of completions with end times ``due`` (ps).
+        """
         at_ns, seen = self._wall.ns_of(end_ps), self._bell.rung
         next_ns = self._wall.ns_of(self.drive.next_event) - self._ahead_ns
         stay_until_ns = min(max(at_ns, time.perf_counter_ns()) + POLL_NS, next_ns)

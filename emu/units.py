@@ -1,8 +1,8 @@
 """Physical quantities as text and as exact integers: "45 us", "16 KiB".
 
-This module owns the unit tables, exact parsing (decimal fractions, no floats) and the formats of
-reports. The suffix of a key's name gives its unit: `t_read_ps` is a time. Source: SI and IEC
-80000-13 prefixes (KB = 1000 B, KiB = 1024 B); ONFI: one byte per transfer.
+This module owns the unit tables, exact parsing (decimal fractions, no floats) and the number
+formats of reports. The suffix of a key's name gives its unit: `t_read_ps` is a time in ps.
+Source: SI and IEC 80000-13 prefixes (KB = 1000 B, KiB = 1024 B); ONFI: one byte per transfer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INT64_MAX = 2**63 - 1
 
 
 class InputError(ValueError):
-    """Invalid input. The message has one line: place, key, value, and valid values."""
+    """Invalid input. The message is one line with location, key, value, and valid values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,9 @@ class Kind:
 
     `suffix` is the ending of attribute names and the name of the base unit in results. `units` maps
     each accepted unit to its size in base units, smallest first. `shown` lists the units used in
-    output. If `rounds` is true, a rate that is not a whole number of base units (7/3 GB/s) is
-    rounded to the nearest one, half to even. Every other kind rejects such a value.
+    output. `example` is a value for error messages. If `rounds` is true, a rate that is not a whole
+    number of base units (7/3 GB/s) is rounded to the nearest whole number, half to even. Other
+    kinds reject such a value.
     """
 
     name: str
@@ -141,7 +142,9 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(attribute: str) -> Kind | None:
-    """Return the kind whose suffix ends an attribute's name (`t_read_ps`: time), or None."""
+    """Return the kind of an attribute from the suffix of its name (`t_read_ps`: time), or None if
+    no suffix matches.
+    """
     for suffix in sorted(KINDS, key=len, reverse=True):
         if attribute == suffix or attribute.endswith("_" + suffix):
             return KINDS[suffix]
@@ -162,7 +165,8 @@ def nearest(word: str, options: Iterable[str], cutoff: float = 0.5) -> str | Non
 
 
 def known_names(word: str, options: Iterable[str]) -> str:
-    """Return the end of an error message, which names the valid options and the most similar one.
+    """Return the end of an error message about an invalid option. It names the most similar valid
+    option, if any, and all valid options.
 
     ``word``: the option that the user gave.
     """
@@ -173,7 +177,9 @@ def known_names(word: str, options: Iterable[str]) -> str:
 
 
 def quoted(value: object) -> str:
-    """Return a value as error messages show it: on one line, quoted, at most 60 characters."""
+    """Return a value in double quotes for an error message, on one line and shortened to 60
+    characters.
+    """
     try:
         text = value if isinstance(value, str) else str(value)
     except ValueError:  # Python refuses to print integers of more than 4300 digits
@@ -194,8 +200,9 @@ _NUMBER = re.compile(
 def parse(text: str, kind: Kind, key: str) -> int:
     """Return `text` as an exact whole number of base units of `kind`.
 
-    "0" needs no unit. Raises InputError naming `key` for a missing or unknown unit, a negative
-    number, a value above int64, NaN, infinity, or a fraction of the base unit (see Kind.rounds).
+    "0" needs no unit. Raises InputError, which names `key`, for a missing or unknown unit, a
+    negative number, a value above the int64 maximum, NaN, infinity, or a fraction of the base unit
+    (see Kind.rounds).
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
@@ -217,7 +224,7 @@ def _a(kind: Kind) -> str:
 
 
 def _unit_problem(unit: str, kind: Kind) -> str:
-    """Return the words of an error message that explain why `unit` is wrong for `kind`."""
+    """Return the part of an error message that explains why `unit` is wrong for `kind`."""
     known = ", ".join(kind.shown)
     if not unit:
         return f'has no unit; write for example "{kind.example}" (units: {known})'
@@ -239,8 +246,8 @@ def _unit_problem(unit: str, kind: Kind) -> str:
 def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -> int:
     """Return number x factor as a whole number from 0 to the int64 maximum.
 
-    `key`, `text`: key and text of the value, for messages. Raises InputError as :func:`parse`
-    does.
+    `key`, `text`: key and original text of the value, for messages. Raises InputError as
+    :func:`parse` does.
     """
     base = kind.shown[0]
     if number.is_signed() and not number.is_zero():
@@ -266,7 +273,7 @@ def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -
 
 
 def largest(kind: Kind) -> str:
-    """Return the largest value of a kind as text, for messages; of a time, also in days."""
+    """Return the largest value of a kind as text for messages; for a time, also in days."""
     days = f" ({INT64_MAX // int(kind.units['d'])} d)" if "d" in kind.units else ""
     return exact(INT64_MAX, kind) + days
 
@@ -274,8 +281,8 @@ def largest(kind: Kind) -> str:
 def parse_count(text: str, key: str, least: int = 0) -> int:
     """Return a plain whole number ("24", "1e9", "1_000_000") from 0 to the int64 maximum.
 
-    Raises InputError naming `key`. `least`: minimum that the message for a negative number
-    states; values from 0 to `least` are not rejected here.
+    Raises InputError, which names `key`, if the text is not such a number. `least`: minimum that
+    the message for a negative number states. This function accepts values from 0 to `least` - 1.
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2]:
@@ -292,18 +299,19 @@ def parse_count(text: str, key: str, least: int = 0) -> int:
 
 def digits(text: str) -> int:
     """Return a whole number that is written in decimal digits, with or without a sign. Raises
-    ValueError for other text, also for what int() accepts: "1_000", " 1", digits of other scripts.
+    ValueError for other text, including text that int() accepts: "1_000", " 1", digits of other
+    scripts.
     """
     if not _DIGITS.fullmatch(text):
-        raise ValueError(f"{quoted(text)}is not a whole number in digits")
+        raise ValueError(f"{quoted(text)} is not a whole number in decimal digits")
     return int(text)
 
 
 def parse_ratio(text: str, key: str, least: float = 0) -> float:
     """Return a plain number or a quotient ("0.07", "3.08/32.3") as a finite float, at least 0.
 
-    Raises InputError naming `key`. `least`: minimum that the message for a negative number
-    states; values from 0 to `least` are not rejected here.
+    Raises InputError, which names `key`, if the text is not such a number. `least`: minimum that
+    the message for a negative number states. This function accepts values from 0 to below `least`.
     """
     parts = [_NUMBER.fullmatch(part.strip()) for part in text.split("/")]
     numbers = [Decimal(match[1]) for match in parts if match is not None and not match[2]]
@@ -336,7 +344,7 @@ def exact(value: int, kind: Kind) -> str:
 
 
 def _terminating(value: Fraction) -> str | None:
-    """Return a fraction as a decimal number of up to 12 places, or None if more are needed."""
+    """Return a fraction as a decimal number of up to 12 places, or None if it needs more."""
     scaled = value * 10**12
     if scaled.denominator != 1:
         return None
@@ -347,7 +355,7 @@ def _terminating(value: Fraction) -> str | None:
 def _three(value: float, kind: Kind, units: tuple[str, ...]) -> str:
     """Format ``value`` base units with three significant digits.
 
-    The unit is the largest of ``units`` that is not larger than the value.
+    The result uses the largest of ``units`` that is not larger than the value.
     """
     amount = Fraction(value)
     if amount == 0:
@@ -396,7 +404,7 @@ _LARGE = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 
 def fmt_count(value: float) -> str:
-    """Format a number without unit with three significant digits: 12_400_000 -> "12.4 M".
+    """Format a dimensionless number with three significant digits: 12_400_000 -> "12.4 M".
 
     Numbers below 1000 have no prefix: 99.8 -> "99.8".
     """
@@ -412,10 +420,10 @@ SI_PREFIXES = ((1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-
 
 
 def si_prefix(value: float) -> tuple[float, str]:
-    """Return (scale, prefix) of the largest SI prefix with which ``value`` is at least 1.
+    """Return (scale, prefix) of the largest SI prefix in which ``value`` is at least 1.
 
-    Use it for a table column or an axis with one unit: 0.025 -> (0.001, "m"). Values below 1e-9
-    get the smallest prefix, "n".
+    Use it for a table column or an axis with one unit: 0.025 -> (0.001, "m"). Values below 1e-9 get
+    the smallest prefix, "n".
     """
     return next((each for each in SI_PREFIXES if value >= each[0]), SI_PREFIXES[-1])
 
@@ -436,7 +444,9 @@ def fmt_update_rate(params_per_s: float) -> str:
 
 
 def _one_line(value: object) -> str:
-    """Return the expression of a value; on one line and at most 60 characters."""
+    """Return the repr of a value on one line, quoted and shortened if it is longer than 60
+    characters.
+    """
     try:
         text = repr(value)
     except ValueError:  # Python refuses to print integers of more than 4300 digits
@@ -445,7 +455,7 @@ def _one_line(value: object) -> str:
 
 
 def real_number(name: str, value: float) -> float:
-    """Return ``value`` as a float. Raises InputError if it is not a number, or not finite."""
+    """Return ``value`` as a float. Raises InputError if it is not a finite number."""
     try:
         found = math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -456,8 +466,8 @@ def real_number(name: str, value: float) -> float:
 
 
 def whole_number(name: str, value: int, least: int, most: int) -> int:
-    """Return ``value`` as an int. Raises InputError if it is not a whole number, or not within its
-    limits."""
+    """Return ``value`` as an int. Raises InputError if it is not a whole number from ``least`` to
+    ``most``."""
     try:
         found = operator.index(value)
     except TypeError:

@@ -2,8 +2,10 @@
 
 This module owns the table of parts (tensors or pages) and casts their pointers once. It does not
 own the updates (update.py).
-Source: this project. While C updates one part, it prefetches the next one. The prefetch makes pages
-in random order nearly as fast as one array.
+Source: this project.
+
+While C updates one part, it prefetches the next part. With the prefetch, an update of pages in
+random order is nearly as fast as an update of one array.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def tensors(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> Table:
     parts: the arrays of each tensor in the order of `kernel.slots` (w, g, states, out). Elements
     are numbered consecutively over all tensors, which matters only for stochastic rounding. Raises
     KernelError for arrays that the kernel rejects and for arrays that are not aligned to their
-    elements.
+    element size.
     """
     rows = np.zeros(len(parts), PART)
     places = [PLACES[at] for at in kernel.places]
@@ -113,7 +115,8 @@ def _apart(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> None:
         met = behind if writes else written
         if start < met[0]:
             raise KernelError(
-                f"{kernel.op}: arrays of tensors {met[1]} and {i} share memory; pass separate ones"
+                f"{kernel.op}: arrays of tensors {met[1]} and {i} share memory; pass separate "
+                "arrays"
             )
         behind = max(behind, (end, i))
         written = max(written, (end, i)) if writes else written
@@ -129,10 +132,11 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
 
     arrays: large arrays in the order of `kernel.slots`. page: parameters per page. order: page
     numbers, any integer type, shape [k], without duplicates. Raises KernelError for arguments that
-    break these rules.
+    break these rules, for a page size that does not divide the arrays, and for arrays that are not
+    aligned to their element size.
     """
     if kernel.check(arrays, None) is not None:
-        raise KernelError(f"{kernel.op}: an array is not aligned to its elements")
+        raise KernelError(f"{kernel.op}: an array is not aligned to its element size")
     count = arrays[0].size
     if (
         page < 1
@@ -140,13 +144,15 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
         or (page % BLOCK and any(one_slot.share > 1 for one_slot in kernel.slots))
     ):
         raise KernelError(
-            f"page: {page} parameters; must divide the {count} parameters of an array, "
-            f"in blocks of {BLOCK}"
+            f"page: {page} parameters; must divide the {count} parameters of an array and, for "
+            f"8-bit states, be in blocks of {BLOCK}"
         )
     kernel.apart(arrays)
     order = np.asarray(order)
     if order.ndim != 1 or (order.size and order.dtype.kind not in "iu"):
-        raise KernelError(f"order is {order.dtype} {order.shape}, expected whole numbers (k,)")
+        raise KernelError(
+            f"order is {order.dtype} {order.shape}, expected whole numbers of shape (k,)"
+        )
     order = order.astype(np.int64)
     wrong = order[(order < 0) | (order >= count // page)]
     if wrong.size:

@@ -1,15 +1,15 @@
-"""BCH codes with a CRC-32C inside of the code word: encoding, check and correction of bytes.
+"""BCH codes with a CRC-32C inside the code word: encoding, checking and correction of bytes.
 
-Owns the compiled functions in Numba, the calls of C, and the interface of callers: `get` and the
-checks of arguments. Does not own the code and the definition (bch_code.py), the functions in C
-(csrc/bch.c), error rates or the time that a decoder takes (emu/nand/ecc.py).
-Source: as bch_code.py; Burton, "Inversionless decoding of binary BCH codes", IEEE Trans. Inf.
-Theory 17(4), 1971; Barrett, CRYPTO '86 (division by a constant).
+Owns the functions that Numba compiles, the calls of the C functions, `get` and the argument checks.
+Does not own the construction of a code and its definition in NumPy (bch_code.py), the C functions
+(csrc/bch.c), error rates or the decoding time (emu/nand/ecc.py).
+Source: the sources of bch_code.py; Burton, "Inversionless decoding of binary BCH codes", IEEE
+Trans. Inf. Theory 17(4), 1971; Barrett, CRYPTO '86 (division by a constant).
 
     code = get("bch", m=14, t=40, data_bytes=1024)
     check = code.encode(data)            # uint8[words, 1024] -> uint8[words, 74]
     clean = code.check(data, check)      # bool[words]
-    wrong = code.decode(data, check)     # int32[words], in place: bits corrected, or below 0
+    wrong = code.decode(data, check)     # int32[words], corrects in place; bits, or < 0 if failed
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from .errors import KernelError, whole
 from .jit import njit
 
 FORMS = ("plain", "clmul", "gfni")
-"""Forms of the C functions, in the order of enum ONDIE_BCH_*."""
+"""Names of the forms of the C functions, in the order of enum ONDIE_BCH_*."""
 PLANES = ("plain",)
-"""Forms that find roots in planes of bits."""
+"""Forms whose search for roots is bit-sliced: one plane for each bit of a field element."""
 POWER_BYTES = 1 << 19
-"""Largest table of powers in bytes, which should stay in the second-level cache."""
+"""Maximum size of the table of powers in bytes; it should stay in the second-level cache."""
 
 
 # --- Numba
 
 
 class Tables(NamedTuple):
-    """A code as compiled functions see it."""
+    """Tables of a code for the compiled functions."""
 
     t: int
     degree: int
@@ -77,7 +77,7 @@ def multiply(tables, left, right):
 
 @njit
 def divide(tables, word):
-    """Leave a word modulo g in its parity: byte by byte from the highest power."""
+    """Replace the parity of ``word`` by its remainder modulo g; overwrite the other bytes."""
     parity = tables.rows.shape[1]
     for i in range(word.size - 1, parity - 1, -1):
         row = tables.rows[word[i]]
@@ -93,14 +93,14 @@ def divide(tables, word):
 
 @njit
 def copy_into(target, source):
-    """Copy ``source`` to the first elements of ``target``; a slice would take 2 s to compile."""
+    """Copy ``source`` to the first elements of ``target``. A slice takes 2 s to compile."""
     for i in range(source.size):
         target[i] = source[i]
 
 
 @njit
 def find_syndromes(tables, remainder, syndromes):
-    """Write the values of a remainder at a^1 to a^(2 t)."""
+    """Write the syndromes: the values of ``remainder`` at a^1 to a^(2 t)."""
     syndromes[:] = 0
     for digit in range(tables.syndromes.shape[0]):
         row = tables.syndromes[digit, remainder[digit >> 1] >> (4 * (digit & 1)) & 15]
@@ -112,10 +112,10 @@ def find_syndromes(tables, remainder, syndromes):
 
 @njit
 def find_locator(tables, syndromes, locator):
-    """Write the locator polynomial and return its degree; -1 if more than t bits are wrong.
+    """Write the locator polynomial and return its degree; return -1 if the degree would exceed t.
 
-    Berlekamp's iteration without inversions. The discrepancies of a binary code are 0 in every
-    second step, so that the other polynomial moves by two powers at a time.
+    Uses Berlekamp's iteration without inversions. The discrepancies of a binary code are 0 in every
+    second step, so ``other`` is multiplied by x^2 in each iteration.
     """
     size = locator.size
     other, before = np.zeros(size, np.int32), np.empty(size, np.int32)
@@ -146,7 +146,7 @@ def find_locator(tables, syndromes, locator):
 
 @njit
 def find_positions(tables, locator, degree, bits, positions):
-    """Write the positions whose locations are inverses of roots; return their number (Chien)."""
+    """Write each position p for which a^-p is a root of the locator; return their number."""
     power = np.empty(degree + 1, np.int32)
     for i in range(degree + 1):
         power[i] = tables.log[locator[i]]
@@ -165,13 +165,13 @@ def find_positions(tables, locator, degree, bits, positions):
 
 @njit
 def crc_of(tables, data):
-    """Return the CRC-32C of data."""
+    """Return the CRC-32C of ``data``."""
     return by_table(tables.crc_table, data, 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
 @njit
 def crc_agrees(tables, word, first):
-    """Return True if the CRC of a word, 4 bytes before its ``first`` byte of data, is right."""
+    """Return True if the 4 bytes before byte ``first`` hold the CRC-32C of the rest of the word."""
     given = 0
     for i in range(4):
         given |= int(word[first - 4 + i]) << (8 * i)
@@ -180,7 +180,7 @@ def crc_agrees(tables, word, first):
 
 @njit
 def encode_words(tables, data, check):
-    """Write the check bytes of words."""
+    """Write the check bytes of each word to ``check``."""
     parity, size = tables.rows.shape[1], check.shape[1]
     word = np.empty(size + data.shape[1], np.uint8)
     for i in range(data.shape[0]):
@@ -196,8 +196,8 @@ def encode_words(tables, data, check):
 
 @njit
 def decode_words(tables, data, check, verify, correct, result):
-    """Write the number of wrong bits of each word, or why it is not corrected. ``correct``: False:
-    words with wrong bits are UNCORRECTABLE."""
+    """Correct words in place; write the number of corrected bits, UNCORRECTABLE or MISCORRECTED. If
+    ``correct`` is False, a word with a remainder other than 0 counts as UNCORRECTABLE."""
     parity, size = tables.rows.shape[1], check.shape[1]
     word, copy = np.empty(size + data.shape[1], np.uint8), np.empty(size + data.shape[1], np.uint8)
     syndromes, locator = np.empty(2 * tables.t, np.int32), np.empty(2 * tables.t + 4, np.int32)
@@ -227,7 +227,7 @@ def decode_words(tables, data, check, verify, correct, result):
 
 
 class Numba:
-    """The functions of a code in Numba."""
+    """Numba implementation of a BCH code's functions."""
 
     form: str | None = None
 
@@ -242,17 +242,17 @@ class Numba:
         )  # fmt: skip
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Implement the method of Functions."""
+        """Write the check bytes of each word to ``check``."""
         encode_words(self._tables, data, check)
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Implement the method of Functions."""
+        """Write 1 for each word of the code (with a correct CRC if ``verify``), else 0."""
         result = np.empty(len(data), np.int32)
         decode_words(self._tables, data, check, verify, False, result)
         clean[:] = result == 0
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Implement the method of Functions."""
+        """Correct words in place, and write their results (see `Bch.decode`)."""
         decode_words(self._tables, data, check, verify, True, result)
 
 
@@ -260,7 +260,7 @@ class Numba:
 
 
 class Native:
-    """The functions of a code in C."""
+    """C implementation of a BCH code's functions."""
 
     def __init__(self, code: Code, isa: str) -> None:
         self._number = native.lib.ondie_bch_form(native.ISAS.index(isa))
@@ -298,13 +298,13 @@ class Native:
         self._record = record
 
     def _set(self, record: Any, name: str, kind: str, table: np.ndarray) -> None:
-        """Set a pointer of the record to a table, which stays alive."""
+        """Set a pointer of the C record to ``table``, and keep the table alive."""
         self._kept.append(table)
         setattr(record, name, native.ffi.cast(f"{kind} *", table.ctypes.data))
 
     @staticmethod
     def _inverse(code: Code) -> int:
-        """Return floor(x^(r + 64) / g) without its highest power, x^64."""
+        """Return floor(x^(r + 64) / g) without its leading term x^64."""
         product, rest, quotient = generator(code.m, code.t), 1 << (code.degree + 64), 0
         for shift in range(64, -1, -1):
             if rest >> (code.degree + shift):
@@ -314,15 +314,15 @@ class Native:
 
     @staticmethod
     def _span(code: Code, step: int) -> int:
-        """Return the positions that the table of powers covers, a multiple of ``step``."""
+        """Return the number of positions in the table of powers, a multiple of ``step``."""
         size = (code.t + 1) // 2 * (2 * code.bits)
         pieces = -(-size // POWER_BYTES)
         return -(-code.bits // (step * pieces)) * step
 
     @staticmethod
     def _powers(code: Code, span: int, planes: bool) -> Bytes:
-        """Return a^(-j i) for odd j: the low and the high bytes, uint8[(t + 1) / 2, 2, span], or
-        with ``planes`` the m bits, uint8[(t + 1) / 2, m, span / 8]."""
+        """Return a^(-j i) for odd j: the low and the high bytes, uint8[(t + 1) / 2, 2, span], or,
+        if ``planes`` is True, the m bits, uint8[(t + 1) / 2, m, span / 8]."""
         odds = 2 * np.arange((code.t + 1) // 2)[:, None] + 1
         values = code.field.exp[-odds * np.arange(span) % code.field.n]
         if planes:
@@ -332,15 +332,15 @@ class Native:
 
     @staticmethod
     def _rows(code: Code) -> NDArray[np.uint32]:
-        """Return what each of 4 bytes above the parity leaves: uint32[4, 256, words]."""
+        """Return the remainder of each value of 4 bytes above the parity: uint32[4, 256, words]."""
         width = -(-code.degree // 32)
         first = code.residues[32 * width :][:32].view(np.uint32)[:, :width]
         return aligned(sums_of_rows(np.ascontiguousarray(first).reshape(4, 8, width)))
 
     @staticmethod
     def _dot(code: Code, record: Any) -> NDArray[np.uint64]:
-        """Return x^p mod g for the place p of each word of 64 bits of data, and of the CRC behind
-        them: uint64[groups, blocks, columns, 8]."""
+        """Return x^p mod g, where p is the bit position of each 64-bit word of data and, after
+        these, of the CRC: uint64[groups, blocks, columns, 8]."""
         data_words = -(-code.data_bytes // 8)
         places = [8 * code.check_bytes + 64 * i for i in range(data_words)]
         places += [8 * code.parity_bytes] if code.crc else []
@@ -350,7 +350,7 @@ class Native:
         return aligned(split.transpose(2, 0, 3, 1))
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Implement the method of Functions."""
+        """Write the check bytes of each word to ``check``."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_encode(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
@@ -358,7 +358,7 @@ class Native:
         )  # fmt: skip
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Implement the method of Functions."""
+        """Write 1 for each word of the code (with a correct CRC if ``verify``), else 0."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_check(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
@@ -366,7 +366,7 @@ class Native:
         )  # fmt: skip
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Implement the method of Functions."""
+        """Correct words in place, and write their results (see `Bch.decode`)."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_decode(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
@@ -378,11 +378,11 @@ class Native:
 
 
 class Bch:
-    """A code on a backend; `kernels.get` creates it.
+    """A BCH code on a backend; `kernels.get` creates it.
 
-    All methods take words as rows: data is uint8[words, data_bytes], check uint8[words,
-    check_bytes]; one word may be flat. The arrays are contiguous and do not overlap. All backends
-    and instruction sets give the same bytes and results. Raises KernelError for other arrays.
+    Each row of an array is one word: data is uint8[words, data_bytes], check uint8[words,
+    check_bytes]; a single word may be one-dimensional. Arrays must be contiguous and must not
+    overlap, else KernelError is raised. All backends and instruction sets give the same results.
     """
 
     def __init__(self, code: Code, backend: str, isa: str | None) -> None:
@@ -405,16 +405,16 @@ class Bch:
     @property
     def form(self) -> str | None:
         """Return the form of the C functions: "plain", "clmul" (AVX2 with PCLMULQDQ) or "gfni"
-        (AVX-512 with GFNI and VPCLMULQDQ); None for other backends."""
+        (AVX-512 with GFNI and VPCLMULQDQ). The result is None for the other backends."""
         return self._functions.form
 
     @property
     def check_bytes(self) -> int:
-        """Return the number of check bytes of a word."""
+        """Return the number of check bytes of each word."""
         return self.code.check_bytes
 
     def encode(self, data: Bytes, check: Bytes | None = None) -> Bytes:
-        """Return the check bytes of words, in ``check`` if it is given."""
+        """Return the check bytes of all words, in the array ``check`` if it is given."""
         rows = self._rows("data", data, self.code.data_bytes)
         if check is None:
             check = np.empty((*data.shape[:-1], self.check_bytes), np.uint8)
@@ -424,8 +424,8 @@ class Bch:
         return check
 
     def check(self, data: Bytes, check: Bytes, verify: bool = True) -> NDArray[np.bool_]:
-        """Return which words are words of the code, bool[words]. ``verify``: False: their CRC may
-        be wrong."""
+        """Return bool[words], True for each word that belongs to the code. Unless ``verify`` is
+        False, the CRC of the word must be correct too."""
         rows = self._rows("data", data, self.code.data_bytes)
         places = self._rows("check", check, self.check_bytes)
         self._same(rows, places)
@@ -434,10 +434,10 @@ class Bch:
         return clean.view(np.bool_)
 
     def decode(self, data: Bytes, check: Bytes, verify: bool = True) -> Results:
-        """Correct words in place, check bytes included. Return int32[words]: the number of
-        corrected bits, UNCORRECTABLE or MISCORRECTED; the latter words stay as they are.
+        """Correct data and check bytes in place. Return int32[words]: the number of corrected bits,
+        UNCORRECTABLE or MISCORRECTED. In the last two cases the word does not change.
 
-        ``verify``: False: the CRC is not compared, and a word with more than t wrong bits may
+        If ``verify`` is False, the CRC is not compared. A word with more than t bit errors may then
         become another word of the code.
         """
         rows = self._rows("data", data, self.code.data_bytes, True)
@@ -449,7 +449,7 @@ class Bch:
 
     @staticmethod
     def _rows(name: str, array: Bytes, size: int, writable: bool = False) -> Bytes:
-        """Return an array as rows of ``size`` bytes."""
+        """Return ``array`` as rows of ``size`` bytes. Raises KernelError for a wrong array."""
         if not isinstance(array, np.ndarray):
             raise KernelError(f"bch: {name} is {type(array).__name__}, expected an array of uint8")
         good = array.ndim in (1, 2) and array.shape[-1] == size and array.dtype == np.uint8
@@ -465,9 +465,9 @@ class Bch:
 
     @staticmethod
     def _same(data: Bytes, check: Bytes) -> None:
-        """Raise KernelError unless both have the same number of words and share no memory."""
+        """Raise KernelError if the numbers of words differ or the arrays share memory."""
         if len(data) != len(check):
-            raise KernelError(f"bch: {len(data)} words of data, {len(check)} of check bytes")
+            raise KernelError(f"bch: data has {len(data)} rows, check has {len(check)}; must match")
         if np.may_share_memory(data, check):
             raise KernelError("bch: data and check share memory; pass separate arrays")
 
@@ -475,10 +475,10 @@ class Bch:
 def get(
     m: Any, t: Any, data_bytes: Any, crc: bool = True, backend: str = "auto", isa: str | None = None
 ) -> Bch:
-    """Return the BCH code that corrects ``t`` wrong bits of words with ``data_bytes`` of data.
+    """Return the BCH code that corrects ``t`` bit errors in words of ``data_bytes`` bytes of data.
 
-    m: degree of the field; a word has at most 2^m - 1 bits. crc: whether words contain the CRC-32C
-    of their data. backend, isa: as of `kernels.get`. Raises KernelError.
+    m: degree of the field; a word has at most 2^m - 1 bits. crc: True if words contain the CRC-32C
+    of their data. backend, isa: as in `kernels.get`. Raises KernelError for invalid arguments.
     """
     given = {"m": m, "t": t, "data_bytes": data_bytes}
     m, t, data_bytes = (whole(f"bch: {name}", value) for name, value in given.items())

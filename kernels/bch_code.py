@@ -1,14 +1,15 @@
-"""BCH codes: the code of a field and a number of errors, its definition in NumPy, and tables.
+"""BCH codes: construction, definition in NumPy, and tables for the compiled functions.
 
-Owns the construction of a code, the definition and the tables of compiled functions. Does not own
-these functions (bch.py, csrc/bch.c) or the CRC (crc.py).
+Owns the construction of a code, its definition and the tables of the compiled functions. Does not
+own these functions (bch.py, csrc/bch.c) or the CRC (crc.py).
 Source: Bose and Ray-Chaudhuri 1960, Hocquenghem 1959; Lin and Costello, "Error Control Coding", 2nd
 ed., ch. 6 (codes, Berlekamp's iteration, Chien search).
 
 A word is a polynomial over GF(2): bit i of byte j is the coefficient of x^(8 j + i). From the
-lowest power, it has ceil(r / 8) bytes of parity, 4 bytes with the CRC-32C of the data, and the
-data. Parity and CRC are the check bytes. The whole is a multiple of the generator, which has degree
-r and the roots a, a^2, ..., a^(2 t); a is a root of the least primitive polynomial of degree m.
+lowest power up, a word consists of ceil(r / 8) bytes of parity, the 4-byte CRC-32C of the data, and
+the data. Parity and CRC are the check bytes. Every word of the code is a multiple of the generator
+polynomial g, which has degree r and the roots a, a^2, ..., a^(2 t). Here a is a root of the
+smallest primitive polynomial of degree m.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from .errors import KernelError
 from .memory import aligned_empty
 
 PRIMITIVE = {10: 0x409, 11: 0x805, 12: 0x1053, 13: 0x201B, 14: 0x402B, 15: 0x8003}
-"""Least primitive polynomial of each degree m, as the bits of a number."""
+"""Smallest primitive polynomial of each degree m; bit i of the number is the coefficient of x^i."""
 MOST_ERRORS = 100
 CRC_BYTES = 4
 UNCORRECTABLE = -1
-"""Result of decode: more than t bits are wrong."""
+"""Result of decode: the word has more than t bit errors."""
 MISCORRECTED = -2
-"""Result of decode: the code word that decoding yields has a wrong CRC."""
+"""Result of decode: the decoded word belongs to the code, but its CRC is wrong."""
 
 Bytes = NDArray[np.uint8]
 Results = NDArray[np.int32]
@@ -39,8 +40,8 @@ Results = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Field:
-    """The field GF(2^m): `exp`, uint16[2 n] with n = 2^m - 1, are the powers of a, and `log`,
-    uint16[n + 1], the exponents of its elements."""
+    """The field GF(2^m). With n = 2^m - 1, `exp` (uint16[2 n]) holds the powers of a, and `log`
+    (uint16[n + 1]) the exponent of each element."""
 
     m: int
     exp: NDArray[np.uint16]
@@ -48,23 +49,23 @@ class Field:
 
     @property
     def n(self) -> int:
-        """Return the order of a: the longest word in bits."""
+        """Return the order of a, 2^m - 1, which is also the maximum length of a word in bits."""
         return (1 << self.m) - 1
 
     def times(self, left: Any, right: Any) -> Any:
-        """Return the products of elements, of any shape."""
+        """Return the products of the elements in two arrays, which are broadcast."""
         left, right = np.asarray(left, np.int64), np.asarray(right, np.int64)
         product = self.exp[self.log[left].astype(np.int64) + self.log[right]]
         return np.where((left == 0) | (right == 0), 0, product)
 
     def inverse(self, element: int) -> int:
-        """Return 1 / element."""
+        """Return the multiplicative inverse of ``element``."""
         return int(self.exp[(self.n - int(self.log[element])) % self.n])
 
 
 @cache
 def field(m: int) -> Field:
-    """Return the field of degree m, from 10 to 15."""
+    """Return the field GF(2^m) for m from 10 to 15."""
     order, element = (1 << m) - 1, 1
     exp, log = np.empty(2 * order, np.uint16), np.zeros(order + 1, np.uint16)
     for i in range(order):
@@ -78,8 +79,8 @@ def field(m: int) -> Field:
 
 @cache
 def generator(m: int, t: int) -> int:
-    """Return the generator polynomial as the bits of a number: the product of the minimal
-    polynomials of a, a^3, ..., a^(2 t - 1), each of them once."""
+    """Return the generator polynomial; bit i of the number is the coefficient of x^i. The
+    polynomial is the product of the distinct minimal polynomials of a, a^3, ..., a^(2 t - 1)."""
     gf, product, known = field(m), 1, set[int]()
     for odd in range(1, 2 * t, 2):
         orbit = {odd * 2**k % gf.n for k in range(m)}
@@ -106,14 +107,14 @@ def check_bytes(m: int, t: int, crc: bool = True) -> int:
 
 
 def most_data(m: int, t: int, crc: bool = True) -> int:
-    """Return the largest number of data bytes of a word: 29 with m = 10, t = 99 and a CRC, and more
-    with any other."""
+    """Return the maximum number of data bytes of a word. The minimum over all valid arguments is
+    29, for m = 10, t = 99 and a CRC."""
     return ((1 << m) - 1) // 8 - check_bytes(m, t, crc)
 
 
 @dataclass(frozen=True)
 class Code:
-    """A code and its sizes. Raises KernelError for a code that does not exist."""
+    """Parameters and sizes of a BCH code. Raises KernelError for parameters that do not fit."""
 
     m: int
     t: int
@@ -136,22 +137,22 @@ class Code:
 
     @cached_property
     def field(self) -> Field:
-        """Return the field of the error locations."""
+        """Return the field GF(2^m) of the code."""
         return field(self.m)
 
     @cached_property
     def degree(self) -> int:
-        """Return r, the degree of the generator: the bits of parity."""
+        """Return r, the degree of the generator polynomial, which is the number of parity bits."""
         return generator(self.m, self.t).bit_length() - 1
 
     @property
     def parity_bytes(self) -> int:
-        """Return the number of bytes of parity."""
+        """Return the number of parity bytes of a word."""
         return -(-self.degree // 8)
 
     @property
     def check_bytes(self) -> int:
-        """Return the number of bytes of parity and CRC."""
+        """Return the number of check bytes of a word: parity and CRC."""
         return check_bytes(self.m, self.t, self.crc)
 
     @property
@@ -161,8 +162,9 @@ class Code:
 
     @cached_property
     def residues(self) -> Bytes:
-        """Return x^i mod g for each bit i of a word and of a block more: uint8[bits + 1,024 or
-        more, bytes], lowest power first; the bytes are a multiple of 8."""
+        """Return x^i mod g for i from 0 to max(bits, 2 r) + 1023, that is, for each bit of a word
+        and at least 1024 further positions: uint8[positions, width]. Byte 0 holds the lowest
+        powers. The width is the number of parity bytes, rounded up to a multiple of 8."""
         degree, product = self.degree, generator(self.m, self.t)
         width = -(-degree // 64) * 8
         count = max(self.bits, 2 * degree) + 1024
@@ -175,7 +177,7 @@ class Code:
         return np.frombuffer(found, np.uint8).reshape(count, width)
 
     def syndromes(self, positions: np.ndarray) -> NDArray[np.int64]:
-        """Return the sums of a^(j p) over positions p, for j from 1 to 2 t: int64[2 t]."""
+        """Return the sum of a^(j p) over all positions p, for j from 1 to 2 t: int64[2 t]."""
         powers = np.outer(np.arange(1, 2 * self.t + 1), positions) % self.field.n
         return np.bitwise_xor.reduce(self.field.exp[powers].astype(np.int64), axis=1)
 
@@ -184,14 +186,16 @@ class Code:
 
 
 def numpy_remainder(code: Code, word: Bytes) -> Bytes:
-    """Return a word modulo g, uint8[parity_bytes]: the sum of x^i mod g over its bits i."""
+    """Return ``word`` modulo g, uint8[parity_bytes]: the sum of x^i mod g over the bits i that are
+    1."""
     places = np.flatnonzero(np.unpackbits(word, bitorder="little"))
     return np.bitwise_xor.reduce(code.residues[places], axis=0, initial=0)[: code.parity_bytes]
 
 
 def numpy_locator(code: Code, syndromes: np.ndarray) -> NDArray[np.int64] | None:
-    """Return the locator polynomial, lowest power first, by Berlekamp's iteration; None if more
-    than t bits are wrong."""
+    """Return the coefficients of the locator polynomial, lowest power first, by Berlekamp's
+    iteration. Return None if its degree would exceed t, because the word has more than t bit
+    errors."""
     gf, size = code.field, 2 * code.t + 2
     locator, shifted = np.zeros(size, np.int64), np.zeros(size, np.int64)
     locator[0] = shifted[1] = 1
@@ -210,7 +214,8 @@ def numpy_locator(code: Code, syndromes: np.ndarray) -> NDArray[np.int64] | None
 
 
 def numpy_positions(code: Code, word: Bytes) -> NDArray[np.int64] | None:
-    """Return the positions of the wrong bits of a word; None if more than t are wrong."""
+    """Return the positions of the bit errors of a word, or None if decoding fails because the word
+    has more than t bit errors."""
     gf = code.field
     places = np.flatnonzero(np.unpackbits(word, bitorder="little"))
     syndromes = code.syndromes(places)
@@ -226,22 +231,25 @@ def numpy_positions(code: Code, word: Bytes) -> NDArray[np.int64] | None:
 
 
 class Functions(Protocol):
-    """The functions of a code on checked arrays: NumPy, Numba or C."""
+    """Interface of the functions of a BCH code on checked arrays, for NumPy, Numba and C. A row of
+    an array is a word."""
 
     form: str | None  # of C
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each word."""
+        """Write the check bytes of each word to ``check``."""
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 for each word of the code, else 0."""
+        """Write 1 to ``clean`` for each word of the code (with a correct CRC if ``verify``), else
+        0."""
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Correct each word in place; write the number of corrected bits or the failure."""
+        """Correct each word in place. Write the number of its corrected bits, UNCORRECTABLE or
+        MISCORRECTED to ``result``. The CRC is compared if ``verify``."""
 
 
 class Definition:
-    """The functions of a code in NumPy, word by word."""
+    """Definition of a BCH code's functions in NumPy, word by word."""
 
     form: str | None = None
 
@@ -254,7 +262,7 @@ class Definition:
         return np.frombuffer(value.to_bytes(CRC_BYTES, "little")[:size], np.uint8)
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each word."""
+        """Write the check bytes of each word to ``check``."""
         parity = self.code.parity_bytes
         for one, row in zip(data, check, strict=True):
             row[:parity] = 0
@@ -262,14 +270,14 @@ class Definition:
             row[:parity] = numpy_remainder(self.code, np.concatenate((row, one)))
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 for each word of the code, else 0."""
+        """Write 1 for each word of the code (with a correct CRC if ``verify``), else 0."""
         parity = self.code.parity_bytes
         for i, (one, row) in enumerate(zip(data, check, strict=True)):
             right = not numpy_remainder(self.code, np.concatenate((row, one))).any()
             clean[i] = right and (not verify or np.array_equal(row[parity:], self._crc(one)))
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Correct each word in place; write the number of corrected bits or the failure."""
+        """Correct words in place, and write their results (see `Functions.decode`)."""
         parity, size = self.code.parity_bytes, self.code.check_bytes
         for i, (one, row) in enumerate(zip(data, check, strict=True)):
             word = np.concatenate((row, one))
@@ -299,15 +307,15 @@ def sums_of_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def aligned(values: np.ndarray) -> np.ndarray:
-    """Return a copy that begins at a multiple of 64 bytes."""
+    """Return a copy of ``values`` that begins at a multiple of 64 bytes."""
     found = aligned_empty(values.size, values.dtype).reshape(values.shape)
     found[...] = values
     return found
 
 
 def syndrome_table(code: Code) -> NDArray[np.uint16]:
-    """Return the values at a, a^3, ... of each 4-bit digit of a remainder: uint16[digits, 16,
-    lanes], where lanes is t rounded up to a multiple of 32."""
+    """Return the values of each 4-bit digit of a remainder at a, a^3, ..., a^(2 t - 1):
+    uint16[digits, 16, lanes], where lanes is t rounded up to a multiple of 32."""
     bits = np.arange(-(-code.degree // 4) * 4)
     odds = 2 * np.arange(code.t) + 1
     values = np.zeros((bits.size, -(-code.t // 32) * 32), np.uint16)
@@ -316,8 +324,10 @@ def syndrome_table(code: Code) -> NDArray[np.uint16]:
 
 
 def linear_maps(gf: Field, form: str) -> Bytes:
-    """Return the linear maps y -> c y^(2^k) for k below 7 and c with one 4-bit digit that is not 0:
-    uint8[7, 4, 16, 32 or 128], as csrc/bch_avx512.c and csrc/bch_avx2.c apply them."""
+    """Return the linear maps y -> c y^(2^k) for k from 0 to 6 and each constant c that has at most
+    one 4-bit digit other than 0: uint8[k, digit of c, value of the digit, bytes of a map], that is,
+    uint8[7, 4, 16, 32 or 128]. Maps have 32 bytes for csrc/bch_avx512.c and 128 bytes for
+    csrc/bch_avx2.c."""
     columns = np.zeros((7, 16, 16), np.uint16)  # [k, bit of c, bit of y]
     bits = np.arange(gf.m)
     for k in range(7):

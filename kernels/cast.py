@@ -119,7 +119,7 @@ def narrow(
 ) -> np.ndarray:
     """Round a flat float32 array to "float16" (returns float16) or "bfloat16" (returns uint16).
 
-    The result is written to `out` if it is given. Raises KernelError.
+    The result is written to `out` if it is given. Raises KernelError for an invalid argument.
     """
     flat("x", x, np.float32)
     target = _target(x.size, _format(form), out)
@@ -138,7 +138,7 @@ def widen(
 ) -> Array:
     """Widen a flat "float16" or "bfloat16" (uint16) array to float32, exactly.
 
-    The result is written to `out` if it is given. Raises KernelError.
+    The result is written to `out` if it is given. Raises KernelError for an invalid argument.
     """
     flat("x", x, _format(form))
     target = _target(x.size, np.dtype(np.float32), out)
@@ -155,10 +155,8 @@ def _format(form: str) -> np.dtype:
 
 
 def _target(count: int, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
-    """Return ``out`` after a check of its type and size, or a new array if ``out`` is None.
-
-    Raises KernelError.
-    """
+    """Return ``out``, or a new array if ``out`` is None. Raises KernelError if the type or the size
+    of ``out`` is wrong."""
     if out is None:
         return np.empty(count, dtype)
     flat("out", out, dtype, writable=True)

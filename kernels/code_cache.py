@@ -14,7 +14,7 @@ processor. Editing a comment, a docstring or an uncompiled function keeps the ke
 A file holds a header, a SHA-256 checksum and Numba's pickled result. It is written under a
 temporary name and renamed, so a killed process leaves no partial file under the final name. A file
 that cannot be loaded is deleted and the function is compiled again. If the folder is not writable,
-nothing is stored and one message says so.
+nothing is stored and one message reports this.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ from numba.core.serialize import dumps
 KEEP_BYTES = 256 << 20
 """Size limit of the folder in bytes; the least recently used files are deleted first."""
 STALE_SECONDS = 3600.0
-"""Age in seconds from which a temporary file counts as that of a killed process and is deleted."""
+"""Age in seconds at which a temporary file is deleted, because its process was probably killed."""
 _HEADER = b"ondie compiled code 1\n"
 _COMPILER = ("code_cache", "direct", "jit", "parts", "pipeline")
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None), np.generic, np.dtype, enum.Enum)
@@ -205,10 +205,8 @@ def _compiler() -> bytes:
 
 
 def _source(kind: Any) -> bytes:
-    """Return the source of the ondie module that defines a type; b"" for other types.
-
-    That module determines how values of the type are compiled.
-    """
+    """Return the source of the ondie module that defines a type, or b"" for a type of another
+    module. The source determines how values of the type are compiled."""
     module = sys.modules.get(type(kind).__module__)
     name = getattr(module, "__name__", "")
     path = getattr(module, "__file__", None)
@@ -250,8 +248,8 @@ def _sweep(place: Path) -> None:
 class CodeCache(_Cache):
     """Storage of the compiled code of one function, with the interface of Numba's cache.
 
-    Before a function and its helpers, ``count`` functions in all, are compiled, missed(count) is
-    called. After the compilation, stored() is called.
+    missed(count) is called before the compilation of a function and its helpers, ``count``
+    functions in total. stored() is called after the compilation.
     """
 
     def __init__(
@@ -278,7 +276,7 @@ class CodeCache(_Cache):
     def flush(self) -> None: ...
 
     def path(self, signature: Any, context: Any) -> Path | None:
-        """Return the path of the file for a signature; None without a cache folder."""
+        """Return the path of the file for a signature, or None if there is no cache folder."""
         place = folder()
         if place is None:
             return None
@@ -291,7 +289,8 @@ class CodeCache(_Cache):
         return place / f"{self._function.__name__}-{digest.hexdigest()[:24]}.code"
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """Return the stored result of compilation for a signature; None if there is none."""
+        """Return the stored result of compilation for a signature, or None if no result is
+        stored."""
         path = self.path(signature, context)
         found = None if path is None else self._load(path, context)
         if found is None:
@@ -299,7 +298,7 @@ class CodeCache(_Cache):
         return found
 
     def _load(self, path: Path, context: Any) -> Any:
-        """Return the compilation result that a file stores; None if it is missing or damaged."""
+        """Return the compilation result in a file, or None if the file is missing or damaged."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:

@@ -89,7 +89,7 @@ def linear_pieces(signed: bool) -> list[Piece]:
     """Return the piece of linear quantization: equal steps up to 1.
 
     The signed map begins at -1 and has one more code below that. The unsigned map, for second
-    moments, begins at 1/256: it has no 0, after Li, Chen and Zhu, NeurIPS 2023. A second moment
+    moments, begins at 1/256 and has no 0, as in Li, Chen and Zhu, NeurIPS 2023. A second moment
     that is rounded to 0 makes the update as large as 1 / eps, which ends training.
     """
     return [Piece(0, 128, 1 / 127, 0.0)] if signed else [Piece(1, 256, 1 / 256, 0.0)]
@@ -141,8 +141,8 @@ def _lines(pieces: list[Piece]) -> NDArray[np.float32]:
 def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the tables that convert a magnitude to a place in fixed point.
 
-    The first result is float32[LINES], the magnitude at which the next line begins. The second one
-    is float32[3, LINES]: slope, offset and largest place of each line.
+    The first result is float32[LINES], the magnitude at which the next line begins. The second
+    result is float32[3, LINES]: slope, offset and largest place of each line.
 
     A piece is a run of equally spaced values of the code, a place is the index of a code with a
     fraction, and a line is the linear inverse of a piece: from magnitude to place. A line ends
@@ -187,10 +187,11 @@ def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDA
 
 
 def _buckets(middle: NDArray[np.float32], negative: bool) -> NDArray[np.int32]:
-    """Return a table that gives the code of a magnitude in each bucket, int32[BUCKETS].
+    """Return the table of the codes of magnitudes, with one entry per bucket: int32[BUCKETS].
 
-    An entry has the code at the lower end of the bucket in the bits from 17 up, and in the lower 17
-    bits the position in the bucket at which the code changes. ``negative``: for negative numbers.
+    The bits of an entry from 17 up hold the code at the lower end of the bucket. The lower 17 bits
+    hold the position in the bucket at which the code changes. ``negative``: True for the codes of
+    negative numbers.
     """
     edges = (np.arange(LEAST, LEAST + BUCKETS, dtype=np.uint32) << 16).view(np.float32)
     edges[0] = 0.0

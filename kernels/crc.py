@@ -1,7 +1,7 @@
 """CRC-32C, the checksum of stored pages.
 
-Owns the function. Does not own the checked data (emu/nand/page_store.py).
-Source: RFC 3720, appendix B.4 (Castagnoli polynomial, bits reversed).
+Owns the computation of the checksum. Does not own the checked data (emu/nand/page_store.py).
+Source: RFC 3720, appendix B.4 (Castagnoli polynomial, reflected).
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ REVERSED = 0x82F63B78
 
 
 def _table() -> np.ndarray:
-    """Return the checksum of every byte, uint32[256]."""
+    """Return the lookup table of the CRC, with one entry for each byte value: uint32[256]."""
     crc = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         crc = crc >> np.uint32(1) ^ (crc & np.uint32(1)) * np.uint32(REVERSED)
@@ -25,17 +25,17 @@ TABLE = _table()
 
 @njit
 def by_table(table, data, crc):
-    """Return the checksum register after ``data``, uint8[n]."""
+    """Return the CRC register after ``data``, uint8[n]. ``crc``: the register before ``data``."""
     for byte in data:
         crc = crc >> 8 ^ int(table[(crc ^ byte) & 255])
     return crc
 
 
 def crc32c(data: bytes | np.ndarray, crc: int = 0, isa: str | None = None) -> int:
-    """Return the CRC-32C of ``data`` (contiguous, any type) that follows bytes with checksum
-    ``crc`` (0: none).
+    """Return the CRC-32C of ``data``, a contiguous array of any type or bytes.
 
-    ``isa``: instruction set of the C extension; None: the widest, or Numba if it is not built.
+    ``crc``: CRC-32C of the bytes that precede ``data``; 0 if there are none. ``isa``: instruction
+    set of the C extension; None selects the widest one, or Numba if the extension is not built.
     """
     raw = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
     raw = raw.reshape(-1).view(np.uint8)

@@ -1,11 +1,11 @@
 """Calling convention of parts: a compiled function returns its value directly, without a status.
 
-This module owns how compiled functions call each other. It does not decide which functions are
-parts (parts.py) and does not change calls from Python.
+This module owns the calling convention between compiled functions. It does not own the selection of
+the functions that become parts (parts.py) or calls from Python.
 Source: Numba's calling convention, which returns a status and writes the value to memory.
 
 A part raises no exceptions, so its callers do not check a status or load the value from memory. If
-Numba's own code would raise (for example, a range with step 0), a part terminates the process.
+Numba's own code would raise (for example, for a range with step 0), a part terminates the process.
 """
 
 import copy
@@ -141,7 +141,7 @@ class PartLower(Lower):
         self.call_helper = self.call_conv.init_call_helper(self.builder)
 
     def _counted(self, kind: Any) -> bool:
-        """Return True if values of a Numba type hold references that are counted."""
+        """Return True if values of a Numba type hold counted references."""
         found = self._counted_types.get(kind)
         if found is None:
             found = self.context.data_model_manager[kind].contains_nrt_meminfo()
@@ -157,6 +157,6 @@ class PartLower(Lower):
             super().decref(kind, value)
 
     def delvar(self, name: str) -> None:
-        """Release a variable at the end of its life; numbers and records need no release."""
+        """Release a variable at the end of its lifetime; numbers and records need no release."""
         if self._counted(self.typeof(name)):
             super().delvar(name)

@@ -1,8 +1,9 @@
-"""Doorbells: hand-overs between threads, and waits for them in C, without Python's lock.
+"""Doorbells: event counts that threads ring and wait for, in C without Python's global interpreter
+lock.
 
-Owns access to the C functions and their limits of time. Does not own the data that are handed over
-(emu/nvme/client_queue.py) or the waits themselves (csrc/doorbell.c).
-Source: NVMe base specification, for the name: who hands something over rings a doorbell.
+Owns access to the C functions and their time limits. Does not own the data that the threads
+exchange (emu/nvme/client_queue.py) or the implementation of the waits (csrc/doorbell.c).
+Source: NVMe base specification, for the name: a host rings a doorbell to announce new entries.
 """
 
 from typing import Any
@@ -12,35 +13,36 @@ from .errors import KernelError
 
 NEVER_NS = (1 << 63) - 1
 POLL_NS = 100_000
-"""Time after its last work for which a thread polls before it sleeps, ns: waking a sleeping thread
+"""Time for which a thread polls after its last work before it sleeps, ns. Waking a sleeping thread
 takes up to this time."""
 CLIENT_POLL_NS = 200_000
-"""Time for which a client polls before it sleeps, ns: twice the latency of a read of flash."""
+"""Time for which a client polls before it sleeps, ns: twice the latency of a flash read."""
 LAST_NS = 100_000
-"""Time before a deadline from which a thread polls the clock, ns: a sleep may end late by this
-time."""
+"""Time before a deadline at which a thread stops sleeping and polls, ns. A sleep may end late by
+this time."""
 SIGNAL_NS = 100_000_000
-"""Longest wait of a client in C, ns, so that Python handles signals in between."""
+"""Maximum time of a client's wait in C, ns. Python handles signals between two waits."""
 LATE_NS = 100_000
-"""Lag from which a completion counts as late, ns."""
+"""Smallest lag at which a completion counts as late, ns."""
 
 
 class Doorbell:
-    """A count that threads increase and wait for. Raises KernelError without the C extension."""
+    """Event count that threads increase and wait for. Raises KernelError if the C extension is not
+    built."""
 
     def __init__(self) -> None:
         if native.lib is None:
-            raise KernelError("doorbells need the C extension; it is not built")
+            raise KernelError("doorbells require the C extension, which is not built")
         self._bell = native.ffi.new("ondie_doorbell *")
 
     @property
     def rung(self) -> int:
-        """Number of rings so far. Memory writes before a ring are visible to the threads that see
-        it."""
+        """Number of rings so far. A thread that sees a ring also sees all memory writes before that
+        ring."""
         return int(native.lib.ondie_rung(self._bell))
 
     def ring(self, count: int = 1) -> None:
-        """Ring ``count`` times, and wake all threads that wait."""
+        """Add ``count`` rings and wake all waiting threads."""
         native.lib.ondie_ring(self._bell, count)
 
     def wait(
@@ -48,11 +50,13 @@ class Doorbell:
         last_ns: int = 0, other: "Doorbell | None" = None,
     ) -> bool:  # fmt: skip
         """Wait until the number of rings differs from ``seen``, until ``deadline_ns``
-        (time.perf_counter_ns), or until a signal. Return True if it was rung.
+        (time.perf_counter_ns), or until a signal arrives. Return True if the number of rings
+        differs.
 
-        Poll for the first ``poll_ns`` and the ``last_ns`` before the deadline; sleep otherwise.
-        ``other``: doorbell of the thread that will ring. A client, which names it, polls only on
-        a processor that this thread does not need, and returns after SIGNAL_NS at the latest.
+        The thread polls for the first ``poll_ns`` and for the last ``last_ns`` before the deadline;
+        it sleeps otherwise. ``other``: doorbell of the thread that will ring, for a wait of a
+        client. A client polls only on a processor that the other thread does not need, and waits
+        for at most SIGNAL_NS.
         """
         if other is not None:
             deadline_ns = min(deadline_ns, native.lib.ondie_now() + SIGNAL_NS)
@@ -67,15 +71,16 @@ class Doorbell:
         return bool(found == native.lib.ONDIE_RUNG)
 
     def quiet(self, seen: int, fd: int, deadline_ns: int, *, last_ns: int = 0) -> bool:
-        """Wait until ``deadline_ns`` (time.perf_counter_ns). Return False, before, if the number of
-        rings is not ``seen``, if something can be read from the file ``fd`` (-1: none) or it has
-        ended, or after a signal. Poll for the ``last_ns`` before the deadline."""
+        """Wait until ``deadline_ns`` (time.perf_counter_ns) and return True. Return False earlier
+        if the number of rings differs from ``seen``, if the file ``fd`` has input or has ended, or
+        if a signal arrives. ``fd``: -1 for no file. The thread polls for the last ``last_ns``
+        before the deadline."""
         found = native.lib.ondie_await_quietly(self._bell, seen, fd, last_ns, deadline_ns)
         return bool(found == native.lib.ONDIE_TIMEOUT)
 
     def ring_and_wait(self, other: "Doorbell", seen: int, deadline_ns: int = NEVER_NS) -> bool:
-        """Ring ``other`` and wait for this doorbell as a client does, without Python's lock in
-        between."""
+        """Ring ``other`` once, then wait for this doorbell as a client. One C call does both, so
+        the thread does not take Python's global interpreter lock in between."""
         deadline_ns = min(deadline_ns, native.lib.ondie_now() + SIGNAL_NS)
         found = native.lib.ondie_ring_and_await(
             other._bell, self._bell, seen, CLIENT_POLL_NS, deadline_ns
@@ -84,31 +89,32 @@ class Doorbell:
 
 
 def sleep_exactly() -> None:
-    """Let sleeps of the calling thread end as early as the kernel can end them."""
+    """Minimize the timer slack of the calling thread, so that its sleeps end as early as
+    possible."""
     native.lib.ondie_sleep_exactly()
 
 
 class Delivery:
-    """Delivery of completions at their time, and the count of their lag."""
+    """Delivers completions at given times and counts their lag."""
 
     def __init__(self, own: Doorbell) -> None:
-        """``own``: the doorbell that clients ring for the thread that delivers."""
+        """``own``: doorbell that clients ring for the thread that delivers."""
         self._own = own
         self._lag: Any = native.ffi.new("ondie_lag *")
         self._lag.late_ns = LATE_NS
         self._reserve(64)
 
     def _reserve(self, count: int) -> None:
-        """Make room for ``count`` clients and completions."""
+        """Allocate arrays for ``count`` clients and completions."""
         self._room = count
         self._bells = native.ffi.new("ondie_doorbell *[]", count)
         self._counts = native.ffi.new("uint64_t[]", count)
         self._due_ns = native.ffi.new("int64_t[]", count)
 
     def deliver(self, at_ns: int, clients: dict[Doorbell, int], due_ns: list[int]) -> bool:
-        """Wait until ``at_ns`` (time.perf_counter_ns), count the lag of completions that were due
-        at ``due_ns``, and ring each doorbell of ``clients`` as often as it says. Return True if one
-        of them slept: it may need this processor."""
+        """Wait until ``at_ns`` (time.perf_counter_ns), count the lag of the completions that were
+        due at ``due_ns``, and add clients[bell] rings to each doorbell ``bell``. Return True if a
+        client was asleep; it may need this processor."""
         if max(len(clients), len(due_ns)) > self._room:
             self._reserve(2 * max(len(clients), len(due_ns)))
         for at, (bell, count) in enumerate(clients.items()):
@@ -121,7 +127,7 @@ class Delivery:
         return bool(asleep)
 
     def deliver_one(self, at_ns: int, due_ns: int) -> None:
-        """Wait until ``at_ns``, and count the lag of a completion that was due at ``due_ns`` and
+        """Wait until ``at_ns``, and count the lag of one completion that was due at ``due_ns`` and
         that no client waits for."""
         self._due_ns[0] = due_ns
         native.lib.ondie_deliver(
@@ -130,7 +136,7 @@ class Delivery:
         )  # fmt: skip
 
     def lag(self) -> tuple[list[int], int, float, int]:
-        """Return the histogram, the number of late completions, and the sum and the maximum of the
-        lags in ns."""
+        """Return (histogram, number of late completions, sum of the lags in ns, maximum lag in ns).
+        Bin i of the histogram counts the lags of i significant bits in ns."""
         lag = self._lag
         return list(lag.histogram), int(lag.late), float(lag.sum_ns), int(lag.max_ns)

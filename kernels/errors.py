@@ -15,9 +15,9 @@ class KernelError(ValueError):
 
 
 def unknown(what: str, value: object, known: Iterable[str]) -> KernelError:
-    """Return a KernelError for ``name``, which is not in ``known``; it suggests the closest name.
+    """Return a KernelError for ``value``, which is not in ``known``; it suggests the closest name.
 
-    ``what``: what the name denotes, such as "operation".
+    ``what``: kind of name, such as "operation".
     """
     names = list(known)
     near = get_close_matches(str(value).lower(), names, n=1, cutoff=0.5)
@@ -26,8 +26,8 @@ def unknown(what: str, value: object, known: Iterable[str]) -> KernelError:
 
 
 def whole(name: str, value: Any) -> int:
-    """Return ``value``, a whole number of Python or NumPy, as int. Raises KernelError for anything
-    else, truth values too."""
+    """Return the whole number ``value`` of a Python or NumPy type as int. Raises KernelError for
+    any other value, including a Boolean."""
     try:
         if type(value).__name__ not in ("bool", "bool_"):
             return operator.index(value)

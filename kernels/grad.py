@@ -97,7 +97,7 @@ def unscale(
     isa: str | None = None,
     threads: int = 1,
 ) -> bool:
-    """Divide a flat float32 gradient in place by the loss scale; return True if not all finite.
+    """Divide a flat float32 gradient in place by the loss scale; return True if it is not finite.
 
     The factor 1 / scale is computed in double precision and rounded once to float32, as in torch.
     The result is True if any element was infinite or NaN before scaling; the caller then skips the
@@ -108,7 +108,7 @@ def unscale(
     with np.errstate(over="ignore"):
         factor = np.float32(1.0 / scale)
     if not (0 < factor < math.inf):
-        raise KernelError(f"scale: {scale!r}, its inverse exceeds float32")
+        raise KernelError(f"scale: {scale!r}; must be larger, because 1 / scale exceeds float32")
     return _scaled(g, factor, *native.choose(backend, isa), threads)
 
 
@@ -147,8 +147,7 @@ def norm(g: Array, backend: str = "auto", isa: str | None = None, threads: int =
     """Return the Euclidean norm of a flat float32 gradient, summed in float64 in a fixed order.
 
     The sum cannot overflow: the square of the largest float32, about 1e77, is far below the largest
-    float64.
-    The result is infinity or NaN if the gradient contains one.
+    float64. The result is infinity or NaN if the gradient contains infinity or NaN.
     """
     backend, isa = native.choose(backend, isa)
     flat("g", g, np.float32)
@@ -214,7 +213,7 @@ def accumulate(
     if g.size != total.size:
         raise KernelError(f"g has {g.size} elements, expected {total.size}")
     if np.may_share_memory(total, g):
-        raise KernelError("accumulate: the arrays share memory; pass separate ones")
+        raise KernelError("accumulate: the arrays share memory; pass separate arrays")
     kind = kinds[g.dtype]
 
     def work(start: int, stop: int) -> None:

@@ -1,9 +1,10 @@
-"""Memory of a guest and the queues in it, in C: copies that survive the removal of the memory, and
-the host's side of a queue pair for measurements.
+"""Access in C to a guest's memory and to the NVMe queues in it, and the host's side of a queue pair
+for measurements.
 
-Owns access to the C functions. Does not own the copied data (emu/serve/guest_memory.py,
-emu/serve/pcie_queues.py), the creation of the queues (emu/serve/vfio_load.py) or the functions
-themselves (csrc/guest.c, csrc/host_queue.c).
+Owns the calls of the C functions. A copy returns an error if the guest's memory disappears during
+the copy. Does not own the copied data (emu/serve/guest_memory.py, emu/serve/pcie_queues.py), the
+creation of the queues (emu/serve/vfio_load.py) or the C functions (csrc/guest.c,
+csrc/host_queue.c).
 Source: csrc/ondie.h.
 """
 
@@ -16,30 +17,31 @@ from . import native
 from .errors import KernelError
 
 OTHER, PLAIN, CONFLICT, FAILED, LOST = range(5)
-"""Kinds of requests, enum ondie_guest_kind."""
+"""Kinds of requests, in the order of enum ondie_guest_kind in csrc/ondie.h."""
 REQUEST = np.dtype(
     [
         ("prp1", "u8"), ("prp2", "u8"), ("size", "u8"), ("data", "u8"), ("command", "i8"),
         ("cid", "u4"), ("opcode", "u4"), ("kind", "u4"), ("unaligned", "u4"),
     ]
 )  # fmt: skip
-"""Record type of a request, as ondie_guest_request in C."""
+"""Record type of a request; it mirrors ondie_guest_request in csrc/ondie.h."""
 
 
 DOORBELL = np.dtype([("number", "u4"), ("value", "u4"), ("event", "u4"), ("seen", "u4")])
-"""Record type of a doorbell, as ondie_guest_doorbell in C."""
+"""Record type of a doorbell; it mirrors ondie_guest_doorbell in csrc/ondie.h."""
 
 
 class Guest:
-    """A guest's memory and its namespaces. Raises KernelError without the C extension.
+    """A guest's memory and its namespaces. Raises KernelError if the C extension is not built.
 
-    ``read``, ``write``: operations of commands. ``unit``: bytes of a mapping unit. ``transfer``:
-    bytes of the largest transfer. ``area``: uint8[n], data of a batch.
+    ``read``, ``write``: operation codes of the drive's read and write commands. ``unit``: size of a
+    mapping unit in bytes. ``transfer``: maximum data transfer size in bytes (MDTS). ``area``:
+    uint8[n], buffer for the data of a batch.
     """
 
     def __init__(self, read: int, write: int, unit: int, transfer: int, area: np.ndarray) -> None:
         if native.lib is None:
-            raise KernelError("a guest needs the C extension; it is not built")
+            raise KernelError("access to guest memory requires the C extension, which is not built")
         native.lib.ondie_guest_watch()
         self._guest = native.ffi.new("ondie_guest *")
         self._guest.read, self._guest.write = read, write
@@ -51,8 +53,9 @@ class Guest:
         self._spaces: Any = None
 
     def set_regions(self, regions: Sequence[tuple[int, int, int, bool, bool]]) -> None:
-        """Set the regions: (first address, last address, address in this process or 0, readable,
-        writable), sorted and disjoint. Their memory must live until they are set again."""
+        """Set the mapped regions of the guest's memory, sorted by address and disjoint. Each region
+        is (first address, last address, address in this process or 0, readable, writable). The
+        memory must stay mapped until the next call."""
         self._regions = native.ffi.new("ondie_guest_region[]", max(len(regions), 1))
         for at, (first, last, memory, readable, writable) in enumerate(regions):
             each = self._regions[at]
@@ -62,8 +65,8 @@ class Guest:
         self._guest.regions, self._guest.count = self._regions, len(regions)
 
     def set_spaces(self, spaces: Iterable[tuple[int, int, int, bool]]) -> None:
-        """Set the namespaces by identifier, from 0 on: (first byte on the drive, blocks or 0, bytes
-        of a block, writable)."""
+        """Set the namespaces. Entry i describes namespace identifier i: (first byte on the drive,
+        number of blocks or 0 if not attached, block size in bytes, writable)."""
         given = list(spaces)
         self._spaces = native.ffi.new("ondie_guest_space[]", len(given))
         for at, (first, blocks, size, writable) in enumerate(given):
@@ -73,47 +76,50 @@ class Guest:
         self._guest.spaces, self._guest.nsids = self._spaces, len(given) - 1
 
     def set_page(self, page: int, through: bool) -> None:
-        """Set the bytes of a memory page, and whether completed writes are on flash."""
+        """Set the memory page size in bytes (CC.MPS). ``through``: True if completed writes must be
+        on flash."""
         self._guest.page, self._guest.through = page, through
 
     # --- copies
 
     def read(self, address: int, size: int) -> bytearray | None:
-        """Return ``size`` bytes; None if some of them are outside the guest's memory."""
+        """Return ``size`` bytes at ``address``, or None if some of these bytes are not readable
+        memory of the guest."""
         found = bytearray(size)
         place = native.ffi.from_buffer("uint8_t[]", found)
         done = native.lib.ondie_guest_copy(self._guest, address, place, size, 0)
         return found if done else None
 
     def read_into(self, address: int, place: Any, size: int) -> bool:
-        """Copy ``size`` bytes to a C address; return False if some of them are outside the guest's
-        memory."""
+        """Copy ``size`` bytes at ``address`` to the C pointer ``place``. Return False if some of
+        these bytes are not readable memory of the guest."""
         return bool(native.lib.ondie_guest_copy(self._guest, address, place, size, 0))
 
     def write(self, address: int, data: Any) -> bool:
-        """Write ``data``, a buffer; return False if a byte of the range is not writable memory.
-        Bytes before that one may be written."""
+        """Write the buffer ``data`` at ``address``. Return False if a byte of the range is not
+        writable memory; the bytes before that byte may then have been written."""
         place = native.ffi.from_buffer("uint8_t[]", data)
         done = native.lib.ondie_guest_copy(self._guest, address, place, len(place), 1)
         return bool(done)
 
     def holds(self, address: int, size: int, to_guest: bool = False) -> bool:
-        """Return True if all bytes can be read, or with ``to_guest`` written."""
+        """Return True if all bytes of the range can be read, or, if ``to_guest`` is True,
+        written."""
         null = native.ffi.NULL
         return bool(native.lib.ondie_guest_copy(self._guest, address, null, size, to_guest))
 
     # --- commands
 
     def take_counts(self) -> tuple[int, int, int]:
-        """Return the numbers of plain reads, writes, and writes that begin or end inside of a
-        mapping unit, since the last call."""
+        """Return the numbers of reads, of writes, and of writes that are not aligned to the mapping
+        unit, since the last call. Only commands that C has decoded (kind PLAIN) are counted."""
         guest = self._guest
         found = int(guest.reads), int(guest.writes), int(guest.unaligned)
         guest.reads = guest.writes = guest.unaligned = 0
         return found
 
     def begin(self) -> None:
-        """Begin a batch: the area is empty."""
+        """Begin a batch: mark the whole data buffer as free."""
         self._guest.area_used = 0
 
 
@@ -129,16 +135,17 @@ class CompletionRing:
         return int(self._queue.tail)
 
     def post(self, guest: Guest, low: int, high: int) -> bool:
-        """Write an entry, the halves of its 16 bytes without the phase tag; return False if the
-        queue has gone."""
+        """Write a completion queue entry; return False if the queue's memory has disappeared.
+        ``low``, ``high``: the two 64-bit halves of the entry, without the phase tag."""
         return bool(native.lib.ondie_guest_post(guest._guest, self._queue, low, high))
 
 
 class Batch:
-    """Submission queue entries and the requests that they decode to, up to ``most``.
+    """Submission queue entries, and the requests that are decoded from them.
 
-    ``commands``: an array of at least ``most`` records of the type ondie_command. ``requests``:
-    REQUEST[most], the entries of :meth:`decode`.
+    ``most``: maximum number of entries. ``commands``: array of at least ``most`` records of the
+    type ondie_command. The attribute ``requests``, REQUEST[most], holds the results of
+    :meth:`decode`.
     """
 
     def __init__(self, guest: Guest, commands: np.ndarray, most: int) -> None:
@@ -156,13 +163,15 @@ class Batch:
         self._status_place = cast("int32_t *", self.statuses.ctypes.data)
 
     def fetch(self, at: int, address: int, count: int) -> bool:
-        """Copy ``count`` entries from ``address`` on to the places from ``at`` on; return False if
-        their memory has gone."""
+        """Copy ``count`` submission queue entries from ``address`` to the entries of this object,
+        starting at entry ``at``. Return False if some of them are not readable memory of the
+        guest."""
         return self._guest.read_into(address, self._entry_place + 64 * at, 64 * count)
 
     def decode(self, at: int, count: int, fast: bool, made: int) -> int:
-        """Decode entries ``at`` to ``at + count``. Append the commands of plain ones to the
-        ``made`` ones before; return their number. ``fast``: False: none is plain."""
+        """Decode ``count`` entries, starting at entry ``at``. Write a command for each PLAIN entry
+        behind the first ``made`` commands. Return the new number of commands. If ``fast`` is False,
+        no entry counts as PLAIN."""
         return int(
             native.lib.ondie_guest_decode(
                 self._guest._guest, self._entry_place + 64 * at, count, fast,
@@ -171,8 +180,9 @@ class Batch:
         )  # fmt: skip
 
     def finish(self, at: int, count: int, sqid: int, sqhd: int, ring: CompletionRing) -> int:
-        """Copy the data of plain reads among the requests, and post the completions of those that
-        have succeeded by ``statuses``. Return their number, or -1 if the queue has gone."""
+        """Finish the PLAIN requests whose entry in ``statuses`` is 0: copy the data of reads to the
+        guest and post the completions. Return the number of posted completions, or -1 if the memory
+        of the completion queue has disappeared."""
         return int(
             native.lib.ondie_guest_finish(
                 self._guest._guest, self._request_place + at, count, self._status_place,
@@ -182,19 +192,21 @@ class Batch:
 
 
 class Doorbells:
-    """Doorbells of queues in a page at address ``shadow``, and their event indexes in a page at
-    ``events``. ``most``: largest number of doorbells."""
+    """Shadow doorbells in the page at address ``shadow``, and their event indexes in the page at
+    ``events``. ``most``: maximum number of doorbells."""
 
     def __init__(self, guest: Guest, shadow: int, events: int, most: int) -> None:
         self._guest, self._shadow, self._events = guest, shadow, events
         self.bells = np.zeros(most, DOORBELL)
-        """DOORBELL[most]; :meth:`look` takes the first ones."""
+        """DOORBELL[most]; :meth:`look` polls the first ``count`` doorbells."""
         self._place = native.ffi.cast("ondie_guest_doorbell *", self.bells.ctypes.data)
 
     def look(self, count: int, spin_ns: int, arm: bool) -> int:
-        """Read ``count`` doorbells for up to ``spin_ns`` until one has another value than is known.
-        ``arm``: if none has, let the guest write the register when it changes one. Return 1 if one
-        has another value, 0 if none has, -1 if a page is not there."""
+        """Poll the first ``count`` doorbells for up to ``spin_ns`` until a value differs from the
+        last known value of its doorbell. Return 1 if a value differs, 0 if no value differs, and -1
+        if one of the two pages is not memory of the guest. If no value differs and ``arm`` is True,
+        write the event indexes, so that the guest writes the doorbell register at its next change,
+        and read the doorbells once more."""
         return int(
             native.lib.ondie_guest_doorbells(
                 self._guest._guest, self._shadow, self._events, self._place, count, spin_ns, arm
@@ -203,15 +215,17 @@ class Doorbells:
 
 
 LONGEST_NS = 30_000_000_000
-"""Time in which a completion must arrive, ns."""
+"""Maximum time without a completion, ns."""
 
 
 class HostQueue:
-    """Queue pair whose entries are in ``submission`` and ``completion``, uint8[64 n] and
-    uint8[16 n], all zeros. It rings doorbell registers by messages to the socket ``fd``.
+    """The host's side of a queue pair. ``submission``, uint8[64 n], and ``completion``, uint8[16
+    n], hold the entries and must be all zeros. Doorbell registers are written by messages to the
+    socket ``fd``.
 
-    ``posts``: the messages, 36 bytes each, that write the doorbells of submission and completion
-    queue. Raises KernelError without the C extension.
+    ``numbers``: indexes of the doorbells of the submission and the completion queue. ``posts``: the
+    messages that write these two registers, 36 bytes each. Raises KernelError if the C extension is
+    not built.
     """
 
     def __init__(
@@ -223,7 +237,7 @@ class HostQueue:
         posts: tuple[bytes, bytes],
     ) -> None:
         if native.lib is None:
-            raise KernelError("a queue of a host needs the C extension; it is not built")
+            raise KernelError("a host queue requires the C extension, which is not built")
         self._kept = [submission, completion]
         self._queue = native.ffi.new("ondie_host_queue *")
         self._queue.submission = native.ffi.cast("uint8_t *", submission.ctypes.data)
@@ -235,27 +249,33 @@ class HostQueue:
             native.ffi.buffer(self._queue.post[which])[:] = post
 
     def use_memory(self, doorbells: np.ndarray, events: np.ndarray) -> None:
-        """Keep the doorbells in memory: ``doorbells`` and their event indexes, uint8[4096] each."""
+        """Use shadow doorbells: ``doorbells`` and their event indexes ``events``, uint8[4096]
+        each."""
         self._kept += [doorbells, events]
         self._queue.doorbells = native.ffi.cast("uint8_t *", doorbells.ctypes.data)
         self._queue.events = native.ffi.cast("uint8_t *", events.ctypes.data)
 
     @property
     def messages(self) -> int:
-        """Number of messages that have written doorbell registers."""
+        """Number of messages sent to write doorbell registers."""
         return int(self._queue.messages)
 
     def run(self, entries: np.ndarray, places: np.ndarray, seconds: float) -> tuple[int, float]:
-        """Keep a command of each of ``entries`` in flight for ``seconds``, but at least one round,
-        and wait for the last ones. Return their number, and the time in s.
+        """Keep one command for each entry of ``entries`` in flight for ``seconds``, at least until
+        the first completion, and wait for the last completions. Return (number of completed
+        commands, elapsed time in s).
 
-        ``entries``: uint8[depth, 64], at most 256. ``places``: first blocks, uint64[n], which the
-        commands take in turn. Raises KernelError for a command that fails or does not end, or if
-        the connection has ended.
+        ``entries``: uint8[depth, 64] with a depth of at most 256. ``places``: uint64[n], the first
+        blocks of the commands, used in rotation. Raises KernelError if a command fails, if no
+        command completes for LONGEST_NS, if the connection ends, or if the queue is too small for
+        the entries.
         """
         assert native.lib is not None and entries.dtype == np.uint8 and places.dtype == np.uint64
         if not 0 < len(entries) <= min(native.lib.ONDIE_HOST_DEPTH, self._queue.entries - 1):
-            raise KernelError(f"{len(entries)} commands in flight: must fit into the queue")
+            raise KernelError(
+                f"{len(entries)} commands in flight: must be from 1 to "
+                f"{min(native.lib.ONDIE_HOST_DEPTH, self._queue.entries - 1)}"
+            )
         entries, places = np.ascontiguousarray(entries), np.ascontiguousarray(places)
         done = native.lib.ondie_host_run(
             self._queue,
@@ -267,9 +287,9 @@ class HostQueue:
             LONGEST_NS,
         )
         if done == native.lib.ONDIE_HOST_FAILED:
-            raise KernelError(f"a command has ended with status 0x{self._queue.status & 0x7FF:x}")
+            raise KernelError(f"a command completed with status 0x{self._queue.status & 0x7FF:x}")
         if done == native.lib.ONDIE_HOST_LATE:
-            raise KernelError(f"no command has ended for {LONGEST_NS / 1e9:g} s")
+            raise KernelError(f"no command completed for {LONGEST_NS / 1e9:g} s")
         if done < 0:
             raise KernelError("the connection has ended")
         return int(done), self._queue.ran_ns * 1e-9

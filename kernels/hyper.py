@@ -1,8 +1,8 @@
 """Checks of the hyperparameters of an operation.
 
-This module owns the check of a mapping of hyperparameters against those that an operation takes. It
-does not convert them to coefficients; each operation does that. Source: names and ranges follow
-PyTorch's optimizers, with betas as beta1 and beta2.
+This module owns the check of given hyperparameters against the hyperparameters that an operation
+takes. It does not own their conversion to coefficients, which each operation does.
+Source: names and ranges follow PyTorch's optimizers, with betas as beta1 and beta2.
 """
 
 import math
@@ -37,8 +37,8 @@ OPTIONAL = {
 def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict[str, float]:
     """Return the hyperparameters in ``takes`` as floats, with defaults for missing ones.
 
-    A hyperparameter of another operation is accepted only if it is zero and so has no effect.
-    Raises KernelError naming the first key that is unknown, missing or out of range.
+    A hyperparameter that the operation does not take is accepted only with the value 0. Raises
+    KernelError naming the first key that is unknown, missing or out of range.
     """
     for name, value in given.items():
         if name not in RANGES or (name not in takes and value != 0):

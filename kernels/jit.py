@@ -38,7 +38,8 @@ def _nothing(done: int, total: int) -> None: ...
 on_compile: Callable[[int, int], None] = _nothing
 """Callback with (compiled functions, total functions) during the compilation of a LARGE function.
 
-The first call has 0 compiled functions, the last one has the total. A program may replace it.
+The first call has 0 compiled functions; the last call has the total number. A program may replace
+the callback.
 """
 
 
@@ -94,13 +95,12 @@ def njit(*signature_or_function: Any, **options: Any) -> Any:
     The options are always error_model="numpy" and nogil=True, and never fastmath or parallel.
     Compiled code is stored on disk unless cache=False. Only :func:`inline` inlines a function,
     because Numba passes the option on to every function that is first compiled inside an inlined
-    one. With NUMBA_DISABLE_JIT=1 the result is the plain function. Raises KernelError.
+    one. With NUMBA_DISABLE_JIT=1 the result is the plain function. Raises KernelError for an option
+    that would change results.
     """
     for banned in ("fastmath", "parallel"):
         if options.get(banned):
-            raise KernelError(
-                f"njit: {banned}={options[banned]!r} would change results; leave it out"
-            )
+            raise KernelError(f"njit: {banned}={options[banned]!r} would change results; remove it")
     compiler = options.pop("part", PartCompiler)
     cached = options.pop("cache", True)
     rules = {"error_model": "numpy", "nogil": True, "boundscheck": False, "forceinline": False}
@@ -158,9 +158,9 @@ def apart(function: Callable[..., Any]) -> Any:
 def entry(function: Any, *args: Any) -> Any:
     """Return the compiled program of ``function`` for arguments of the types of ``args``.
 
-    A call of it takes 0.3 us, and one of ``function`` 9, most of it to find the types of records
-    and of the engine's state. Every call must have these types, which are not checked. With
-    NUMBA_DISABLE_JIT=1 the result is ``function``.
+    A call of the program takes 0.3 us. A call of ``function`` takes 9 us, mostly to determine the
+    types of records and of the engine's state. The arguments of every call must have the types of
+    ``args``, which are not checked. With NUMBA_DISABLE_JIT=1 the result is ``function``.
     """
     return function.entry(*args) if isinstance(function, Function) else function
 

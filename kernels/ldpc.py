@@ -1,4 +1,4 @@
-"""Quasi-cyclic LDPC code of 4 KiB words, with a CRC-32C inside each word.
+"""Quasi-cyclic LDPC codes with a CRC-32C inside each word; a word has 4 KiB of data by default.
 
 Owns encoding, checking and decoding in NumPy, Numba and C with identical results. Does not own the
 matrix (ldpc_code.py), its use in a drive, or the measurement of its frame errors
@@ -8,21 +8,24 @@ M. Fossorier, "Near Optimum Universal Belief Propagation Based Decoding of Low-D
 Codes", IEEE Trans. Commun. 50, 2002 (scaled min-sum); D. Hocevar, "A Reduced Complexity Decoder
 Architecture via Layered Decoding of LDPC Codes", SiPS 2004.
 
-**Code.** A word has columns of ``circulant`` bits, here Z. Bit i of a column is bit i % 8 of its
-byte i / 8. A row of checks has a shift s for each column, or -1 for none. Its check i is the
-exclusive or of bits (i + s) % Z of its columns, and 0 in a code word. The last four columns are
-parity. Those before contain the data, their CRC-32C, and bits that are 0 and not stored.
+**Code.** A word consists of columns of Z bits (``circulant``). Bit i of a column is bit i % 8 of
+its byte i // 8. There are ROWS rows of Z checks. A row has a shift s for each of its columns and -1
+for the other columns. Check i of the row is the exclusive or of bit (i + s) % Z of each of its
+columns. All checks of a code word are 0. The last four columns are parity. The other columns hold
+the data, their CRC-32C, and bits that are always 0 and are not stored.
 
-**Bit flipping** is tried before min-sum and, for AFTER rounds, after each iteration, if at most one
-of FEW checks fails. A round flips every bit all of whose checks fail; if there is none, every bit
-of which three checks fail. Rounds end if the number of failed checks does not fall.
+**Bit flipping** runs before min-sum and, for at most AFTER rounds, after each iteration. It is
+skipped if more than one in FEW checks fails. A round flips each bit whose checks all fail. If there
+is no such bit, it flips each bit with at least three failing checks. The rounds end when the number
+of failing checks does not decrease.
 
-**Min-sum.** A message is an integer, positive for 0. Each iteration updates the rows in turn. The
-check of a row receives from each bit its total minus the check's last answer. It answers each bit
-with the product of the signs and the least magnitude of the others, at most LARGEST, times 3/4,
-rounded down. Iterations end when all checks are satisfied. With hard input all magnitudes are equal
-at first: in the first iteration, all checks answer the read bits with FIRST times the product of
-the signs of the others (flooding), which is less than 3/4 and converges sooner.
+**Min-sum.** A message is an integer; its sign is positive for bit 0. Each iteration updates one row
+of checks after the other. A check receives from each of its bits the total of the bit minus the
+last answer of the check. The answer to a bit has the product of the signs of the other messages.
+Its magnitude is 3/4 of their smallest magnitude, rounded down, after a limit of LARGEST. The
+iterations end when all checks are satisfied. With hard input, all magnitudes are equal at first.
+The first iteration therefore computes all answers from the bits as read (flooding) and uses the
+magnitude FIRST, which is less than 3/4 of HARD and converges sooner.
 """
 
 from __future__ import annotations
@@ -64,8 +67,8 @@ FEW, AFTER = 24, 2  # ONDIE_LDPC_FEW, ONDIE_LDPC_AFTER
 ITERATIONS, FLIPS = 20, 10
 
 CORRECT, FAILED, WRONG_CRC = 0, 1, 2
-"""Outcome of decoding a word: decoded; checks fail after the last iteration; code word with another
-CRC."""
+"""Outcome of decoding a word. CORRECT: all checks and the CRC are satisfied. FAILED: some checks
+are not satisfied after the last iteration. WRONG_CRC: a code word whose CRC is wrong."""
 
 
 # --- definition
@@ -74,9 +77,10 @@ CRC."""
 def numpy_flip(
     code: Code, bits: Bits, known: NDArray[np.bool_], checks: Bits, most: int
 ) -> tuple[bool, int]:
-    """Correct ``bits`` by flipping. ``checks``: their failed checks.
+    """Correct ``bits`` in place by bit flipping. ``known``: mask of the bits that are always 0 and
+    not stored. ``checks``: the checks of ``bits``. ``most``: maximum number of rounds.
 
-    Returns whether all checks are satisfied, and the rounds.
+    Returns (True if all checks are satisfied, number of rounds).
     """
     weights = (code.shifts >= 0).sum(0)[:, None]
     count = int(checks.sum())
@@ -104,9 +108,10 @@ def numpy_first(
     answers: NDArray[np.int8],
     bits: Bits,
 ) -> None:
-    """Make the first iteration of min-sum with hard input.
+    """Run the first iteration of min-sum for hard input. ``bits``: the bits as read.
 
     Updates ``total``, int8[columns, circulant], and ``answers``, int8[ROWS, columns, circulant].
+    ``known``: see `numpy_flip`.
     """
     checks = numpy_checks(code, bits)
     for row, column in np.argwhere(code.shifts >= 0):
@@ -120,9 +125,10 @@ def numpy_first(
 def numpy_iterate(
     code: Code, total: NDArray[np.int8], known: NDArray[np.bool_], answers: NDArray[np.int8]
 ) -> None:
-    """Make one iteration of min-sum.
+    """Run one iteration of min-sum.
 
     Updates ``total``, int8[columns, circulant], and ``answers``, int8[ROWS, columns, circulant].
+    ``known``: see `numpy_flip`.
     """
     for row in range(ROWS):
         columns = np.flatnonzero(code.shifts[row] >= 0)
@@ -145,7 +151,7 @@ def numpy_iterate(
 
 @njit
 def numba_flip(shifts, bits, known, checks, most):
-    """Compute `numpy_flip` in Numba."""
+    """Do the work of `numpy_flip` in Numba; ``checks`` is overwritten."""
     rows, columns = shifts.shape
     size = bits.shape[1]
     failed = np.zeros(bits.shape, np.uint8)
@@ -184,7 +190,7 @@ def numba_flip(shifts, bits, known, checks, most):
 
 @njit
 def numba_first(shifts, total, known, answers, bits):
-    """Compute `numpy_first` in Numba."""
+    """Do the work of `numpy_first` in Numba."""
     columns, size = bits.shape
     checks = np.empty((shifts.shape[0], size), np.uint8)
     numba_checks(shifts, bits, columns, checks)
@@ -205,7 +211,8 @@ def numba_first(shifts, total, known, answers, bits):
 
 @njit
 def numba_row(shifts, row, total, known, messages, sent):
-    """Update the totals and messages of one row of checks. ``sent``: int8[columns, circulant]."""
+    """Update the totals, and the answers in ``messages``, for one row of checks. ``sent``: work
+    array like ``total``."""
     columns, size = total.shape
     least = np.full(size, 127, np.int8)
     second = np.full(size, 127, np.int8)
@@ -238,7 +245,7 @@ def numba_row(shifts, row, total, known, messages, sent):
 
 @njit
 def numba_iterate(shifts, total, known, answers):
-    """Compute `numpy_iterate` in Numba."""
+    """Do the work of `numpy_iterate` in Numba."""
     sent = np.zeros(total.shape, np.int8)
     for row in range(shifts.shape[0]):
         numba_row(shifts, row, total, known, answers, sent)
@@ -251,9 +258,9 @@ def numba_iterate(shifts, total, known, answers):
 class Decoded:
     """Result of decoding n words.
 
-    words: uint8[n, word_bytes], corrected where ``outcome`` is CORRECT. iterations, int32[n]: those
-    of min-sum; flips, int32[n]: rounds of bit flipping. outcome, int32[n]: CORRECT, FAILED or
-    WRONG_CRC.
+    words: uint8[n, word_bytes], corrected where ``outcome`` is CORRECT. iterations: int32[n],
+    number of min-sum iterations. flips: int32[n], number of rounds of bit flipping. outcome:
+    int32[n], CORRECT, FAILED or WRONG_CRC.
     """
 
     words: Words
@@ -263,10 +270,10 @@ class Decoded:
 
 
 class Ldpc:
-    """Encoder and decoder of a code on a backend; any number of threads may use it.
+    """Encoder and decoder of an LDPC code on a backend; safe for use by several threads.
 
-    backend, isa: as in `ondie.kernels.get`. of: a result of `code`, or any other Code; None: that
-    of 4 KiB words.
+    backend, isa: as in `ondie.kernels.get`. of: the code; the default is `code()`, for words with 4
+    KiB of data.
     """
 
     def __init__(self, backend: str = "auto", isa: str | None = None, of: Code | None = None):
@@ -291,10 +298,11 @@ class Ldpc:
         )
 
     def encode(self, data: NDArray[np.uint8]) -> Words:
-        """Return code words uint8[n, word_bytes] of ``data``, uint8[n, data_bytes].
+        """Return the code words, uint8[n, word_bytes], of ``data``, uint8[n, data_bytes].
 
-        A word is the data, their CRC-32C in little-endian order, and parity. Without n: one word.
-        Raises KernelError.
+        A code word consists of the data, its CRC-32C in little-endian order, and the parity. A
+        single word may be one-dimensional. Raises KernelError for a wrong type or shape of
+        ``data``.
         """
         rows = _checked("data", data, np.uint8, self.code.data_bytes)
         words = np.empty((len(rows), self.code.word_bytes), np.uint8)
@@ -308,7 +316,7 @@ class Ldpc:
         return words.reshape(*data.shape[:-1], self.code.word_bytes)
 
     def _encode(self, data: NDArray[np.uint8], word: Words) -> None:
-        """Write the code word of ``data`` with NumPy or Numba."""
+        """Write the code word of ``data`` to ``word``, with NumPy or Numba."""
         word[: data.size] = data
         word[data.size : data.size + CRC_BYTES] = _crc_bytes(data)
         word[data.size + CRC_BYTES :] = 0
@@ -321,10 +329,10 @@ class Ldpc:
         word[:] = word_of(self.code, bits)
 
     def decode(self, words: Words, iterations: int = ITERATIONS, flips: int = FLIPS) -> Decoded:
-        """Decode words of bits, uint8[n, word_bytes] (hard input).
+        """Decode words of bits from one read, uint8[n, word_bytes] (hard input).
 
-        iterations: largest number of those of min-sum, 1 to 20. flips: largest number of rounds of
-        bit flipping, 0 to 20. Raises KernelError.
+        iterations: maximum number of min-sum iterations, 1 to 20. flips: maximum number of rounds
+        of bit flipping, 0 to 20. Raises KernelError for invalid arguments.
         """
         rows = _checked("words", words, np.uint8, self.code.word_bytes)
         return self._decoded(rows, None, iterations, flips)
@@ -332,10 +340,11 @@ class Ldpc:
     def decode_soft(
         self, messages: NDArray[np.int8], iterations: int = ITERATIONS, flips: int = FLIPS
     ) -> Decoded:
-        """Decode words of messages, int8[n, 8 * word_bytes], from -31 (1) to 31 (0) (soft input).
+        """Decode words of messages, int8[n, 8 * word_bytes] (soft input).
 
-        The message of bit i % 8 of byte i / 8 is number i. A message is proportional to the
-        logarithm of how much more probable 0 is than 1. Raises KernelError.
+        Message i belongs to bit i % 8 of byte i // 8. It ranges from -31 (surely 1) to 31 (surely
+        0) and is proportional to the log-likelihood ratio log(P(0) / P(1)). Other arguments: see
+        :meth:`decode`. Raises KernelError for invalid arguments.
         """
         rows = _checked("messages", messages, np.int8, 8 * self.code.word_bytes)
         if rows.size and max(int(rows.max()), -int(rows.min())) > MOST:
@@ -343,14 +352,17 @@ class Ldpc:
         return self._decoded(None, rows, iterations, flips)
 
     def satisfied(self, words: Words) -> NDArray[np.bool_]:
-        """Return which words, uint8[n, word_bytes], satisfy all checks and have their CRC."""
+        """Return bool[n], True for each row of ``words``, uint8[n, word_bytes], that satisfies all
+        checks and contains the CRC-32C of its data. Raises KernelError for a wrong type or
+        shape."""
         found = self.decode(_checked("words", words, np.uint8, self.code.word_bytes), 1, 0)
         return (found.iterations == 0) & (found.outcome == CORRECT)
 
     def _decoded(
         self, words: Words | None, messages: NDArray[np.int8] | None, iterations: int, flips: int
     ) -> Decoded:
-        """Decode checked input on the backend."""
+        """Decode ``words`` or ``messages``, whichever is not None, on the backend. Raises
+        KernelError for an invalid number of iterations or flips."""
         if type(iterations) is not int or not 1 <= iterations <= ITERATIONS:
             raise KernelError(f"iterations: {iterations!r}; must be from 1 to {ITERATIONS}")
         if type(flips) is not int or not 0 <= flips <= ITERATIONS:
@@ -384,7 +396,8 @@ class Ldpc:
         iterations: int,
         flips: int,
     ) -> tuple[int, int, int]:
-        """Decode one word with NumPy or Numba; return iterations, rounds and outcome."""
+        """Decode one word with NumPy or Numba; write the decoded word to ``found``. Return (number
+        of iterations, number of flipping rounds, outcome)."""
         of, compiled, good = self.code, self.backend == "numba", False
         read = word if messages is None else np.packbits(messages < 0, bitorder="little")
         assert read is not None
@@ -429,7 +442,7 @@ class Ldpc:
         return made, rounds, FAILED if not good else CORRECT if same else WRONG_CRC
 
     def _memory(self) -> Any:
-        """Return the memory of this thread's calls of C as a pointer."""
+        """Return a pointer to the work memory of the C functions for the calling thread."""
         try:
             return self._thread.memory
         except AttributeError:
@@ -445,10 +458,10 @@ def get(
     backend: str = "auto",
     isa: str | None = None,
 ) -> Ldpc:
-    """Return the LDPC code of words with ``data_bytes`` of data, by its rule and a seed.
+    """Return the LDPC code of words with ``data_bytes`` bytes of data.
 
-    circulant: bits of a column; four columns are parity. seed: of the matrix. backend, isa: as of
-    `kernels.get`. Raises KernelError.
+    circulant: bits per column; the last four columns are parity. seed: seed of the parity-check
+    matrix. backend, isa: as in `kernels.get`. Raises KernelError for invalid arguments.
     """
     given = {"data_bytes": data_bytes, "circulant": circulant, "seed": seed}
     return Ldpc(backend, isa, code(*(whole(f"ldpc: {name}", given[name]) for name in given)))
@@ -460,12 +473,14 @@ def _crc_bytes(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _checked(name: str, given: np.ndarray, dtype: Any, size: int) -> np.ndarray:
-    """Return an array of words as dtype[n, size]; raise KernelError if it is none."""
+    """Return an array of words as dtype[n, size]. Raises KernelError for a wrong type or shape."""
     if not isinstance(given, np.ndarray) or given.dtype != dtype or given.ndim not in (1, 2):
         what = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given)
-        raise KernelError(f"{name}: {what}; must be {np.dtype(dtype)} (n, {size}) or ({size},)")
+        raise KernelError(
+            f"{name}: {what}; must be {np.dtype(dtype)} of shape (n, {size}) or ({size},)"
+        )
     if given.shape[-1] != size:
-        raise KernelError(f"{name}: {given.shape}; must be (n, {size}) or ({size},)")
+        raise KernelError(f"{name}: shape {given.shape}; must be (n, {size}) or ({size},)")
     if given.ndim == 2 and given.flags.c_contiguous:
         return given
     return np.ascontiguousarray(given).reshape(-1, size)
@@ -474,7 +489,7 @@ def _checked(name: str, given: np.ndarray, dtype: Any, size: int) -> np.ndarray:
 def _record(
     of: Code, inverse: NDArray[np.int32], start: NDArray[np.int32]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Return a code as the C record ondie_ldpc, and what must live as long."""
+    """Return the C record ondie_ldpc of a code, and the buffers that must live as long as it."""
     kept = tuple(
         native.ffi.from_buffer("int32_t[]", np.ascontiguousarray(array))
         for array in (of.shifts, inverse, start)

@@ -1,7 +1,8 @@
-"""Parity-check matrix of the quasi-cyclic LDPC code, by a rule and a seed, and checks of words.
+"""Parity-check matrix of a quasi-cyclic LDPC code, generated from a seed, and the checks of words.
 
-Owns the shifts, the girth and the inverse of the parity columns, and in NumPy and Numba the
-columns, checks and parity of a word. Does not decode; ldpc.py does, and explains the layout.
+Owns the shifts of the matrix, its girth and the inverse of its parity columns. Also owns the
+columns, checks and parity of a word in NumPy and Numba. Does not own decoding or the description of
+the layout (ldpc.py).
 Source: M. Fossorier, "Quasi-Cyclic Low-Density Parity-Check Codes from Circulant Permutation
 Matrices", IEEE Trans. Inf. Theory 50, 2004 (girth).
 """
@@ -29,7 +30,7 @@ DRAWS = 64  # columns of which the rule takes the best one
 
 
 def draws(seed: int) -> Iterator[int]:
-    """Yield 64-bit numbers of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Yield the 64-bit numbers of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) for a seed."""
     state, mask = seed, (1 << 64) - 1
     while True:
         state = (state + 0x9E3779B97F4A7C15) & mask
@@ -41,8 +42,9 @@ def draws(seed: int) -> Iterator[int]:
 def parity_shifts(numbers: Iterator[int], circulant: int) -> NDArray[np.int32]:
     """Return the shifts of the parity columns, int32[ROWS, ROWS] with -1 on the diagonal.
 
-    The determinant is a sum of nine powers of the shift. Four of them are chosen so that eight
-    cancel: the inverse then has three terms in each place at most, and encoding needs no division.
+    The determinant is a sum of nine powers of the cyclic shift. Four of the shifts are chosen so
+    that eight of the powers cancel. Encoding then needs no division, and no entry of the inverse
+    has more than three terms.
     """
     e, half = np.full((ROWS, ROWS), -1, np.int64), circulant // 2
     for row, column in permutations(range(ROWS), 2):
@@ -62,8 +64,9 @@ def data_shifts(
 ) -> NDArray[np.int32]:
     """Return the shifts of ``count`` data columns, int32[ROWS, count].
 
-    Of DRAWS random columns, each is the first of those that close the fewest cycles of four edges
-    with the columns before, and of these the fewest cycles of six. Its last shift is 0.
+    Each column is selected from DRAWS random columns. It is the first one that closes the fewest
+    cycles of length 4 with the columns before it and, among those, the fewest cycles of length 6.
+    Its last shift is 0.
     """
     paths = np.zeros((2, ROWS, ROWS, circulant), np.int64)  # of two and of four edges, by row
     chosen = np.zeros((ROWS, 0), np.int64)
@@ -100,9 +103,10 @@ def data_shifts(
 
 @dataclass(frozen=True, eq=False)
 class Code:
-    """A code by its shifts, int32[ROWS, columns]; raises KernelError for one that cannot be used.
+    """An LDPC code, defined by its shifts, int32[ROWS, columns].
 
-    In each column the last shift is taken to be 0, by a rotation of the column.
+    The constructor rotates each column so that its last shift is 0. Raises KernelError for sizes or
+    shifts that do not form a usable code.
     """
 
     data_bytes: int
@@ -117,7 +121,7 @@ class Code:
             )
         if shifts.ndim != 2 or shifts.shape[0] != ROWS or shifts.shape[1] <= ROWS:
             raise KernelError(
-                f"shifts: {shifts.shape}; must have {ROWS} rows, and more than {ROWS} columns"
+                f"shifts: shape {shifts.shape}; must have {ROWS} rows, and more than {ROWS} columns"
             )
         if shifts.min() < -1 or shifts.max() >= size:
             raise KernelError(
@@ -127,15 +131,15 @@ class Code:
         least, most = (columns - 1) * size // 8 - CRC_BYTES + 1, columns * size // 8 - CRC_BYTES
         if not max(least, 1) <= self.data_bytes <= most:
             raise KernelError(
-                f"data_bytes: {self.data_bytes}; {columns} data columns of {size} bits hold "
-                f"{max(least, 1)} to {most} bytes and a CRC"
+                f"data_bytes: {self.data_bytes}; must be from {max(least, 1)} to {most} with "
+                f"{columns} data columns of {size} bits"
             )
         weights = (shifts >= 0).sum(0)
         short = np.flatnonzero(weights < np.where(np.arange(columns + ROWS) < columns, ROWS, 3))
         if short.size:
             raise KernelError(
-                f"shifts: column {short[0]} has {weights[short[0]]} circulants; data columns must "
-                f"have {ROWS}, parity columns {ROWS - 1} or {ROWS}"
+                f"shifts: column {short[0]} has {weights[short[0]]} shifts of 0 or more; data "
+                f"columns must have {ROWS}, parity columns {ROWS - 1} or {ROWS}"
             )
         for column in shifts.T:
             there = column >= 0
@@ -144,8 +148,8 @@ class Code:
         object.__setattr__(self, "shifts", shifts)
         if len(determinant(shifts[:, -ROWS:], size)) % 2 == 0:
             raise KernelError(
-                "shifts: the parity columns are singular: an even number of products of their "
-                "shifts remain in the determinant; leave out the diagonal, for example"
+                "shifts: the matrix of the parity columns is singular: its determinant has an even "
+                "number of terms; for example, set the diagonal to -1"
             )
 
     @property
@@ -155,28 +159,31 @@ class Code:
 
     @property
     def stored_bits(self) -> int:
-        """Number of bits of data and CRC."""
+        """Number of data and CRC bits of a word."""
         return (self.data_bytes + CRC_BYTES) * 8
 
     @property
     def word_bytes(self) -> int:
-        """Number of bytes of a stored word: data, CRC, parity."""
+        """Number of bytes of a stored word: data, CRC and parity."""
         return self.data_bytes + CRC_BYTES + ROWS * self.circulant // 8
 
     @property
     def rate(self) -> float:
-        """Code rate: data bits over stored bits."""
+        """Code rate: data bytes divided by the bytes of a stored word."""
         return self.data_bytes / self.word_bytes
 
     @cached_property
     def girth(self) -> int:
-        """Length of the shortest cycle of the Tanner graph; a breadth-first search from one bit of
-        each column, which suffices in a quasi-cyclic code.
+        """Length of the shortest cycle of the Tanner graph.
+
+        A breadth-first search from one bit of each column is sufficient, because the code is
+        quasi-cyclic.
         """
         return min(self._shortest_cycle(column) for column in range(self.columns))
 
     def _shortest_cycle(self, start: int) -> int:
-        """Return the edges until two paths from bit 0 of a column meet."""
+        """Return twice the number of edges after which two paths from bit 0 of column ``start``
+        meet."""
         size, nodes, parents = self.circulant, np.array([start * self.circulant]), np.array([-1])
         for length in range(1, 2 * ROWS * self.columns):
             table = self.shifts.T if length % 2 else self.shifts
@@ -191,16 +198,17 @@ class Code:
             nodes, parents = np.concatenate(found), np.concatenate(origin)
             if np.unique(nodes).size < nodes.size:
                 return 2 * length
-        raise AssertionError("every column has three circulants: there are cycles")
+        raise AssertionError("unreachable: columns of three circulants always form a cycle")
 
     @cached_property
     def inverse(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Inverse of the parity columns: of each parity column and each row, shifts to add up."""
+        """Inverse of the matrix of parity columns, indexed [parity column][row]. Each entry is a
+        tuple of powers of the cyclic shift, whose sum is the circulant at that position."""
         return inverted(self.shifts[:, -ROWS:], self.circulant)
 
 
 def determinant(shifts: NDArray[np.int32], circulant: int) -> set[int]:
-    """Return the powers of the shift whose sum is the determinant of a square matrix."""
+    """Return the powers of the cyclic shift whose sum is the determinant of a square matrix."""
     found: set[int] = set()
     for order in permutations(range(len(shifts))):
         chosen = [int(shifts[row, column]) for row, column in enumerate(order)]
@@ -210,7 +218,7 @@ def determinant(shifts: NDArray[np.int32], circulant: int) -> set[int]:
 
 
 def product(some: set[int], others: set[int], circulant: int) -> set[int]:
-    """Return the product of two sums of powers of the shift, modulo 2."""
+    """Return the product, modulo 2, of two sums of powers of the cyclic shift."""
     found: set[int] = set()
     for power in some:
         found ^= {(power + other) % circulant for other in others}
@@ -218,15 +226,16 @@ def product(some: set[int], others: set[int], circulant: int) -> set[int]:
 
 
 def inverted(shifts: NDArray[np.int32], circulant: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Return the inverse of a square matrix of circulants as sums of powers of the shift.
+    """Return the inverse of a square matrix of circulants as sums of powers of the cyclic shift.
 
-    Let d be its determinant. Modulo 2 and x^Z - 1, with Z a power of two, d^Z = 1 if d has an odd
-    number of terms. The inverse of d is thus d^(Z-1), the product of d^1, d^2, d^4 .. d^(Z/2), and
-    each of these has at most as many terms as d.
+    Let d be the determinant, with an odd number of terms, and Z the circulant size, a power of two.
+    Then d^Z = 1 modulo 2 and x^Z - 1. The inverse of d is therefore d^(Z-1), the product of d^1,
+    d^2, d^4 .. d^(Z/2). Each of these factors has at most as many terms as d. Raises KernelError if
+    d has an even number of terms.
     """
     powers, inverse = determinant(shifts, circulant), {0}
     if len(powers) % 2 == 0:  # then d^Z = 0
-        raise KernelError("shifts: the parity columns are singular")
+        raise KernelError("shifts: the matrix of the parity columns is singular")
     for _ in range(circulant.bit_length() - 1):
         inverse = product(powers, inverse, circulant)
         powers = product(powers, powers, circulant)
@@ -243,9 +252,10 @@ def inverted(shifts: NDArray[np.int32], circulant: int) -> tuple[tuple[tuple[int
 
 @cache
 def code(data_bytes: int = 4096, circulant: int = 1024, seed: int = 1) -> Code:
-    """Return the code by the rule of `parity_shifts` and `data_shifts` with a seed.
+    """Return the LDPC code that `parity_shifts` and `data_shifts` generate from a seed.
 
-    Words of 4096 bytes have rate 0.888 with circulant 1024, 0.940 with 512. Raises KernelError.
+    Words with 4096 bytes of data have rate 0.888 with circulants of 1024 bits and 0.940 with 512
+    bits. Raises KernelError for an invalid argument.
     """
     if circulant not in CIRCULANTS:
         raise KernelError(
@@ -272,14 +282,15 @@ def columns_of(code: Code, words: Words) -> Bits:
 
 
 def word_of(code: Code, bits: Bits) -> Words:
-    """Return the stored word of bits by column, uint8[word_bytes]."""
+    """Return the stored word, uint8[word_bytes], whose bits by column are ``bits``."""
     flat = bits.reshape(-1)
     parts = flat[: code.stored_bits], flat[-ROWS * code.circulant :]
     return np.packbits(np.concatenate(parts), bitorder="little")
 
 
 def numpy_checks(code: Code, bits: Bits, columns: int | None = None) -> Bits:
-    """Return the checks of the first ``columns`` columns (None: all), uint8[ROWS, circulant]."""
+    """Return the checks over the first ``columns`` columns, uint8[ROWS, circulant]; the default is
+    all columns. A check is 1 if it is not satisfied."""
     found = np.zeros((ROWS, code.circulant), np.uint8)
     for row in range(ROWS):
         for column in range(code.columns if columns is None else columns):
@@ -289,8 +300,9 @@ def numpy_checks(code: Code, bits: Bits, columns: int | None = None) -> Bits:
 
 
 def inverse_of(of: Code) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the inverse of the parity columns as powers of the shift, int32[n], and the first of
-    each of its circulants, int32[ROWS * ROWS + 1]."""
+    """Return the inverse of the parity columns in two arrays. The first, int32[n], holds the shifts
+    of all entries in sequence. The second, int32[ROWS * ROWS + 1], holds the index of each entry's
+    first shift."""
     lists = [powers for line in of.inverse for powers in line]
     start = np.cumsum([0, *map(len, lists)]).astype(np.int32)
     return np.array([power for powers in lists for power in powers], np.int32), start
@@ -308,7 +320,8 @@ def numpy_parity(code: Code, bits: Bits) -> None:
 
 @njit
 def numba_checks(shifts, bits, columns, checks):
-    """Write the checks of the first ``columns`` columns; return how many are not satisfied."""
+    """Write the checks over the first ``columns`` columns to ``checks``; return the number of
+    unsatisfied checks."""
     size = bits.shape[1]
     checks[:] = 0
     for row in range(shifts.shape[0]):
@@ -324,8 +337,8 @@ def numba_checks(shifts, bits, columns, checks):
 
 @njit
 def numba_parity(shifts, bits, powers, start, sums):
-    """Compute `numpy_parity` in Numba. ``powers``, ``start``: result of `inverse_of`; ``sums``:
-    memory, uint8[ROWS, circulant]."""
+    """Do the work of `numpy_parity` in Numba. ``powers``, ``start``: result of `inverse_of`.
+    ``sums``: work array, uint8[ROWS, circulant]."""
     rows, size = sums.shape
     first = bits.shape[0] - rows
     numba_checks(shifts, bits, first, sums)

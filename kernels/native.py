@@ -96,10 +96,8 @@ def function(name: str, isa: str | None, *leading: int) -> Callable[..., None]:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Call the C function ondie_<name>, which has no instruction set, and return its result.
-
-    Arrays are passed as pointers to their elements.
-    """
+    """Call the C function ondie_<name>, which takes no instruction set, and return its result.
+    Arrays are passed as pointers to their elements."""
     kinds = {"f4": "float[]", "u4": "uint32_t[]"}
     given = [
         ffi.from_buffer(kinds[array.dtype.str[1:]], array)
@@ -115,7 +113,7 @@ def raise_status(name: str, status: int) -> None:
     if status == 0:
         return
     if status == lib.ONDIE_OVERLAP:
-        raise KernelError(f"{name}: two of the arrays share memory; pass separate ones")
+        raise KernelError(f"{name}: two of the arrays share memory; pass separate arrays")
     raise KernelError(f"{name}: the C function returned status {status}")
 
 
@@ -148,11 +146,8 @@ def maps(name: str) -> Any:
 
 
 One = Callable[[tuple[np.ndarray, ...], np.ndarray, int, int, int | None], int | None]
-"""Update of one tensor: (arrays, coef, threads, first, key) -> status.
-
-The result is None, and nothing is done, if an argument needs a copy or is wrong. Source:
-csrc/call.c.
-"""
+"""Update of one tensor: (arrays, coef, threads, first, key) -> status. If an argument is wrong or
+must be copied, nothing is updated and the result is None. Source: csrc/call.c."""
 
 
 class Caller:
@@ -167,10 +162,10 @@ class Caller:
     def one(
         self, slots: Sequence[tuple[int, np.dtype, int, bool]], coefs: int, random: bool
     ) -> One:
-        """Return the update of one tensor as a function; see One.
+        """Return a function that updates one tensor; see One.
 
-        slots: index in PLACES, type, parameters per entry, and whether it is written, of each
-        array. coefs: number of coefficients. random: whether each step needs a key.
+        slots: for each array, its index in PLACES, its type, the parameters per entry, and True if
+        the array is written. coefs: number of coefficients. random: True if each step needs a key.
         """
         update = ffi.addressof(lib, "ondie_update_one")
         address, codes = (int(ffi.cast("uintptr_t", at)) for at in (update, self._maps))

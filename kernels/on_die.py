@@ -2,18 +2,17 @@
 
 This module owns the vector passes of each operation, their operands and their cycles. It also owns
 the updates whose passes differ from the exact definition: they use the fast inverse square root
-instead of square root and division. It does not own when a die computes, or how its passes obtain
-their operands.
+instead of square root and division. It does not own the time at which a die computes, or the
+transfer of the operands.
 Source: OptimStore (HPCA 2023): LVS v1 <- a v1 + b v2, QVS v1 <- a v1 + b v2^2, ISQRT, VMUL; one
 value per cycle and pass; the host folds all scalars, and the die has no divider. Fast inverse
-square root: Lomont, "Fast inverse square root", 2003. The paper does not give the number of Newton
-steps.
+square root: Lomont, "Fast inverse square root", 2003.
 
-BOUNDS gives the maximum relative error of ISQRT for normal numbers, indexed by the number of Newton
-steps; a test checks it over all exponents. The error for denormals has no bound, because below
-2^-126 the result is the root of a nearby number. There is no eps. For v = 0 the inverse root is
-2e19 (1.3e19 without a Newton step, 4.5e19 with three), so a weight whose gradients were all 0 does
-not change. beta2 = 0 is rejected.
+The paper does not give the number of Newton steps. BOUNDS gives the maximum relative error of ISQRT
+for normal numbers, indexed by the number of Newton steps; a test checks it over all exponents. The
+error for denormals has no bound, because below 2^-126 the result is the root of a nearby number.
+There is no eps. For v = 0 the inverse root is 2e19 (1.3e19 without a Newton step, 4.5e19 with
+three), so a weight whose gradients were all 0 does not change. beta2 = 0 is rejected.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ BOUNDS = (3.44e-2, 1.76e-3, 4.8e-6, 3e-7)
 
 @dataclass(frozen=True)
 class Pass:
-    """One vector pass: arithmetic operations per value, and values that it reads and writes."""
+    """One vector pass: the arithmetic operations per value, and the values that the pass reads and
+    writes."""
 
     name: str
     adds: int
@@ -69,7 +69,8 @@ PASSES: dict[str, tuple[Pass, ...]] = {
     "adagrad": (QVS, ISQRT, VMUL, LVS),
 }
 COUPLED_DECAY = LVS
-"""Extra pass that adds weight decay to the gradient; all operations except adamw can have it."""
+"""Extra pass that adds weight decay to the gradient. It is an option of all operations except
+adamw."""
 OPERANDS: dict[str, tuple[tuple[str, str], ...]] = {
     "sgd": (("w", "g"),),
     "momentum": (("m", "g"), ("w", "m")),
@@ -132,7 +133,9 @@ def fold_adam(values: Mapping[str, float], step: int, decoupled: bool) -> list[f
         {**values, "eps": 0.0}, step, "canonical", decoupled
     )
     if values["beta2"] == 0:
-        raise KernelError("beta2 = 0.0 divides by a gradient of 0 on the die; must be above 0")
+        raise KernelError(
+            "beta2 = 0.0: must be above 0, because the die would divide by a gradient of 0"
+        )
     root = math.sqrt(1.0 - values["beta2"] ** step)
     return [beta1, c1, beta2, c2, values["newton"], l2, decay, -size * root]
 

@@ -1,14 +1,14 @@
 """Compilation of functions that call each other as one program that is optimized once.
 
-This module owns the libraries and compilers of parts and whole programs. It does not decide how a
-function is compiled (jit.py) and does not cache parts; a program is cached as a whole.
+This module owns the libraries and compilers of parts and whole programs. It does not own the
+compilation rules (jit.py), and it does not cache parts; a program is cached as a whole.
 Source: Numba's code generator, and link-time internalization as LLVM's documentation describes it.
 
 Numba generates machine code for every function together with all its callees, so a function five
 calls deep is optimized and generated six times. A function that other code may call also keeps
-Numba's status and its way of returning values. In this module a function that compiled code calls
-is only lowered; it becomes a part. The function that Python calls links all its parts, makes them
-private and is optimized with them.
+Numba's calling convention, with a status and a returned value in memory. In this module a function
+that compiled code calls is only lowered; it becomes a part. The function that Python calls is
+linked with all its parts, which become private, and is optimized together with them.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ class _Part(JITCodeLibrary):
         self._linking_libraries.append(library)
 
     def _optimize_functions(self, module: Any) -> None:
-        """Leave the code as it is, because the whole program is optimized later."""
+        """Do nothing; the optimization of the whole program includes this code."""
 
     def finalize(self) -> None:
         self._finalized = True
@@ -256,8 +256,8 @@ def _as_it_is(context: Any) -> Iterator[None]:
 class PartCompiler(CompilerBase):
     """Compiler of a function that compiled code calls; its callers may inline it.
 
-    Numba looks for new declarations before it compiles a function. This is skipped if a program
-    that calls the part is being typed, because the program has just done so.
+    Numba looks for new declarations before it compiles a function. The search is skipped while
+    Numba types a program that calls the part, because the program has just done the search.
     """
 
     lowering: type = _LowerPart
@@ -306,10 +306,12 @@ def _wide(kind: Any) -> Any:
 
 
 class Function(CPUDispatcher):
-    """A compiled function: compiled callers use it as a part, and Python as a whole program.
+    """A compiled function: compiled callers use it as a part, and Python calls it as a whole
+    program.
 
-    ``whole`` returns the dispatcher that compiles the function for Python and finds it in the
-    cache; most functions never need it. ``lowered`` is called after each part is lowered.
+    ``whole`` returns the dispatcher that compiles the function for Python or loads it from the
+    cache; most functions never need the dispatcher. ``lowered`` is called after each part is
+    lowered.
     """
 
     def __init__(

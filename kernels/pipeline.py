@@ -1,8 +1,8 @@
 """Compiler passes that lower a function.
 
 This module owns the list of passes and the pass manager that runs them. It does not lower functions
-(parts.py, direct.py) and does not decide how a function is compiled (jit.py). Source: Numba's
-default pipeline and pass manager.
+(parts.py, direct.py) and does not own the compilation rules (jit.py).
+Source: Numba's default pipeline and pass manager.
 
 Numba's pass manager verifies, times and reports every pass. For four hundred small functions that
 are compiled one inside the other, this overhead exceeds the time of type inference.
@@ -42,9 +42,10 @@ They handle closures, ``with`` blocks, exceptions, branches on literals and arra
 class _Signatures:
     """Memo of the call signatures of one operator, such as ``+``, by argument types.
 
-    It replaces ``get_call_type`` of the operator's type in Numba. Numba tries each template of an
-    operator, up to about a hundred, when it types an occurrence of the operator and again when it
-    lowers it. The signature depends only on the argument types. Failures are not memoized.
+    It replaces ``get_call_type`` of the operator's type in Numba. An operator has up to about a
+    hundred templates. Numba tries all of them when it types an occurrence of the operator, and
+    again when it lowers the occurrence. The signature depends only on the argument types. Failures
+    are not memoized.
     """
 
     def __init__(self, function: Any) -> None:

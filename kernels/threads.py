@@ -1,7 +1,7 @@
 """Execution of one function over chunks of a flat array on several threads.
 
 This module owns the thread pools and the partition into chunks. It does not split short arrays, and
-it splits only at multiples of 4096 elements.
+it splits long arrays only at multiples of 4096 elements.
 Source: measured: below about 32 k parameters one thread is faster than two.
 """
 

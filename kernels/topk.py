@@ -33,10 +33,8 @@ def numpy_top_k(g: Array, k: int) -> NDArray[np.int64]:
 
 @njit
 def reached(count, left):
-    """Return the digit of the ``left``-th largest number, and how many numbers have a larger digit.
-
-    ``count``: for each digit, how many numbers have it.
-    """
+    """Return the digit of the ``left``-th largest number, and the number of numbers that have a
+    larger digit. ``count``: the number of numbers for each value of the digit."""
     above = 0
     digit = count.size - 1
     while above + count[digit] < left:
@@ -113,11 +111,9 @@ def scatter(index: NDArray[np.uint32], value: Array, g: Array) -> None:
     flat("value", value, np.float32)
     flat("g", g, np.float32, writable=True)
     if index.size != value.size:
-        raise KernelError(
-            f"index has {index.size} elements, value {value.size}; must be equally many"
-        )
+        raise KernelError(f"index has {index.size} elements, value {value.size}; must be equal")
     if np.may_share_memory(value, g) or np.may_share_memory(index, g):
-        raise KernelError("scatter: the arrays share memory; pass separate ones")
+        raise KernelError("scatter: the arrays share memory; pass separate arrays")
     if index.size and int(index.max()) >= g.size:
         raise KernelError(f"index: {int(index.max())}; must be below {g.size}")
     g[:] = 0

@@ -117,8 +117,8 @@ class KernelOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group as torch does.
 
-        The betas of the group get the names that the defaults use: ``betas``, or ``beta1`` and
-        ``beta2``.
+        The betas of the group are renamed to the names that the defaults use: either ``betas``, or
+        ``beta1`` and ``beta2``.
         """
         group = dict(param_group)
         if "betas" in self.defaults and not group.keys().isdisjoint(_BETAS):
@@ -139,7 +139,7 @@ class KernelOptimizer(torch.optim.Optimizer):
             try:
                 found["beta1"], found["beta2"] = found.pop("betas")
             except (TypeError, ValueError):
-                raise KernelError(f"{self.kernel.op}: betas must be two numbers") from None
+                raise KernelError(f"{self.kernel.op}: betas must be a pair of numbers") from None
         return found
 
     def _hyper(self, group: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return torch's state dictionary with the format of the states added."""
+        """Return torch's state dictionary, extended by the format of the states."""
         return {**super().state_dict(), "format": self.kernel.format}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -283,7 +283,9 @@ class KernelOptimizer(torch.optim.Optimizer):
         for name in ("step", *names):
             if name not in state:
                 have = ", ".join(map(str, state)) or "nothing"
-                raise KernelError(f"state of parameter {number}: {name} is missing; it has {have}")
+                raise KernelError(
+                    f"state of parameter {number}: {name} is missing; the state has {have}"
+                )
         for name in names:
             tensor, kind = state[name], _TORCH[slots[name].dtype]
             if tensor.dtype != kind or tensor.shape != (slots[name].size(param.numel()),):

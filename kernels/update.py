@@ -32,7 +32,7 @@ ECC_SHAPES = {
     "bch": (("m", "t", "data_bytes"), ("crc",)),
     "ldpc": ((), ("data_bytes", "circulant", "seed")),
 }
-"""Names of the needed and of the optional arguments of each code."""
+"""Names of the required and of the optional arguments of each code."""
 FORMS = ("canonical", "torch")
 SIGNED = {"m": True, "v": False}  # by state
 
@@ -98,7 +98,7 @@ class Update:
             )
         if self._format.codes and not self._definition.states:
             raise KernelError(
-                f"{op}: format {format!r}: it has no states that can be stored in 8 bits"
+                f"{op}: format {format!r}: the operation has no states to store in 8 bits"
             )
         self.op, self.form, self.format = op, form, format
         self.backend, self.isa = native.choose(backend, isa)
@@ -163,7 +163,9 @@ class Update:
         with np.errstate(over="ignore"):
             coef = np.array(self._definition.fold(values, step, self.form), dtype=np.float32)
         if not np.isfinite(coef).all():
-            raise KernelError(f"{self.op}: {dict(hyper_parameters)} at step {step} exceeds float32")
+            raise KernelError(
+                f"{self.op}: {dict(hyper_parameters)} at step {step}: a coefficient exceeds float32"
+            )
         return coef
 
     def __call__(
@@ -180,13 +182,13 @@ class Update:
     ) -> None:
         """Update `w` and `states` in place with gradient `g`.
 
-        The arrays are flat, of one size, and of the types that `slots` names; for format "fp32"
-        all are float32. out: array for the new 16-bit weights, for formats "fp16" and "bf16".
-        first: number of the first element. key: key of the step (stochastic.key, a new one for each
-        step), required for "bf16_stochastic". coef: the result of `coefficients`. The arrays must
-        be contiguous and must not overlap. Any alignment works: a multiple of the element size
-        avoids copies, and 64 bytes is fastest. Results do not depend on `threads`. Raises
-        KernelError.
+        The arrays are flat, of one size, and of the types that `slots` names; for format "fp32" all
+        are float32. out: array for the new 16-bit weights, for formats "fp16" and "bf16". first:
+        number of the first element. key: key of the step (stochastic.key, a new one for each step),
+        required for "bf16_stochastic". coef: the result of `coefficients`. The arrays must be
+        contiguous and must not overlap. Any alignment works: a multiple of the element size avoids
+        copies, and 64 bytes is fastest. Results do not depend on `threads`. Raises KernelError for
+        an argument that breaks these rules.
         """
         arrays = (w, g, *states) if out is None else (w, g, *states, out)
         if self._one is not None:
@@ -263,7 +265,8 @@ class Update:
     ) -> tuple[np.ndarray, ...] | None:
         """Check arrays in the order of `slots`; return None, or aligned copies if needed.
 
-        Copies are needed if an array is not aligned to its elements. Raises KernelError.
+        Copies are needed if an array is not aligned to its element size. Raises KernelError for a
+        wrong number, type, shape or layout of the arrays, and for wrong coefficients.
         """
         if len(arrays) != len(self.slots):
             names = ", ".join(slot.name for slot in self.slots)
@@ -304,7 +307,7 @@ class Update:
             for other in arrays[i + 1 :]:
                 if np.may_share_memory(array, other):
                     raise KernelError(
-                        f"{self.op}: two of the arrays share memory; pass separate ones"
+                        f"{self.op}: two of the arrays share memory; pass separate arrays"
                     )
 
     def _numpy(self) -> Callable[[Sequence[np.ndarray], Array, int, int], None]:
@@ -403,22 +406,22 @@ def get(
     """Return the update kernel of one operation, or an error correcting code.
 
     op: one of OPS or ON_DIE, or ECC. backend: "numpy" (the definition), "numba", "c", or "auto",
-    which selects "c" if the extension is built and else "numba"; `.backend` holds the choice. form:
-    "canonical", which rounds every operation separately, or "torch", which gives the bits of
+    which selects "c" if the extension is built and "numba" otherwise; `.backend` holds the choice.
+    form: "canonical", which rounds every operation separately, or "torch", which gives the bits of
     torch's fused CPU optimizer. isa: "base", "avx2" or "avx512" for backend "c", or None for the
     widest one that this processor runs. format: storage of the arrays, one of FORMATS.
-    For "bch", m, t, data_bytes and crc are as of `bch.get`; for "ldpc", data_bytes, circulant and
-    seed as of `ldpc.get`. For both, form and format do not apply.
+    For "bch", m, t, data_bytes and crc are as in `bch.get`. For "ldpc", data_bytes, circulant and
+    seed are as in `ldpc.get`. For both, form and format do not apply.
     All backends, instruction sets and thread counts give the same bits. A NaN is a NaN everywhere,
-    but its payload and sign are not defined. Raises KernelError for an unknown name.
+    but its payload and sign are not defined. Raises KernelError for an invalid argument.
     """
     if op not in ECC:
         if shape:
-            raise KernelError(f"{op}: {', '.join(shape)}: only {' and '.join(ECC)} have these")
+            raise KernelError(f"{op}: {', '.join(shape)}: only {' and '.join(ECC)} take this")
         return Update(op, backend, form, isa, format)
     for name, value, default in (("form", form, "canonical"), ("format", format, "fp32")):
         if value != default:
-            raise KernelError(f"{op}: {name} = {value!r}: an error correcting code has none")
+            raise KernelError(f"{op}: {name} = {value!r}: not an argument of this code")
     needed, optional = ECC_SHAPES[op]
     if unknown_names := [name for name in shape if name not in (*needed, *optional)]:
         raise unknown(f"argument of {op!r}", unknown_names[0], (*needed, *optional))

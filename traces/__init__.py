@@ -50,10 +50,11 @@ def names() -> dict[str, list[str]]:
 
 
 def load(name_or_path: str | os.PathLike[str]) -> Trace:
-    """Return a trace by path (ending in .h5), name of a shipped recording, or synthetic model.
+    """Return a trace by path (ending in .h5), by the name of a shipped recording or by the name of
+    a synthetic model.
 
-    Raises TraceError with a one-line message for a damaged trace and for an unknown name, with the
-    nearest known name.
+    Raises TraceError with a one-line message for a damaged trace and for an unknown name. The
+    message for an unknown name includes the nearest known name.
     """
     text = os.fspath(name_or_path)
     if isinstance(name_or_path, os.PathLike) or text.endswith((".h5", ".hdf5")) or os.sep in text:

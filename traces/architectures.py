@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Use(NamedTuple):
-    """One use of a parameter tensor in the forward pass, or (``name`` is None) work without
+    """One use of a parameter tensor in the forward pass, or, if ``name`` is None, work without
     parameters.
 
     `macs` is the number of multiply-accumulates of this use per sample.
@@ -24,7 +24,7 @@ class Use(NamedTuple):
 
 
 def _linear(name: str, inputs: int, outputs: int, tokens: int, bias: bool = True) -> list[Use]:
-    """Return the uses of a dense layer: weight and, with `bias`, bias.
+    """Return the uses of a dense layer: its weight and, if `bias` is True, its bias.
 
     The weight has the shape (inputs, outputs), as in GPT-2's Conv1D.
     """

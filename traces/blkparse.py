@@ -1,16 +1,17 @@
-"""The default text output of blkparse: the events of each request in the block layer.
+"""Reader of blkparse's default text output: the events of each request in the block layer.
 
-This module owns reading of the text. It does not read blktrace's binary format, and it does not
+This module owns the reader of the text. It does not read blktrace's binary format, and it does not
 write either format.
-Source: blkparse(1) of blktrace 1.2, "Default output", and the program for RWBS. Sectors have 512
-bytes; times are seconds with nine decimals.
+Source: blkparse(1) of blktrace 1.2, "Default output", and the behavior of blkparse for the
+column RWBS.
 
-The requests are the events of one kind. The default is D (issued to the driver): the requests that
-the drive receives after merges and splits. Q is a request to the block layer, C a completion. A D
-event that is followed by an R event (requeued) for the same sectors did not reach the drive and is
-omitted. A flush before a write (RWBS such as FWS) becomes a FLUSH and the write. F after the letter
-of the operation is FUA. Lines of other commands (SCSI or NVMe passthrough, zones) have no sectors
-and are omitted. The trace's notes count all these cases.
+Sectors have 512 bytes; times are seconds with nine decimals. The requests are the events of one
+kind. The default kind is D (issued to the driver): the requests that the drive receives after
+merges and splits. Q is a request to the block layer, C a completion. A D event that is followed by
+an R event (requeued) for the same sectors did not reach the drive and is omitted. A flush before a
+write (RWBS such as FWS) becomes a FLUSH and the write. F after the letter of the operation is FUA.
+Lines of other commands (SCSI or NVMe passthrough, zones) have no sectors and are omitted. The
+trace's notes count all these cases.
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ class _Events:
 
 
 def read(tables: Iterable[Table], out: Collector, *, event: str) -> None:
-    """Add the requests of a file to ``out``: its events of one kind (``event``: D, Q or C).
+    """Add the requests of a file, which are its events of one kind, to ``out``.
 
-    Raises TraceError for a damaged file or one without such events.
+    event: the kind, "D", "Q" or "C". Raises TraceError for a damaged file and for a file without
+    events of the kind.
     """
     out.tick_ps = TICK_PS
     found = _Events(event)
@@ -73,13 +75,11 @@ def read(tables: Iterable[Table], out: Collector, *, event: str) -> None:
     if not found.size:
         seen = ", ".join(f"{kind} {count}" for kind, count in sorted(found.seen.items()))
         raise TraceError(
-            f"{out.source}: no request in its events of kind {event}; it has {seen or 'no event'}; "
-            f"use --event {', '.join(EVENTS[:-1])} or {EVENTS[-1]}"
+            f"{out.source}: no request among the events of kind {event}; events in the file: "
+            f"{seen or 'none'}; use --event {', '.join(EVENTS[:-1])} or {EVENTS[-1]}"
         )
     if event == "Q":
-        out.note(
-            "remaps: a remapped request is queued on each device that it passes", found.seen["A"]
-        )
+        out.note("remaps, each of which queues a request on another device", found.seen["A"])
     columns = {name: np.concatenate(parts) for name, parts in found.columns.items()}
     line = columns.pop("line")
     if found.requeues:
@@ -91,8 +91,8 @@ def read(tables: Iterable[Table], out: Collector, *, event: str) -> None:
 def _event_rows(table: Table, found: _Events) -> I64:
     """Return the numbers of the rows that are events.
 
-    Such a row begins with a device, unlike a row of the summary. Raises TraceError for other rows
-    before the summary.
+    An event row begins with a device; a row of the summary does not. Raises TraceError for other
+    rows before the summary.
     """
     filled = np.flatnonzero(table.count > 0)
     column = table.column("device", 0, filled)
@@ -115,9 +115,9 @@ def _event_rows(table: Table, found: _Events) -> I64:
         found.ended = table.line + row
     if found.ended and len(rows) and table.line + int(rows[-1]) > found.ended:
         row = int(rows[table.line + rows > found.ended][0])
-        raise table.bad(row, f"an event follows line {found.ended}, which is not an event; must be "
-                        "the default output of one run, with its events before "
-                        "its summary")  # fmt: skip
+        raise table.bad(row, f"an event follows line {found.ended}, which is not an event; the "
+                        "file must be the default output of one run, with all events before "
+                        "the summary")  # fmt: skip
     few = table.count[rows] < len(COLUMNS)
     if few.any():
         row = int(rows[np.argmax(few)])
@@ -154,12 +154,16 @@ def _requests(table: Table, rows: I64, found: _Events, out: Collector) -> None:
     op, flush, fua = _letters(table.column("RWBS", _RWBS, rows))
     device, offset, size = _where(table, rows, has, out)
     data = has & (op >= 0)
-    out.note(f"{found.event} events without sectors dropped", int((~data & ~flush).sum()))
+    out.note(
+        f"{found.event} events dropped because they have no sectors", int((~data & ~flush).sum())
+    )
     # One entry for a flush and one for the data, in this order; no entry for other commands.
     entry = np.repeat(np.arange(len(rows)), data.astype(int) + flush)
     first = np.append(True, entry[1:] != entry[:-1])[: len(entry)]
     flushes = flush[entry] & first
-    out.note("writes with a preceding flush split into two requests", int((data & flush).sum()))
+    out.note(
+        "writes with a preceding flush, each split into two requests", int((data & flush).sum())
+    )
     new = {
         "ticks": ticks[entry],
         "op": np.where(flushes, FLUSH, op[entry]).astype(np.int8),
@@ -175,9 +179,8 @@ def _requests(table: Table, rows: I64, found: _Events, out: Collector) -> None:
 
 
 def _has_sectors(table: Table, rows: I64) -> npt.NDArray[np.bool_]:
-    """Return for each row whether a first sector, "+" and a number of sectors follow the column
-    RWBS.
-    """
+    """Return a mask, bool[n], of the rows in which a first sector, "+" and a number of sectors
+    follow the column RWBS."""
     has = table.count[rows] > _SECTORS
     sign = table.column("sign", _SIGN, rows[has])
     has[has] = (sign.end - sign.start == 1) & (table.text[sign.start] == _PLUS)
@@ -189,7 +192,7 @@ def _where(
 ) -> tuple[npt.NDArray[np.int32], I64, I64]:
     """Return the device, the first sector and the number of sectors of each row.
 
-    For rows without sectors, the last two are 0.
+    For rows without sectors, the last two values are 0.
     """
     device = table.column("device", 0, rows).names(out.devices)
     sector, sectors = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
@@ -202,8 +205,8 @@ def _where(
 def _letters(column: Column) -> tuple[I64, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return the meaning of the column RWBS for each row, in three arrays.
 
-    The arrays are the operation (-1 without sectors), whether a flush precedes it, and whether it
-    has FUA.
+    The first array holds the operation (-1 for a row without data). The second array is True for a
+    preceding flush, and the third array is True for FUA.
     """
     kinds, codes = column.kinds()
     table = []
@@ -211,7 +214,7 @@ def _letters(column: Column) -> tuple[I64, npt.NDArray[np.bool_], npt.NDArray[np
         match = _LETTERS.fullmatch(kind)
         if match is None:
             at = int(np.argmax(codes == i))
-            raise column.bad(at, "must be R, W, D or N, with F before it and F A S M after it")
+            raise column.bad(at, "must be R, W, D or N, after an optional F, before any of F A S M")
         flush, op, rest = match.groups()
         table.append((_OP[op], bool(flush) or "B" in rest, "F" in rest or "B" in rest))
     op, first, fua = (np.array(column)[codes] for column in zip(*table, strict=True))
@@ -221,9 +224,9 @@ def _letters(column: Column) -> tuple[I64, npt.NDArray[np.bool_], npt.NDArray[np
 def _requeued(
     columns: dict[str, npt.NDArray[Any]], line: I64, requeues: I64, out: Collector
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of the requests that the driver requeued, bool[n].
+    """Return a mask, bool[n], of the requests that the driver requeued.
 
-    For each requeue, that is the last earlier request with the same device and sectors.
+    A requeue event marks the last earlier request with the same device and sectors.
     """
     # The flush of a pair is next to its write and is removed with it. A requeue therefore matches
     # the write of a pair, or a flush without a write.

@@ -1,7 +1,8 @@
 """Block traces from and to files: MQSim, MSR Cambridge, fio iolog, blkparse.
 
 This module owns load_block(), read_block() and write_block(), and the table of options and
-operations of each format. It does not guess a format or a unit, and it does not replay.
+operations of each format. The caller states the format and the time unit; neither is guessed. The
+module does not own the replay.
 Source: the module of each format.
 """
 
@@ -60,14 +61,16 @@ def read_block(
     progress: Callable[[float], None] | None = None,
     piece: int = PIECE,
 ) -> BlockTrace:
-    """Return the requests of a file; names ending in .gz or .xz are compressed.
+    """Return the requests of a file; a file whose name ends in .gz or .xz is decompressed.
 
     format: one of READ_FORMATS. time_unit: "ps", "ns" or "us", required for mqsim and invalid for
     other formats. event: "D" (default), "Q" or "C", for blkparse. wait: "manual" or "program", for
-    fio version 2 with waits (fio.py). sort: sort requests stably by time; without it, times that
-    run backwards are an error. limit: maximum number of requests to read, in file order. progress:
-    callback that receives the fraction of the file read so far. piece: bytes of text per piece.
-    Raises TraceError with one line: file, line, column, value, and valid values.
+    fio version 2 with wait lines (fio.py). sort: sort requests stably by time; if False, a time
+    that is smaller than the one before it is an error. limit: maximum number of requests to read,
+    in file order. progress: callback that receives the fraction of the file read so far. piece:
+    number of bytes of text to process together. Raises TraceError for an invalid format or option,
+    and for a file that cannot be read or is invalid. The message has one line: file, line, column,
+    value, and valid values.
     """
     _check_format("read", path, format, READ_FORMATS)
     _check_options(path, format, time_unit, event, wait)
@@ -93,9 +96,10 @@ def read_block(
 def load_block(
     name_or_path: str | os.PathLike[str], format: str | None = None, **options: Any
 ) -> BlockTrace:
-    """Return a block trace by the name of a shipped one, or by path and format.
+    """Return a block trace, given the name of a shipped trace, or a path and a format.
 
-    options: those of `read_block`. Raises TraceError for a file without a format.
+    options: keyword arguments of `read_block`. Raises TraceError for a path without a format, and
+    in the cases of `read_block`.
     """
     if isinstance(name_or_path, str) and name_or_path in SAMPLES and format is None:
         file, own = SAMPLES[name_or_path]
@@ -103,8 +107,8 @@ def load_block(
         return replace(trace, source=name_or_path)
     if format is None:
         raise TraceError(
-            f"{os.fspath(name_or_path)}: a file needs its format: {', '.join(READ_FORMATS)}; "
-            f"shipped block traces: {', '.join(SAMPLES)}"
+            f"{os.fspath(name_or_path)}: not a shipped block trace ({', '.join(SAMPLES)}); for a "
+            f"file, state its format: {', '.join(READ_FORMATS)}"
         )
     return read_block(name_or_path, format, **options)
 
@@ -122,12 +126,13 @@ def write_block(
     """Write a trace atomically; return notes on the data that the format could not store.
 
     format: one of WRITE_FORMATS. time_unit: "ps", "ns" or "us", required for mqsim. wait: meaning
-    of fio2's waits, "program" (default) or "manual". drop: operations to drop ("read", "write",
-    "trim", "flush"), "fua" to write FUA writes as plain writes, "time" to write times of 0 for a
-    trace without times. Times are rounded down to the format's unit: mqsim's time_unit, 100 ns
-    (msr), 1 us (fio3), 1 ms (fio2), 100 us (fio2, manual). progress: callback that receives the
-    fraction of the requests written so far. Raises TraceError for contents that the format cannot
-    store and `drop` does not name.
+    of fio2's wait lines, "program" (default) or "manual". drop: operations to drop ("read",
+    "write", "trim", "flush"), "fua" to write FUA writes as plain writes, "time" to write times of 0
+    for a trace without times. Times are rounded down to the format's unit: mqsim's time_unit, 100
+    ns (msr), 1 us (fio3), 1 ms (fio2), 100 us (fio2, manual). progress: callback that receives the
+    fraction of the requests written so far. Raises TraceError for an invalid path, format or
+    option, if the file cannot be written, and for contents that the format cannot store, unless
+    they are in `drop`.
     """
     target = os.fspath(path)
     check_writing(path, format)
@@ -170,39 +175,39 @@ def _check_format(
     """Raise TraceError if ``format`` is not one of ``formats``; ``verb``: "read" or "write"."""
     if format not in formats:
         right = f"must be one of {', '.join(formats)}"
-        raise TraceError(f"{path}: format {format!r} to {verb}: {right}")
+        raise TraceError(f"{path}: cannot {verb} format {format!r}: {right}")
 
 
 def _check_options(
     path: str | os.PathLike[str], format: str, time_unit: str | None, event: str | None,
     wait: str | None,
 ) -> None:  # fmt: skip
-    """Raise TraceError if the format lacks a given option, or if a required option is missing."""
+    """Raise TraceError if an option is given that the format does not have, or if a required option
+    is missing or invalid."""
     units = ", ".join(mqsim.TICKS_PS)
     if (format == "mqsim") != (time_unit is not None):
         if time_unit is None:
             raise TraceError(
-                f"{path}: mqsim's format does not state its time unit (Time_Unit in MQSim's "
-                "workload "
-                f"file does): use --time-unit with one of {units}"
+                f"{path}: a trace in mqsim's format does not contain its time unit (see Time_Unit "
+                f"in MQSim's workload file); use --time-unit with one of {units}"
             )
-        raise TraceError(f"{path}: {format}'s time unit is fixed: remove --time-unit {time_unit}")
+        raise TraceError(f"{path}: {format}'s time unit is fixed; remove --time-unit {time_unit}")
     if time_unit is not None and time_unit not in mqsim.TICKS_PS:
         raise TraceError(f"{path}: time unit {time_unit!r}: must be one of {units}")
     if event is not None and (format != "blkparse" or event not in blkparse.EVENTS):
-        right = f"must be one of {', '.join(blkparse.EVENTS)}, and only for blkparse"
+        right = f"must be one of {', '.join(blkparse.EVENTS)}, and requires blkparse"
         raise TraceError(f"{path}: event {event!r} with {format}: {right}")
     if wait is not None and (format not in ("fio", "fio2") or wait not in fio.WAITS):
-        right = f"must be one of {', '.join(fio.WAITS)}, and only for fio version 2"
+        right = f"must be one of {', '.join(fio.WAITS)}, and requires fio version 2"
         raise TraceError(f"{path}: wait {wait!r} with {format}: {right}")
 
 
 def _fitted(
     trace: BlockTrace, path: str, format: str, drop: Collection[str]
 ) -> tuple[BlockTrace, list[str]]:
-    """Return the trace without the items in ``drop``, and notes on these.
+    """Return the trace without the items in ``drop``, and notes on the dropped items.
 
-    Raises TraceError for contents that the format cannot store and ``drop`` does not name.
+    Raises TraceError for contents that the format cannot store, unless they are in ``drop``.
     """
     notes = []
     for op, name in enumerate(OPS):
@@ -212,24 +217,23 @@ def _fitted(
             trace = without(trace, op)
         elif n and op in (TRIM, FLUSH) and format in ("mqsim", "msr"):
             raise TraceError(
-                f"{path}: {n} {name} requests: {format}'s format does not have this operation: "
-                f"--drop {name} drops them"
+                f"{path}: {n} {name} requests: {format}'s format does not have this operation; use "
+                f"--drop {name} to drop the requests"
             )
     if trace.fua is not None and trace.fua.any():
         n = int(trace.fua.sum())
         if "fua" not in drop:
             raise TraceError(
-                f"{path}: {n} writes with FUA: {format}'s format does not have this flag: "
-                "--drop fua "
-                "makes them ordinary writes"
+                f"{path}: {n} writes with FUA: {format}'s format does not have this flag; use "
+                "--drop fua to write them as ordinary writes"
             )
         notes.append(f"{n} writes without their FUA flag")
         trace = replace(trace, fua=None)
     if not trace.timed and format != "fio2":
         if "time" not in drop:
             raise TraceError(
-                f"{path}: the trace has no times, which {format}'s format needs: --drop time "
-                "makes them all 0"
+                f"{path}: the trace has no times, but {format}'s format requires times; use --drop "
+                "time to write 0 for each time"
             )
         notes.append("no times: all arrival times written as 0")
     return trace, notes

@@ -1,8 +1,9 @@
-"""Functions that derive a block trace from another one: they select one device, drop an operation,
-merge all devices into one, or wrap the offsets to the size of a drive.
+"""Functions that derive a new block trace: they select one device, drop an operation, merge all
+devices into one, or wrap the offsets to the size of a drive.
 
 Owns these functions; each returns a new trace with notes on its changes. Does not own times or
-files. Source: this project.
+files.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -31,22 +32,20 @@ def take(trace: BlockTrace, rows: npt.NDArray[Any] | slice, **changes: Any) -> B
 
 
 def without(trace: BlockTrace, op: int) -> BlockTrace:
-    """Return the trace without the requests of one operation. Raises TraceError if none is left."""
+    """Return the trace without the requests of one operation. Raises TraceError if no request is
+    left."""
     return take(trace, trace.op != op)
 
 
 def head(trace: BlockTrace, count: int) -> BlockTrace:
-    """Return the trace with its first `count` requests only.
-
-    Raises TraceError for a count below 1.
-    """
+    """Return a trace of the first `count` requests. Raises TraceError for a count below 1."""
     if count < 1:
         raise TraceError(f"limit {count}: must be at least 1")
     return take(trace, slice(0, count))
 
 
 def only(trace: BlockTrace, device: str) -> BlockTrace:
-    """Return the trace with the requests of one device only.
+    """Return a trace of the requests of one device.
 
     Raises TraceError, with the known devices, for an unknown device.
     """
@@ -95,7 +94,7 @@ def wrap(trace: BlockTrace, capacity: int) -> BlockTrace:
     """Return the trace with offsets modulo `capacity` bytes.
 
     A request across the end becomes two requests with the same arrival. Raises TraceError for a
-    request larger than `capacity`.
+    capacity below 1, and for a request larger than `capacity`.
     """
     if capacity < 1:
         raise TraceError(f"offset wrap {capacity}: must be at least 1 byte")

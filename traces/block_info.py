@@ -1,6 +1,7 @@
-"""Summary of a block trace for people and for JSON.
+"""Summary of a block trace as a dictionary, for display and for JSON.
 
-This module owns block_info(), the content of `ondie trace info --from`. It does not print.
+This module owns block_info(), the content of `ondie trace info --from`. It does not own the output
+on the terminal.
 Source: the trace; the summary contains nothing beyond its data.
 """
 
@@ -99,7 +100,7 @@ def _alignment(offset: I64) -> dict[str, int]:
 
 
 def _devices(trace: BlockTrace) -> dict[str, dict[str, int]]:
-    """Return, for each device, the number of requests and the end of the used addresses (bytes)."""
+    """Return, for each device, the number of requests and the offset after its last used byte."""
     requests = np.bincount(trace.device, minlength=len(trace.devices))
     end = np.zeros(len(trace.devices), np.int64)
     np.maximum.at(end, trace.device, trace.offset + trace.size)

@@ -93,7 +93,8 @@ class BlockTrace:
         return TraceError(f"{self.source}: request {i}: {what}")
 
     def _check_columns(self) -> None:
-        """Raise TraceError for a column of wrong type or length."""
+        """Raise TraceError if there are no requests, if device names are not distinct, or if a
+        column has the wrong type or length."""
         n = len(self.arrival_ps)
         if not n:
             raise TraceError(f"{self.source}: no requests; must have at least one")
@@ -110,8 +111,8 @@ class BlockTrace:
             raise TraceError(f"{self.source}: devices are {self.devices}; must be distinct names")
 
     def _check_values(self) -> None:
-        """Raise TraceError for the first request with a value that is out of range or out of
-        order.
+        """Raise TraceError for a negative origin_ps, and for the first request with a value that is
+        out of range or out of order.
         """
         flush = self.op == FLUSH
         wanted: list[tuple[str, npt.NDArray[np.bool_], str]] = [
@@ -160,8 +161,8 @@ class Collector:
 
     source: the file, for errors. tick_ps: picoseconds per unit of the file's time. relative: times
     count from an epoch, and the earliest becomes arrival 0. sort: sort the requests stably by time;
-    without it, a time that runs backwards raises TraceError. limit: maximum number of requests, in
-    file order.
+    if False, a time that is smaller than the time before it raises TraceError. limit: maximum
+    number of requests, in file order.
     """
 
     source: str
@@ -183,12 +184,14 @@ class Collector:
         return self.limit is not None and self.size >= self.limit
 
     def note(self, words: str, count: int) -> None:
-        """Add ``count`` omitted or changed items to the note ``words``."""
+        """Add ``count`` to the number of omitted or changed items that the note ``words``
+        reports."""
         if count:
             self.notes[words] = self.notes.get(words, 0) + int(count)
 
     def ordered(self, ticks: I64, line: I64 | Callable[[], I64]) -> None:
-        """Raise TraceError if a time is smaller than the one before, unless requests are sorted.
+        """Raise TraceError if a time is smaller than the time before it, unless requests are
+        sorted.
 
         ticks: times of the entries. line: line numbers of the entries, or a function that returns
         them.
@@ -203,13 +206,14 @@ class Collector:
             if i:
                 last, at = int(ticks[i - 1]), int(lines[i - 1])
             raise TraceError(
-                f"{self.source}: line {lines[i]}: time {ticks[i]} is before that of line {at}, "
-                f"{last}; use --sort to sort by time"
+                f"{self.source}: line {lines[i]}: time {ticks[i]} is before time {last} of line "
+                f"{at}; use --sort to sort by time"
             )
         self._last = int(ticks[-1]), int((line() if callable(line) else line)[-1])
 
     def add(self, **columns: npt.NDArray[np.generic]) -> None:
-        """Append requests: ticks, op, offset, size, device, and response or fua if known."""
+        """Append requests. The columns are ticks, op, offset, size and device, and response or fua
+        if the format has them."""
         n = len(columns["ticks"])
         keep = n if self.limit is None else min(n, self.limit - self.size)
         for name, column in columns.items():

@@ -1,8 +1,8 @@
 """Child process of `ondie record`: runs the user's program as Python would, under a Recorder.
 
-This module owns the program's sys.argv, sys.path and __main__, and the report to the parent. It
-does not catch the program's exit codes or exceptions, and it does not parse a command line for
-people.
+This module owns the program's sys.argv, sys.path and __main__, the output of its uncaught
+exception, its exit code, and the report to the parent. It does not own the command line of
+`ondie record` (launch.py) or the recording (record.py).
 Source: Python's rules for a script, -m module and -c code; runpy.
 
 Call: python -m ondie.traces.bootstrap OUT JSON -- PROGRAM ARGUMENTS...
@@ -47,8 +47,9 @@ def _first_path(folder: str) -> None:
 def main(out: str, given: str, program: list[str]) -> int:
     """Run the program under a Recorder.
 
-    out: path of the trace. given: JSON of the options. Returns the exit code of the program, or
-    re-raises the SystemExit of the program.
+    out: path of the trace. given: JSON object with the options and paths. Returns the exit
+    code (1 if the program raised an exception, 2 if the recording failed), or re-raises the
+    program's SystemExit.
     """
     settings: dict[str, Any] = json.loads(given)
     status = Path(settings["status"])

@@ -35,9 +35,9 @@ class Table:
     """The lines of one piece of a text file, split into tokens.
 
     text: bytes with their padding (textfile.pieces). line: number of the first line. Tokens are
-    separated by runs of blanks, or with `comma` by single commas. Row i is a line with the tokens
-    first[i] to first[i] + count[i] - 1. start and end (int64) are the offsets of each token in
-    text.
+    separated by runs of blanks or, if `comma` is True, by single commas. Row i is a line with the
+    tokens first[i] to first[i] + count[i] - 1. start and end (int64) are the offsets of each token
+    in text.
     """
 
     def __init__(self, source: str, line: int, text: U8, comma: bool = False) -> None:
@@ -189,7 +189,8 @@ class Column:
         return (key == int.from_bytes(raw, "little")) & (self.end - self.start == len(raw))
 
     def kinds(self) -> tuple[list[str], I64]:
-        """Return the distinct tokens, and for each entry the index of its token among these.
+        """Return the distinct tokens, and for each entry the index of its token in the list of
+        distinct tokens.
 
         Raises TraceError for a token of more than 8 bytes.
         """

@@ -4,8 +4,8 @@ This module owns MobileNetV2, InceptionV3, SqueezeNet 1.0, ShuffleNet 2x and NAS
 forward order. It does not own timing, batch sizes or optimizers (synth.py). Buffers are not
 parameters.
 Source: Sandler et al. 2018, Szegedy et al. 2015, Iandola et al. 2016, Zhang et al. 2018, Zoph et
-    al. 2017; counts as in torchvision (the first three), as printed (ShuffleNet: 524 M MACs), and
-    as in Keras applications (NASNet, whose cells this follows).
+    al. 2017. The counts match torchvision (the first three networks), the paper (ShuffleNet: 524 M
+    MACs) and Keras applications (NASNet, whose cells are built as in Keras).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def squeezenet(classes: int = 1000) -> list[Use]:
 def shufflenet(classes: int = 1000) -> list[Use]:
     """Return the tensors of ShuffleNet 2x with 3 groups at 224 pixels.
 
-    The sum of the MACs is 524 M, as printed in the paper.
+    The total of the MACs is 524 M, as printed in the paper.
     """
     net, groups = Net(), 3
     channels, size = net.conv("conv1", 3, 48, 112, (3, 3)), 56

@@ -109,8 +109,8 @@ LARGEST = 1 << 62
 class ZeroConfig:
     """Offload settings of a DeepSpeed configuration.
 
-    ``values``: value of each "section.key", with defaults for missing keys; a section is named by
-    the last part of its name.
+    ``values``: value of each "section.key", with defaults for missing keys. A nested section has
+    only the last part of its name, such as "offload_param".
     """
 
     values: Mapping[str, Any]
@@ -158,24 +158,25 @@ def read_deepspeed(path: str | PathLike[str]) -> ZeroConfig:
             elif key not in keys and key not in SILENT[section]:
                 near = difflib.get_close_matches(key, [*keys, *SILENT[section]], n=1, cutoff=0.6)
                 hint = f" The nearest known key is {near[0]}." if near else ""
-                remarks.append(f"{section}.{key} is unknown here and ignored.{hint}")
+                remarks.append(f"{section}.{key} is unknown to ondie and ignored.{hint}")
         for key, (_, default) in keys.items():
             values.setdefault(f"{short}.{key}", default)
     for section in {name.partition(".")[0] for name in KEYS} - content.keys():
         for key in difflib.get_close_matches(section, content, n=1, cutoff=0.8):
             remarks.append(
-                f"{key} is unknown here and ignored. The nearest known key is {section}."
+                f"{key} is unknown to ondie and ignored. The nearest known key is {section}."
             )
     steps = content.get("gradient_accumulation_steps", 1)
     if isinstance(steps, int) and steps > 1:
         remarks.append(
-            f"gradient_accumulation_steps is {steps}, but gradients are written once per step here."
+            f"gradient_accumulation_steps is {steps}, but ondie writes gradients once per step."
         )
     return ZeroConfig(values, frozenset(given), tuple(remarks))
 
 
 def _json(where: str) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises TraceError if it cannot be read or is no object."""
+    """Return the JSON object in a file. Raises TraceError if the file cannot be read or does not
+    contain a JSON object with the key zero_optimization."""
     try:
         text = Path(where).read_text(encoding="utf-8")
     except OSError as error:
@@ -189,7 +190,7 @@ def _json(where: str) -> dict[str, Any]:
             f"{where}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
         ) from error
     except RecursionError:
-        raise TraceError(f"{where}: not JSON: nested too deep") from None
+        raise TraceError(f"{where}: not JSON: nested too deeply") from None
     except ValueError as error:
         raise TraceError(f"{where}: {error}") from error
     if not isinstance(content, dict):
@@ -202,7 +203,7 @@ def _json(where: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object from its (key, value) pairs; duplicate keys are refused, as in DeepSpeed.
+    """Return an object from its (key, value) pairs; a duplicate key is an error, as in DeepSpeed.
 
     Raises ValueError for a key that appears twice.
     """

@@ -1,14 +1,16 @@
 """fio's iolog, versions 2 and 3: the actions of a job on its files, one action per line.
 
-This module owns reading and writing of both versions. It does not run fio or read its binary
+This module owns reading and writing of both versions. It does not run fio or read fio's binary
 blktrace input.
-Source: fio's manual, "Trace file format"; the program (3.33) where it differs from the manual.
+Source: fio's manual, "Trace file format"; the behavior of fio 3.33 where it differs from the
+manual.
 
 In version 3 each line begins with the time in microseconds since the start. Version 2 has `wait`
-lines instead. The manual and the program differ on their meaning. The caller selects it (`wait`):
+lines instead. The manual and the program differ on the meaning of these lines. The caller selects
+the meaning (`wait`):
   manual: microseconds since the previous wait; values below 100 are discarded
-  program: milliseconds since fio's start; fio 3.33 behaves so
-fio drops the pause after a time of 0, so version 3 is written with times from 1 us on (see
+  program: milliseconds since fio's start, as in fio 3.33
+fio omits the pause after a time of 0, so the times of a written version 3 begin at 1 us (see
 _lines3). Files are devices. sync and datasync are flushes; their offsets are ignored.
 """
 
@@ -41,7 +43,7 @@ _WRITTEN = {READ: "read", WRITE: "write", TRIM: "trim", FLUSH: "sync"}
 
 @dataclass
 class _Files:
-    """The files that the log has added so far, and whether each of them is open."""
+    """The files that the log has added so far, and an open flag for each file."""
 
     added: set[int] = field(default_factory=set)
     open: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
@@ -55,7 +57,7 @@ class _Files:
 class _Clock:
     """Clock of an iolog of version 2, advanced by wait lines.
 
-    now: time of the next action in ticks (us or ms). waited: whether there was a wait line.
+    now: time of the next action in ticks (us or ms). waited: True if the log has a wait line.
     """
 
     wait: str | None
@@ -66,8 +68,9 @@ class _Clock:
 def read(tables: Iterable[Table], out: Collector, *, version: int | None, wait: str | None) -> None:
     """Add the requests of an iolog to ``out``.
 
-    version: required version, 2 or 3, or None for either. wait: meaning of wait lines, see the
-    module docstring. Raises TraceError.
+    version: required version, 2 or 3, or None for either version. wait: meaning of wait lines, see
+    the module docstring. Raises TraceError for an invalid line and if `wait` is given for version
+    3.
     """
     files, clock, found = _Files(), _Clock(wait), 0
     for table in tables:
@@ -75,7 +78,7 @@ def read(tables: Iterable[Table], out: Collector, *, version: int | None, wait: 
             found = _version(table, version)
             out.tick_ps = MS_PS if found == 2 and wait == "program" else US_PS
             if found == 3 and wait is not None:
-                raise TraceError(f"{table.source}: version 3 has no wait lines: remove --wait")
+                raise TraceError(f"{table.source}: version 3 has no wait lines; remove --wait")
         _lines(table, found, files, clock, out)
         if out.full:
             break
@@ -83,18 +86,20 @@ def read(tables: Iterable[Table], out: Collector, *, version: int | None, wait: 
 
 
 def _version(table: Table, version: int | None) -> int:
-    """Return the version in the first line and skip that line. Raises TraceError if invalid."""
+    """Return the version in the first line and skip that line. Raises TraceError if the line is
+    invalid."""
     shown = table.shown(0)
     known = {VERSION.format(v): v for v in (2, 3)}
     right = " or ".join(repr(k) for k, v in known.items() if version in (None, v))
     if shown not in known or version not in (None, known[shown]):
-        raise table.bad(0, f"{shown[:60]!r}, the first line must be {right}")
+        raise table.bad(0, f"{shown[:60]!r}: the first line must be {right}")
     table.skip(1)
     return known[shown]
 
 
 def _lines(table: Table, version: int, files: _Files, clock: _Clock, out: Collector) -> None:
-    """Process the actions of one table in order and add its operations to ``out``."""
+    """Process the actions of one table in order, and add its operations to ``out``. Raises
+    TraceError for an invalid line."""
     lead = version - 2  # number of columns before the file name
     io = table.count == lead + 4
     other = ~io & (table.count != lead + 2)
@@ -122,15 +127,17 @@ def _lines(table: Table, version: int, files: _Files, clock: _Clock, out: Collec
 
 
 def _waits(table: Table, rows: I64, clock: _Clock) -> I64:
-    """Return the time of each row in ticks, according to the wait lines before it."""
+    """Return the time of each row in ticks, according to the wait lines before it. Raises
+    TraceError if the meaning of wait lines is not selected, or if a time is invalid or too
+    large."""
     step = np.zeros(table.rows, np.int64)
     if len(rows):
         column = table.column("wait", 2, rows)
         value = column.integers(most=INT64_MAX // US_PS)  # prevents overflow of sums in a piece
         if clock.wait is None:
             raise column.bad(
-                0, "fio's manual means us since the previous wait, fio itself uses ms since its "
-                "start: select one (--wait manual or --wait program)",
+                0, "fio's manual specifies us since the previous wait, but fio itself reads ms "
+                "since its start; use --wait manual or --wait program",
             )  # fmt: skip
         clock.waited = True
         step[rows] = np.where(value >= SHORTEST_WAIT, value, 0) if clock.wait == "manual" else value
@@ -147,13 +154,14 @@ def _waits(table: Table, rows: I64, clock: _Clock) -> I64:
 
 
 def _actions(table: Table, io: npt.NDArray[np.bool_], lead: int, version: int) -> I64:
-    """Return the action of each row: an operation (READ to FLUSH), or _ADD to _WAIT."""
+    """Return the action of each row: an operation (READ to FLUSH), or _ADD to _WAIT. Raises
+    TraceError for an unknown action, and for a wait line in version 3."""
     action = np.empty(table.rows, np.int64)
     rows = np.flatnonzero(io)
     column = table.column("action", lead + 1, rows)
     waits = column.equal("wait")
     if version == 3 and waits.any():
-        right = "version 3 has times instead of waits; remove the line"
+        right = "version 3 has times instead of wait lines; remove the line"
         raise column.bad(int(np.argmax(waits)), right)
     action[rows] = column.words(_IO_ACTIONS if version == 3 else _IO_ACTIONS | {"wait": _WAIT})
     rows = np.flatnonzero(~io)
@@ -164,19 +172,19 @@ def _actions(table: Table, io: npt.NDArray[np.bool_], lead: int, version: int) -
 def _file_action(table: Table, row: int, action: int, device: int, files: _Files) -> None:
     """Apply an add, open or close action to the state of the files.
 
-    Raises TraceError for an action that the state does not allow.
+    Raises TraceError for an action that is invalid in the current state.
     """
     if action == _ADD:
         files.added.add(device)
     elif action == _OPEN:
         if device not in files.added:
             raise table.bad(
-                row, f"{table.shown(row)!r}: an 'add' line of this file must come before it"
+                row, f"{table.shown(row)!r}: an 'add' line of this file must precede it"
             )
         files.open[device] = True
     else:
         if not files.open[device]:
-            raise table.bad(row, f"{table.shown(row)!r}: an open of the file must come first")
+            raise table.bad(row, f"{table.shown(row)!r}: an 'open' line must come first")
         files.open[device] = False
 
 
@@ -185,8 +193,8 @@ def _check_open(table: Table, files: _Files, device: np.ndarray, start: int, end
     closed = ~files.open[device[start:end]]
     if closed.any():
         row = start + int(np.argmax(closed))
-        raise table.bad(row, f"{table.shown(row)!r}: the file is not open here; an open must come "
-                        "first")  # fmt: skip
+        raise table.bad(row, f"{table.shown(row)!r}: the file is not open here; an 'open' line "
+                        "must come first")  # fmt: skip
 
 
 def _add(
@@ -219,7 +227,7 @@ def _bad_row(table: Table, row: int, version: int) -> TraceError:
 
 
 def check(trace: BlockTrace, path: str) -> None:
-    """Raise TraceError for a name or a size that fio cannot read."""
+    """Raise TraceError for a device name or a request size that fio cannot read."""
     for name in trace.devices:
         if len(name.encode()) > MOST_NAME or len(name.split()) != 1 or name != name.strip():
             raise TraceError(
@@ -234,7 +242,8 @@ def check(trace: BlockTrace, path: str) -> None:
 
 
 def lines(trace: BlockTrace, version: int, wait: str) -> Iterator[str]:
-    """Yield the lines of the log; ``wait``: meaning of the wait lines of version 2 (see module)."""
+    """Yield the lines of the log. ``wait``: meaning of the wait lines of version 2 (see the module
+    docstring)."""
     yield VERSION.format(version) + "\n"
     yield from _lines3(trace) if version == 3 else _lines2(trace, wait)
 
@@ -253,9 +262,11 @@ def _lines3(trace: BlockTrace) -> Iterator[str]:
 
 
 def _lines2(trace: BlockTrace, wait: str) -> Iterator[str]:
-    """Yield the lines of a log of version 2; a wait line precedes an action if time advances.
+    """Yield the lines of a log of version 2; a wait line precedes an action if time has advanced.
 
-    It follows the previous wait line by at least 1 ms ("program") or 100 us ("manual").
+    Arrival times are rounded down to ms ("program") or us ("manual"). Time has advanced if the
+    rounded time is at least 1 ms ("program") or 100 us ("manual") after that of the previous wait
+    line, or after 0 if there is no previous wait line.
     """
     tick_ps, least = (US_PS, SHORTEST_WAIT) if wait == "manual" else (MS_PS, 1)
     yield from (f"{name} {a}\n" for a in ("add", "open") for name in trace.devices)
@@ -269,7 +280,8 @@ def _lines2(trace: BlockTrace, wait: str) -> Iterator[str]:
 
 
 def _rows(trace: BlockTrace, tick_ps: int) -> Iterator[tuple[int, str, str, int, int]]:
-    """Yield (time in ticks, file name, action, offset, size) of each request, in bytes."""
+    """Yield (time in ticks, file name, action, offset, size) of each request. Offset and size are
+    in bytes."""
     for part in trace.parts():
         names = [trace.devices[d] for d in trace.device[part].tolist()]
         ops = [_WRITTEN[op] for op in trace.op[part].tolist()]

@@ -84,11 +84,12 @@ _VERSION = ("v110", "v110")  # this version adds checksums to metadata
 
 
 class Writer:
-    """Writes one trace to `path`; no file of that name exists before finish().
+    """Writes one trace to `path`; the file appears under this name only in finish().
 
-    Use it as a context manager. Leaving the context without finish(), for example by an error or an
-    interrupt, removes the partial file. `partial` is the path of that file; it is in the same
-    folder and its name ends in .partial. Raises TraceError.
+    Use it as a context manager. Leaving the context without finish(), for example because of an
+    error or an interrupt, removes the partial file. `partial` is the path of the partial file,
+    which is in the same folder and has a name that ends in .partial. Raises TraceError if a file
+    cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], partial: str | None = None) -> None:
@@ -129,14 +130,13 @@ class Writer:
             return self._vector(f"gradients/{index}/values", vector, starts, prefer)
 
     def raw(self, index: int, values: npt.NDArray[Any]) -> None:
-        """Store the 16-bit gradient of a step before unscaling (float16, or uint16 for
-        bfloat16).
-        """
+        """Store the 16-bit gradient of a step before unscaling: float16, or uint16 that holds
+        bfloat16."""
         with self._writing():
             self._dataset(f"gradients/{index}/raw", values)
 
     def vector(self, key: str, vector: F32, starts: Sequence[int]) -> None:
-        """Store a vector as "weights/initial", "weights/final" or "states/NAME"."""
+        """Store a vector under ``key``: "weights/initial", "weights/final" or "states/NAME"."""
         with self._writing():
             self._vector(key, vector, starts, 0)
 
@@ -148,7 +148,8 @@ class Writer:
                 _set(dataset.attrs, "name", name)
 
     def finish(self, trace: Trace) -> None:
-        """Write header, tensors and steps of ``trace``, which must be checked, and finish the file.
+        """Write header, tensors and steps of ``trace``, which must be consistent, and complete the
+        file.
 
         The file is flushed to disk, then renamed.
         """
@@ -260,7 +261,8 @@ class Writer:
 
 
 def write(path: str | os.PathLike[str], trace: Trace) -> None:
-    """Write a trace to `path`, completely or not at all. Raises TraceError on failure."""
+    """Write a trace to `path`, completely or not at all. Raises TraceError if it cannot be
+    written."""
     starts = [t.offset for t in trace.trainable]
     with Writer(path) as writer:
         if trace.payload == "recorded":

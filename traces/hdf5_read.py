@@ -41,8 +41,8 @@ def read(path: str | os.PathLike[str]) -> Trace:
     with _opened(path) as file:
         if _plain(file.attrs.get("format")) != FORMAT:
             raise TraceError(
-                f"{path}: attribute format is {_plain(file.attrs.get('format'))!r}; "
-                f"must be {FORMAT!r}: not a trace"
+                f"{path}: attribute format is {_plain(file.attrs.get('format'))!r}; must be "
+                f"{FORMAT!r}; the file is not a trace"
             )
         if _plain(file.attrs.get("schema")) != SCHEMA:
             raise TraceError(
@@ -83,16 +83,14 @@ class FileSource:
             return self._vector(file, f"gradients/{index}/values")
 
     def raw(self, index: int) -> npt.NDArray[Any] | None:
-        """Return the 16-bit gradient of a step before unscaling.
-
-        None if the file does not have it.
-        """
+        """Return the 16-bit gradient of a step before unscaling, or None if the file does not have
+        it."""
         with _opened(self.path) as file:
             key = f"gradients/{index}/raw"
             return _array(self.path, file, key) if key in file else None
 
     def weights(self, which: str) -> F32 | None:
-        """Return the "initial" or "final" weights; None if the file does not have them."""
+        """Return the "initial" or "final" weights, or None if the file does not have them."""
         with _opened(self.path) as file:
             key = f"weights/{which}"
             return self._vector(file, key) if key in file else None
@@ -111,7 +109,7 @@ class FileSource:
             return {str(_plain(group[key].attrs["name"])): group[key][()] for key in keys}
 
     def storage(self, index: int) -> tuple[str, tuple[int, ...], int]:
-        """Return how a gradient is stored: storage type, shifts, bytes in the file."""
+        """Return (storage type, shifts, size in bytes in the file) of a gradient."""
         with _opened(self.path) as file:
             dataset = file[f"gradients/{index}/values"]
             shift = tuple(int(k) for k in np.atleast_1d(dataset.attrs["shift"]))
@@ -132,7 +130,8 @@ class FileSource:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """Return the sha256 of a file's bytes as hexadecimal text. Raises TraceError."""
+    """Return the sha256 of a file's bytes as hexadecimal text. Raises TraceError if the file cannot
+    be read."""
     try:
         with open(path, "rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
@@ -180,7 +179,8 @@ def _plain(value: object) -> Any:
 
 
 def _attribute(path: Path, file: h5py.File, key: str, kind: type) -> Any:
-    """Return an attribute that must have the type ``kind``. Raises TraceError."""
+    """Return an attribute of the file. Raises TraceError if it is missing or does not have the type
+    ``kind``."""
     if key not in file.attrs:
         raise TraceError(f"{path}: attribute {key} is missing")
     value = _plain(file.attrs[key])
@@ -193,7 +193,7 @@ def _attribute(path: Path, file: h5py.File, key: str, kind: type) -> Any:
 
 
 def _is_dataset(file: h5py.File, key: str) -> bool:
-    """Return True if the file has a data set of this name."""
+    """Return True if the file has a data set named ``key``."""
     import h5py
 
     return key in file and isinstance(file[key], h5py.Dataset)
@@ -212,7 +212,8 @@ def _array(path: Path, file: h5py.File, key: str) -> npt.NDArray[Any]:
 
 
 def _column(path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int, ...]) -> list[Any]:
-    """Return a data set that must have this type and shape, as a list. Raises TraceError."""
+    """Return a data set as a list. Raises TraceError if it is missing or too large, or does not
+    have the given type and shape."""
     array = _array(path, file, key)
     if array.shape != shape:
         raise TraceError(f"{path}: /{key} has shape {array.shape}; must be {shape}")
@@ -227,7 +228,8 @@ def _column(path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int,
 
 
 def _rows(path: Path, file: h5py.File, key: str) -> int:
-    """Return the number of entries of a one-dimensional data set. Raises TraceError."""
+    """Return the number of entries of a data set. Raises TraceError if it is missing or too large,
+    or does not have one dimension."""
     array = _array(path, file, key)
     if array.ndim != 1:
         raise TraceError(f"{path}: /{key} has shape {array.shape}; must have one dimension")
@@ -235,7 +237,8 @@ def _rows(path: Path, file: h5py.File, key: str) -> int:
 
 
 def _read_tensors(path: Path, file: h5py.File) -> tuple[Tensor, ...]:
-    """Return the tensors of the model from the group /tensors. Raises TraceError."""
+    """Return the tensors of the model from the group /tensors. Raises TraceError for invalid
+    data."""
     n = _rows(path, file, "tensors/name")
     shapes = _array(path, file, "tensors/shape")
     if shapes.ndim != 2 or len(shapes) != n or shapes.dtype.kind not in "iu":
@@ -261,7 +264,7 @@ def _unpadded(row: list[int]) -> tuple[int, ...]:
 
 
 def _read_steps(path: Path, file: h5py.File, tensors: int, groups: int) -> tuple[Step, ...]:
-    """Return the steps of the trace from the group /steps. Raises TraceError."""
+    """Return the steps of the trace from the group /steps. Raises TraceError for invalid data."""
     n = _rows(path, file, "steps/index")
     columns = {
         key: _column(path, file, f"steps/{key}", kind, (n,)) for key, kind in STEP_COLUMNS.items()
@@ -292,7 +295,8 @@ def _read_steps(path: Path, file: h5py.File, tensors: int, groups: int) -> tuple
 
 
 def _read_hyper(path: Path, file: h5py.File, n: int, groups: int) -> list[tuple[Any, ...]]:
-    """Return the hyperparameters of each step, a dictionary for each group. Raises TraceError."""
+    """Return the hyperparameters of each step, as one dictionary per group. Raises TraceError for
+    missing or invalid data."""
     if "steps/hyper" not in file:
         raise TraceError(f"{path}: /steps/hyper is missing")
     entries: list[list[dict[str, float | bool]]] = [[{} for _ in range(groups)] for _ in range(n)]
@@ -307,9 +311,9 @@ def _read_hyper(path: Path, file: h5py.File, n: int, groups: int) -> list[tuple[
 
 
 def _check_vectors(path: Path, file: h5py.File, trace: Trace) -> None:
-    """Raise TraceError unless every required vector exists with the right length.
+    """Raise TraceError unless every required vector exists and has the right length.
 
-    No vector is read.
+    The contents of the vectors are not read.
     """
     keys = [
         f"{folder}/{key}"

@@ -34,7 +34,7 @@ class EventReceiver(Protocol):
 
 
 class Hooks:
-    """The hooks that one watcher has in torch: install() sets them, remove() removes them."""
+    """The hooks of one watcher in torch: install() installs them, remove() removes them."""
 
     def __init__(self, torch: Any, watcher: EventReceiver) -> None:
         self.torch = torch
@@ -102,7 +102,7 @@ class Hooks:
         setattr(place, name, wrapped)
 
     def _before_any_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Move the local hook behind the optimizer's other pre-hooks, which may change gradients.
+        """Move the optimizer's local hook after its other pre-hooks, which may change gradients.
 
         torch runs the global hooks first and reads the optimizer's local hooks afterwards.
         """

@@ -1,6 +1,7 @@
-"""Summary of a trace for people and for JSON.
+"""Summary of a trace as a dictionary, for display and for JSON.
 
-This module owns info(), the content of `ondie trace info`. It does not print.
+This module owns info(), the content of `ondie trace info`. It does not own the output on the
+terminal.
 Source: the trace; the summary contains nothing beyond its data.
 """
 

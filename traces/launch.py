@@ -39,7 +39,8 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
     """Split a command into its Python part and its program part.
 
     Returns ([python, options...], [script | -m module | -c code, arguments...]). Raises TraceError
-    if the command does not start with Python or has no program to record.
+    if the command does not start with Python, has no program to record, or has an option without
+    its value, or if the script does not exist.
     """
     if not command:
         raise TraceError("no command to record: state it after --, for example -- python train.py")
@@ -53,7 +54,7 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
         word = command[at]
         if word in ("-m", "-c"):
             if at + 1 == len(command):
-                raise TraceError(f"{word} at the end of the command has no value")
+                raise TraceError(f"{word} at the end of the command requires a value")
             return command[:at], command[at:]
         if word.startswith(("-c", "-m")):  # a value without a space
             return command[:at], [word[:2], word[2:], *command[at + 1 :]]
@@ -73,7 +74,7 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
 def launch(out: Path, command: list[str], options: Options) -> int:
     """Run the command under the recorder and return its exit code (see record.main).
 
-    Raises TraceError.
+    Raises TraceError if the command cannot be run or recorded.
     """
     check_target(out)
     python, program = split_command(command)
@@ -95,23 +96,24 @@ def launch(out: Path, command: list[str], options: Options) -> int:
     if code == 0 and not told.get("steps"):
         raise TraceError(
             f"{out.name}: the command ended with os._exit or exec before the "
-            "recorder could write: nothing is recorded"
+            "recorder could write: nothing was recorded"
         )
     return code
 
 
 def _probe(python: list[str]) -> None:
-    """Raise TraceError unless this Python, with these options, can import ondie and torch."""
+    """Raise TraceError if this Python does not start with these options or cannot import ondie and
+    torch."""
     done = subprocess.run([*python, "-c", _PROBE], check=False, capture_output=True, text=True)
     if done.returncode == 3:
         raise TraceError(
-            f"{python[0]} cannot import ondie.traces: install ondie in the Python environment of "
-            "the training"
+            f"{python[0]} cannot import ondie.traces; install ondie in the Python environment of "
+            "the training script"
         )
     if done.returncode == 4:
         raise TraceError(
-            f"{python[0]} has no PyTorch: pip install 'ondie[train]' in the Python environment "
-            "of the training"
+            f"{python[0]} has no PyTorch; run pip install 'ondie[train]' in the Python environment "
+            "of the training script"
         )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["unknown reason"])[-1]
@@ -132,8 +134,8 @@ def _run(arguments: list[str]) -> int:
 
 @contextmanager
 def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Forward SIGTERM and SIGHUP to the child, so that the child ends. SIGHUP stays ignored where
-    it is (nohup)."""
+    """Forward SIGTERM and SIGHUP to the child, so that the child ends. A signal that this process
+    ignores is not forwarded (SIGHUP with nohup)."""
 
     def forward(number: int, frame: Any) -> None:
         child.send_signal(number)

@@ -1,7 +1,7 @@
 """Count of the multiply-accumulates of one training step, with torch's formulas.
 
 This module owns MacCounter, which counts forward and backward of the first observed step. It does
-not run in later steps. The counted step is slower, and record.py reports which step it was.
+not run in later steps. The counted step is slower; the trace's attribute macs_source reports this.
 Source: torch.utils.flop_counter's formulas, two FLOPs per MAC. torch has no formula for its CPU
     attention operator; it is counted as products of queries x keys x width per head, two forward
     and five backward. The backward pass of a convolution is counted here, because torch 2.13's
@@ -43,7 +43,7 @@ class MacCounter:
         self._type = Mode
 
     def start(self) -> None:
-        """Start counting, unless counting is already active or has been closed."""
+        """Start counting, unless counting is already active or close() was called."""
         if not self.done and self._mode is None:
             self._flops = 0
             self._mode = self._type()

@@ -38,7 +38,7 @@ class Source(Protocol):
 
 @dataclass
 class Memory:
-    """A Source that holds its vectors in memory: gradients by step index."""
+    """A Source that holds its vectors in memory. Gradients are keyed by step index."""
 
     gradients: Mapping[int, F32] = field(default_factory=dict)
     weight_vectors: Mapping[str, F32] = field(default_factory=dict)
@@ -89,7 +89,8 @@ class Trace(Contents):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def step(self, i: int) -> Step:
-        """Return the step at position i in the trace. Raises TraceError if there is none."""
+        """Return the step at position i in the trace. Raises TraceError if the position is
+        invalid."""
         if not 0 <= i < len(self.steps):
             raise TraceError(
                 f"{self.origin}: step {i}: this trace has steps 0 to {len(self.steps) - 1}"
@@ -99,19 +100,20 @@ class Trace(Contents):
     def gradient(self, i: int) -> F32:
         """Return the gradient that the optimizer consumed at steps[i], float32[n_params].
 
-        It is unscaled and clipped. Raises TraceError for a trace without payload, for a skipped
-        step, and if the stored vector contains NaN or infinity, or its length or hash is wrong.
+        It is unscaled and clipped. Raises TraceError for an invalid position, for a trace without
+        payload, for a skipped step, and if the stored vector contains NaN or infinity, or has the
+        wrong type, length or hash.
         """
         step = self.step(i)
         if self.payload != "recorded":
             raise TraceError(
-                f"{self.origin}: step {i}: payload is {self.payload!r}, gradients "
-                "need a trace recorded with payload"
+                f"{self.origin}: step {i}: payload is {self.payload!r}; record the trace "
+                "with payload to get gradients"
             )
         if step.skipped:
             raise TraceError(
-                f"{self.origin}: step {i}: skipped (non-finite gradient under loss "
-                "scaling), no gradient was consumed"
+                f"{self.origin}: step {i}: the optimizer skipped this step because of a "
+                "non-finite gradient under loss scaling, so it has no gradient"
             )
         vector = self._sized(self.source.gradient(step.index), f"gradient of step {i}")
         if not np.isfinite(vector).all():
@@ -119,22 +121,21 @@ class Trace(Contents):
             name, where = self.locate(at)
             raise TraceError(
                 f"{self.origin}: gradient of step {i}, tensor {name!r}: element "
-                f"{where} is {vector[at]}, all must be finite"
+                f"{where} is {vector[at]}; all must be finite"
             )
         if step.gradient_sha256 and vector_sha256(vector) != step.gradient_sha256:
             raise TraceError(
-                f"{self.origin}: gradient of step {i}: sha256 "
-                f"{vector_sha256(vector)[:12]}... differs from the recorded "
-                f"{step.gradient_sha256[:12]}...: the file is damaged"
+                f"{self.origin}: gradient of step {i}: sha256 {vector_sha256(vector)[:12]}... "
+                f"differs from the recorded {step.gradient_sha256[:12]}...; the file is damaged"
             )
         return vector
 
     def timed(self, forward_s: float | None = None, backward_s: float | None = None) -> Trace:
-        """Return the trace with its forward and backward times replaced in every step, in seconds.
+        """Return the trace with its forward and backward times (s) replaced in every step.
 
         None keeps the recorded times. Gradients become ready at the same fractions of the backward
-        pass; if that pass took no time, their times are unknown. Raises TraceError for a negative
-        or infinite time.
+        pass as before. If the recorded backward pass took no time, the ready times become unknown.
+        Raises TraceError for a negative or infinite time.
         """
         for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
             if value is not None and not 0 <= value < math.inf:
@@ -149,14 +150,15 @@ class Trace(Contents):
     def at_rate(self, flop_per_s: float) -> Trace:
         """Return the trace with the times of an accelerator that computes at `flop_per_s`.
 
-        Each step takes the time of its samples (step_times.py); gradients are as in timed(). Raises
-        TraceError if the trace states no multiply-accumulates or a rate is not above 0.
+        The times of a step follow from its number of samples (step_times.py); the ready times of
+        gradients change as in timed(). Raises TraceError if the trace does not state its
+        multiply-accumulates or if the rate is not above 0.
         """
         if not 0 < flop_per_s < math.inf:
-            raise TraceError(f"rate of {flop_per_s!r} FLOP/s, expected above 0")
+            raise TraceError(f"rate of {flop_per_s!r} FLOP/s; must be above 0")
         if not (self.macs_forward and self.macs_backward):
             raise TraceError(
-                f"{self.origin}: the trace states no multiply-accumulates (macs_forward = "
+                f"{self.origin}: the trace does not state its multiply-accumulates (macs_forward = "
                 f"{self.macs_forward}, macs_backward = {self.macs_backward})"
             )
         return replace(
@@ -181,7 +183,8 @@ class Trace(Contents):
     def weights(self, which: str) -> F32 | None:
         """Return the weights before steps[0] ("initial") or after the last step ("final").
 
-        float32[n_params], or None if not recorded. Raises TraceError.
+        The result is float32[n_params], or None if the weights were not recorded. Raises TraceError
+        for another value of `which` and for a vector of wrong type or length.
         """
         if which not in ("initial", "final"):
             raise TraceError(f"{self.origin}: weights {which!r}: must be 'initial' or 'final'")
@@ -189,9 +192,10 @@ class Trace(Contents):
         return None if vector is None else self._sized(vector, f"{which} weights")
 
     def states(self) -> dict[str, F32]:
-        """Return the optimizer state before steps[0] by name, float32[n_params].
+        """Return the optimizer states before steps[0] by name, float32[n_params].
 
-        States that were not recorded are zeros.
+        States that were not recorded are zeros. Raises TraceError for a vector of wrong type or
+        length.
         """
         stored = self.source.states()
         out: dict[str, F32] = {}
@@ -207,9 +211,8 @@ class Trace(Contents):
         return self.source.buffers()
 
     def group_ranges(self) -> list[tuple[int, int, int]]:
-        """Return runs (start, stop, group) of elements of one parameter group, which cover [0,
-        n_params).
-        """
+        """Return runs (start, stop, group) of elements of one parameter group. The runs cover [0,
+        n_params)."""
         runs: list[tuple[int, int, int]] = []
         for tensor in self.trainable:
             if tensor.size == 0:
@@ -224,7 +227,8 @@ class Trace(Contents):
     def locate(self, element: int) -> tuple[str, int]:
         """Return the tensor that contains an element of the flat vector.
 
-        Returns (tensor name, element inside the tensor). Raises TraceError beyond the end.
+        The result is (tensor name, element inside the tensor). Raises TraceError for an element
+        outside the vector.
         """
         for tensor in self.trainable:
             if tensor.offset <= element < tensor.offset + tensor.size:
@@ -232,7 +236,8 @@ class Trace(Contents):
         raise TraceError(f"{self.origin}: element {element}: must be below {self.n_params}")
 
     def _sized(self, vector: F32, what: str) -> F32:
-        """Return a vector after checking its type and length. Raises TraceError."""
+        """Return ``vector``. Raises TraceError if its type or length is wrong; ``what`` names the
+        vector."""
         if vector.shape != (self.n_params,) or vector.dtype != np.float32:
             raise TraceError(
                 f"{self.origin}: {what}: {vector.dtype}{list(vector.shape)}; "

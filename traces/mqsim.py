@@ -54,7 +54,8 @@ def read(tables: Iterable[Table], out: Collector) -> None:
 
 
 def _numbers(device: Column, out: Collector) -> np.ndarray:
-    """Return the index of each row's device; device names must be numbers. Raises TraceError."""
+    """Return the index of each row's device. Raises TraceError for a device name that is not a
+    number."""
     device.integers()
     return device.names(out.devices)
 

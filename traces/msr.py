@@ -22,7 +22,7 @@ _TYPES = {"Read": READ, "Write": WRITE}
 
 
 def read(tables: Iterable[Table], out: Collector) -> None:
-    """Add the requests of all tables to ``out``; the time of the first one becomes arrival 0.
+    """Add the requests of all tables to ``out``; arrival times count from the first request.
 
     Raises TraceError for an invalid line.
     """
@@ -54,8 +54,8 @@ def read(tables: Iterable[Table], out: Collector) -> None:
 def volumes(trace: BlockTrace, path: str) -> list[str]:
     """Return the host and disk columns, "HOST,DISK", for each device.
 
-    A name HOST_DISK gives both; another name is the host, with disk 0. Raises TraceError for names
-    that the format cannot represent.
+    A device named HOST_DISK gets this host and disk. Any other device name becomes the host, with
+    disk 0. Raises TraceError for names that the format cannot represent.
     """
     out = []
     for name in trace.devices:
@@ -64,7 +64,7 @@ def volumes(trace: BlockTrace, path: str) -> list[str]:
             host, disk = name, "0"
         if "," in host or "\n" in host or "\r" in host:
             raise TraceError(
-                f"{path}: device {name!r}: must be a Hostname without comma or line end"
+                f"{path}: device {name!r}: must be a Hostname without a comma or a line end"
             )
         out.append(f"{host},{disk}")
     for i, volume in enumerate(out):
@@ -72,7 +72,7 @@ def volumes(trace: BlockTrace, path: str) -> list[str]:
             other = trace.devices[out.index(volume)]
             raise TraceError(
                 f"{path}: devices {other!r} and {trace.devices[i]!r} would both be {volume}: "
-                "names must differ in host or disk"
+                "device names must differ in host or disk"
             )
     return out
 

@@ -1,10 +1,9 @@
-"""Lossless narrowing: a float32 vector in 16 bits if no bit is lost.
+"""Lossless narrowing: storage of a float32 vector in 16 bits if no bit is lost.
 
 This module owns the choice of the format (FP16 or BF16, with a power-of-two shift), packing and
 unpacking. It does not round; a vector that does not fit exactly stays float32.
 Source: IEEE 754 binary16 and bfloat16 ranges. An FP16 gradient divided by a loss scale of 2**k fits
-    into FP16 again after multiplication by 2**k. It then has the bytes that the accelerator
-    produced.
+into FP16 again after multiplication by 2**k. It then has the bytes that the accelerator produced.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _MAX_SHIFTS = 4096  # per-tensor shifts are stored in an attribute; HDF5 limits 
 class Packed:
     """A vector that is stored in 16 bits, or in float32 if that is impossible.
 
-    A value is stored * 2**-shift. `values` is float32, float16 or uint16 (bfloat16). `shift` has
-    one entry, or one for each tensor.
+    An element of the vector is its stored value times 2**-shift. `values` is float32, float16 or
+    uint16 (bfloat16). `shift` has one entry for the vector, or one for each tensor.
     """
 
     storage: str
@@ -40,10 +39,10 @@ class Packed:
 
 
 def pack(vector: F32, starts: Sequence[int], prefer: int = 0) -> Packed:
-    """Narrow float32[n] to 16 bits if every bit is preserved; else keep float32.
+    """Narrow float32[n] to 16 bits if every bit is preserved; otherwise keep float32.
 
-    starts: first element of each tensor (the first is 0), for shifts per tensor. prefer: preferred
-    shift if several are possible, log2 of the loss scale.
+    starts: first element of each tensor (the first entry is 0), for shifts per tensor. prefer:
+    preferred shift if several shifts are possible, log2 of the loss scale.
     """
     vector = np.ascontiguousarray(vector, np.float32)
     for storage, (span, low, high) in _FORMATS.items():
@@ -59,7 +58,7 @@ def pack(vector: F32, starts: Sequence[int], prefer: int = 0) -> Packed:
 def unpack(packed: Packed, starts: Sequence[int]) -> F32:
     """Return the vector before narrowing, float32[n].
 
-    Raises TraceError for an unknown storage or shift.
+    Raises TraceError for an unknown storage type or an invalid shift.
     """
     if packed.storage == "float32":
         return np.ascontiguousarray(packed.values, np.float32)
@@ -68,7 +67,9 @@ def unpack(packed: Packed, starts: Sequence[int]) -> F32:
             f"storage is {packed.storage!r}; must be one of float32, {', '.join(_FORMATS)}"
         )
     if any(abs(k) > _MAX_SHIFT for k in packed.shift):
-        raise TraceError(f"shift is {max(packed.shift, key=abs)}; must be at most {_MAX_SHIFT}")
+        raise TraceError(
+            f"shift is {max(packed.shift, key=abs)}; must be from -{_MAX_SHIFT} to {_MAX_SHIFT}"
+        )
     if len(packed.shift) not in (1, len(starts)):
         raise TraceError(f"shift has {len(packed.shift)} entries; must have 1 or {len(starts)}")
     if packed.storage == "bfloat16":
@@ -132,8 +133,8 @@ def _bits(vector: F32) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | 
 def _range(vector: F32, span: int, low: int, high: int) -> tuple[int, int] | None:
     """Return the minimum and maximum shift with which a vector fits exactly into a format.
 
-    span, low, high: bits of the significand and exponents of the format. Returns None if no shift
-    fits.
+    span: number of fraction bits. low, high: lowest and highest exponent of a bit of the format.
+    Returns None if no shift fits.
     """
     bits = _bits(vector)
     if bits is None:
@@ -157,7 +158,8 @@ def _shifts(
 ) -> tuple[int, ...] | None:
     """Return the shifts with which the vector fits exactly into a format.
 
-    The result has one shift for the vector, or one for each tensor. Returns None if none fits.
+    The result has one shift for the vector, or one for each tensor. The result is None if no shift
+    fits.
     """
     probe = _bits(vector[:_PROBE])
     if probe is None or (probe[0].size and int((probe[1] - probe[0]).max()) > span):

@@ -46,7 +46,7 @@ def identify(optimizer: Any) -> tuple[str, str]:
     kind = type(optimizer)
     groups = optimizer.param_groups
     if not kind.__module__.startswith("torch.optim"):
-        return "other", f"{kind.__module__}.{kind.__name__} is not one of torch.optim's own"
+        return "other", f"{kind.__module__}.{kind.__name__} is not an optimizer of torch.optim"
     if any(group.get("differentiable") for group in groups):
         return "other", f"{kind.__name__} with differentiable=True"
     if kind.__name__ == "SGD":
@@ -93,8 +93,8 @@ def fused(optimizer: Any) -> tuple[bool, ...]:
 def count(optimizer: Any, parameters: Iterable[tuple[str, Any]], seen: int) -> int:
     """Return the number of the step that is about to run, counted from 1.
 
-    `seen`: number of updates of this optimizer that were observed; SGD keeps no counter. Raises
-    TraceError if the parameters disagree.
+    `seen`: number of observed updates of this optimizer; SGD has no step counter. Raises TraceError
+    if the step counters of the parameters differ.
     """
     states = [(name, optimizer.state.get(parameter, {})) for name, parameter in parameters]
     if any("step" in state for _, state in states):
@@ -102,8 +102,8 @@ def count(optimizer: Any, parameters: Iterable[tuple[str, Any]], seen: int) -> i
         if len(counts) > 1:
             (first, one), (second, other) = sorted(counts.items())[:2]
             raise TraceError(
-                f"parameter {one!r} has taken {first} steps and {other!r} {second}: "
-                "record from a step at which all have taken the same number"
+                f"the step counter of parameter {one!r} is {first}, but that of {other!r} is "
+                f"{second}: all parameters of the optimizer must have the same counter"
             )
         return next(iter(counts)) + 1
     resumed = any(state.get("momentum_buffer") is not None for _, state in states)

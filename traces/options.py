@@ -18,14 +18,15 @@ from ondie.traces.errors import TraceError
 class Options:
     """Options of a recording.
 
-    payload: also record gradients and weights. steps: number of optimizer steps to record. skip:
-    number of steps to leave out first. max_bytes: end earlier instead of storing more bytes.
-    samples, bytes_per_sample, dataset_samples, macs_*: values to use instead of derived ones.
-    optimizer: index, in order of first step, of the optimizer to record if there are several. raw:
-    also store 16-bit gradients before unscaling. count_macs: count MACs in the first step, which
-    makes that step slower. stop: end the run after the last recorded step. any_optimizer: also
-    record an optimizer whose update no kernel implements; only the sizes and times of such a trace
-    can be replayed. name: name of the trace; the default is the file name.
+    payload: record gradients and weights in addition to sizes and times. steps: number of optimizer
+    steps to record. skip: number of steps to skip first. max_bytes: end the recording before a step
+    with which the vectors would take more bytes. samples, bytes_per_sample, dataset_samples,
+    macs_*: values to use instead of derived ones. optimizer: index of the optimizer to record, if
+    there are several; optimizers are numbered in the order of their first steps. raw: store 16-bit
+    gradients before unscaling in addition to the unscaled gradients. count_macs: count MACs in the
+    first step, which makes that step slower. stop: end the run after the last recorded step.
+    any_optimizer: record an optimizer even if no kernel implements its update; only the sizes and
+    times of such a trace can be replayed. name: name of the trace; the default is the file name.
     """
 
     payload: bool = True
@@ -53,13 +54,14 @@ class Options:
 
 
 def options(given: dict[str, Any]) -> Options:
-    """Return Options from keywords.
+    """Return Options from keyword arguments.
 
-    Raises TraceError, with the nearest option, for an unknown keyword.
+    Raises TraceError for a value below its minimum, and for an unknown keyword. The message about a
+    keyword names the nearest option.
     """
     known = list(Options.__dataclass_fields__)
     for key in given:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0) or known
-            raise TraceError(f"option {key!r} is unknown: {near[0]!r} is the nearest known")
+            raise TraceError(f"option {key!r} is unknown; did you mean {near[0]!r}?")
     return Options(**given)

@@ -31,7 +31,7 @@ from ondie.traces.watch import Watcher
 
 @dataclass
 class _Pending:
-    """A recorded step between the start and the end of the optimizer's update."""
+    """A step that is being recorded, between the start and the end of the optimizer's update."""
 
     begun: float
     hyper: tuple[dict[str, float | bool], ...]
@@ -51,7 +51,7 @@ class Recorder:
 
     The file appears when all steps are recorded or the block ends without an error. Options are
     those of options.Options. Raises TraceError with one line if torch is missing, the path cannot
-    be written, or the run cannot be recorded; then there is no file.
+    be written, or the run cannot be recorded; no file exists in these cases.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Recorder:
             self.torch = importlib.import_module("torch")
         except ImportError:
             raise TraceError(
-                "recording needs PyTorch, which is not installed: pip install 'ondie[train]'"
+                "recording needs PyTorch, which is not installed; run pip install 'ondie[train]'"
             ) from None
         self.path = Path(path)
         self.error: str | None = None
@@ -143,8 +143,8 @@ class Recorder:
             return
         if any(value is not None for value in [*args[1:], kwargs.get("closure")]):
             self._fail(
-                f"{type(optimizer).__name__}.step(closure) makes its gradients inside the "
-                "step: call backward() before step() instead"
+                f"{type(optimizer).__name__}.step(closure) computes the gradients inside the step; "
+                "call backward() before step() instead"
             )
         found_inf = getattr(optimizer, "found_inf", None)
         skipped = found_inf is not None and float(found_inf) > 0
@@ -216,8 +216,8 @@ class Recorder:
                     for i, o in enumerate(self._optimizers)
                 )
                 self._fail(
-                    f"several optimizers take steps in this run: {listed}: choose one "
-                    "with --optimizer NUMBER"
+                    f"several optimizers take steps in this run: {listed}; choose one with "
+                    "--optimizer NUMBER"
                 )
         wanted = self.options.optimizer or 0
         return len(self._optimizers) > wanted and self._optimizers[wanted] is optimizer
@@ -225,14 +225,15 @@ class Recorder:
     def _due(self, optimizer: Any) -> bool:
         """Count a step of the recorded optimizer; return True if the step is to be recorded.
 
-        Before the first step, refuse an optimizer whose update no kernel implements.
+        Raises TraceError before the first step if no kernel implements the optimizer's update.
         """
         if self._seen == 0 and not self.options.any_optimizer:
             op, reason = optim.identify(optimizer)
             if op == "other":
                 self._fail(
                     f"{self.path.name}: no update path can replay this optimizer: {reason}; use "
-                    "one of them, or --any-optimizer to record sizes and times only"
+                    "torch.optim's SGD, Adam, AdamW or Adagrad without such an option, or "
+                    "--any-optimizer to record only sizes and times"
                 )
         self._seen += 1
         self._watcher.keep_buffers = self._seen <= self.options.skip
@@ -303,8 +304,8 @@ class Recorder:
         samples = self.options.samples or self._noted.get("samples", window.samples)
         if samples < 1:
             self._fail(
-                "the batch size cannot be derived (no module was called with a tensor "
-                "before backward()): give it with --samples NUMBER"
+                "the batch size cannot be derived (no module was called with a tensor before "
+                "backward()); state it with --samples NUMBER"
             )
         if window.samples and not self._sample_bytes:
             self._sample_bytes = window.input_bytes // window.samples
@@ -336,7 +337,7 @@ class Recorder:
         self._maybe_finish()
 
     def _maybe_finish(self) -> None:
-        """Complete the file when the requested steps or bytes are reached."""
+        """Complete the file when the requested number of steps or bytes has been stored."""
         limit = self.options.max_bytes
         if limit is not None and self._vector_bytes > limit:
             self._fail(

@@ -28,7 +28,8 @@ _BLOCK = 1 << 20
 
 @dataclass
 class Parameter:
-    """One parameter of the recorded model: its name, tensor, group and place in the flat vector."""
+    """One parameter of the recorded model: its name, tensor, group and offset in the flat
+    vector."""
 
     name: str
     tensor: Any
@@ -38,10 +39,10 @@ class Parameter:
 
 
 class Subject:
-    """The recorded optimizer with its parameters, at its first recorded step.
+    """The recorded optimizer with its parameters.
 
-    At that step, the gradients exist for the first time. Raises TraceError if the optimizer cannot
-    be recorded.
+    It is created at the first recorded step, because gradients do not exist before. Raises
+    TraceError if the optimizer cannot be recorded.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Subject:
         if offset == 0:
             raise TraceError(
                 f"{type(self.optimizer).__name__}: none of its {len(names)} "
-                "parameters has a gradient at its first recorded step"
+                "parameters has a gradient at the first recorded step"
             )
         return out
 
@@ -121,8 +122,10 @@ class Subject:
                 self.parameters.append(Parameter(unique, tensor, -1, -1))
 
     def _listed(self, owner: Any) -> list[Parameter]:
-        """Return the parameters in the order of the trace's tensors: the optimizer's; if some are
-        not trainable, that in which the model registers them, after those of no module.
+        """Return the parameters in the order of the trace's tensors.
+
+        If all parameters are trainable, this is the optimizer's order. Otherwise it is the order in
+        which the model registers them, after the parameters that no module holds.
         """
         if owner is None or all(p.offset >= 0 for p in self.parameters):
             return self.parameters
@@ -139,8 +142,8 @@ class Subject:
         held = [id(p.tensor) for p in self.parameters if p.group >= 0]
         if held != [id(p) for _, p in parameters.flat_parameters(self.optimizer)]:
             raise TraceError(
-                f"{type(self.optimizer).__name__}: its parameters changed while "
-                "recording: record from a later step with --skip"
+                f"{type(self.optimizer).__name__}: its parameters changed while recording; record "
+                "from a later step with --skip"
             )
 
     def count(self, updates: int) -> int:
@@ -150,8 +153,10 @@ class Subject:
     def gradient(self, index: int, grad_scale: Any, keep: bool) -> tuple[F32, float, str]:
         """Return (flat gradient, L2 norm, sha256) of the gradient that the step will consume.
 
-        grad_scale: divisor that a fused operator will apply, or None. Without `keep` the vector is
-        empty and the gradient is hashed tensor by tensor, which saves memory. Raises TraceError.
+        grad_scale: divisor that a fused operator will apply, or None. If `keep` is False, the
+        vector is empty and the gradient is hashed tensor by tensor, which saves memory. Raises
+        TraceError for a sparse or non-finite gradient, and if the set of parameters with a gradient
+        has changed.
         """
         digest, square, parts = hashlib.sha256(), 0.0, []
         for parameter in self.parameters:
@@ -159,21 +164,20 @@ class Subject:
             if parameter.offset < 0:
                 if parameter.group >= 0 and gradient is not None:
                     raise TraceError(
-                        f"parameter {parameter.name!r} had no gradient in the first "
-                        "recorded step but has one now: record from a later step "
-                        "with --skip"
+                        f"parameter {parameter.name!r} had no gradient in the first recorded step "
+                        f"but has one now, in step {index}; record from a later step with --skip"
                     )
                 continue
             if gradient is None:
                 raise TraceError(
                     f"parameter {parameter.name!r} had a gradient in the first "
-                    "recorded step but has none now: torch leaves it out of the update, which a "
-                    "trace cannot represent"
+                    f"recorded step but has none now, in step {index}: torch omits it from the "
+                    "update, which a trace cannot represent; end the recording before this step"
                 )
             if gradient.is_sparse:
                 raise TraceError(
                     f"parameter {parameter.name!r} has a sparse gradient: only dense "
-                    "ones can be recorded (sparse=False)"
+                    "gradients can be recorded (sparse=False)"
                 )
             part = optim.array(gradient)
             if grad_scale is not None:
@@ -192,9 +196,9 @@ class Subject:
         return vector, math.sqrt(square), digest.hexdigest()
 
     def raw(self) -> npt.NDArray[Any] | None:
-        """Return the gradients in 16 bits: float16, or uint16 for bfloat16.
+        """Return the gradients in 16 bits, as float16, or as uint16 that holds bfloat16.
 
-        Returns None if the gradients need 32 bits.
+        The result is None if the gradients need 32 bits.
         """
         parts = [p.tensor.grad for p in self.trainable]
         if any(part is None for part in parts):
@@ -229,9 +233,10 @@ class Subject:
         return out
 
     def ready(self, times: dict[int, float]) -> npt.NDArray[np.float64] | None:
-        """Return the ready time of each tensor (s) from times by id of the parameter.
+        """Return the ready time (s) of each tensor, NaN if unknown; None if all are unknown.
 
-        A master weight has the time of its 16-bit parameter. An unknown time is NaN.
+        times: ready time by id of the parameter. A master weight has the time of its 16-bit
+        parameter.
         """
         own = any(id(p.tensor) in times for p in self.listed)
         keys = [id(p.tensor if own or p.twin is None else p.twin) for p in self.listed]
@@ -239,9 +244,8 @@ class Subject:
         return None if np.isnan(row).all() else row
 
     def tensors(self, times: npt.NDArray[np.float64] | None) -> tuple[Tensor, ...]:
-        """Return the trace's records of the tensors, with their rank among the ready times of one
-        step.
-        """
+        """Return the trace's records of the tensors. The rank of a tensor follows from the ready
+        times of one step, ``times``."""
         ranks = [-1] * len(self.listed)
         if times is not None:
             known = np.flatnonzero(~np.isnan(times))
@@ -264,13 +268,14 @@ class Subject:
     def gradient_dtype(self) -> str:
         """Return the type of the gradient on the accelerator, such as "float16".
 
-        It is the type of the parameters, or of the 16-bit parameters if these are FP32 masters.
+        It is the type of the parameters or, for FP32 masters, of their 16-bit parameters. It is
+        "float32" if the parameters have several types.
         """
         kinds = {dtype_name(p.tensor if p.twin is None else p.twin) for p in self.trainable}
         return kinds.pop() if len(kinds) == 1 else "float32"
 
     def describe(self, script: Path | None) -> dict[str, Any]:
-        """Return attributes of the trace: framework, model, optimizer, device, seed, code."""
+        """Return the attributes of the trace: framework, model, optimizer, device, seed, code."""
         torch, device = self.torch, self.trainable[0].tensor.device.type
         attrs: dict[str, Any] = {
             "framework": f"torch {torch.__version__}",
@@ -297,7 +302,7 @@ class Subject:
 
 
 def dtype_name(tensor: Any) -> str:
-    """Return the name of a torch tensor's type as in NumPy, such as float32 or bfloat16."""
+    """Return NumPy's name of a torch tensor's type, such as float32; BF16 is "bfloat16"."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

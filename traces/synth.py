@@ -1,11 +1,12 @@
 """Synthetic traces of named models: exact tensor shapes, documented timing, no payload.
 
-This module owns the table of models, their batch and data set, and the rule that converts MACs to
-seconds. It does not own tensor lists (architectures.py, convnets.py) or gradients.
+This module owns the table of models, with the batch size, the data set and the speed of each model.
+It does not own tensor lists (architectures.py, convnets.py), the conversion of MACs to seconds
+(step_times.py) or gradients.
 Source: next to every constant, and in the trace's attributes: each constant KEY has KEY.source and,
-    if assumed, KEY.low and KEY.high. The speeds of the four networks on the Stannis host are its
-    measured images per second; the MAC column of that table is not used. HyperTune gives no speed
-    of ShuffleNet.
+    if assumed, KEY.low and KEY.high. The speeds of the four networks on the Stannis host are
+    measured images per second; the MAC column of the paper's table is not used. HyperTune does not
+    state a speed of ShuffleNet.
 """
 
 from __future__ import annotations
@@ -250,8 +251,8 @@ def models() -> list[str]:
 def build(name: str, steps: int = 1, samples: int | None = None) -> Trace:
     """Return the synthetic trace of a named model: `steps` equal steps of `samples` samples.
 
-    The default of `samples` is that of the model. Raises TraceError for an unknown name and for
-    counts below 1; load() suggests the nearest name.
+    The default of `samples` is the batch size of the model. Raises TraceError for an unknown name
+    and for counts below 1; load() suggests the nearest name.
     """
     if name not in _MODELS:
         raise TraceError(f"unknown synthetic model {name!r}; known: {', '.join(_MODELS)}")
@@ -341,11 +342,11 @@ def _flat(constants: dict[str, Constant]) -> dict[str, Any]:
 
 
 def _tensors(uses: list[Use], backward_s: float) -> tuple[tuple[Tensor, ...], Any]:
-    """Return the tensors in forward order, with the time (s) at which each gradient is ready.
+    """Return the tensors in forward order, and the time (s) at which each gradient is ready.
 
     The backward pass visits the uses from last to first, in time proportional to their MACs. A
-    tensor with two uses (a tied head) is ready when the pass reaches its first use of the forward
-    order.
+    tensor with two uses (a tied head) is ready when the pass reaches the use that is first in
+    forward order.
     """
     total = architectures.macs(uses)
     done, times = 0, []

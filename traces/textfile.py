@@ -47,10 +47,10 @@ def pieces(
     """Yield the text of a file in pieces of whole lines.
 
     A piece is (number of the first line, counted from 1; bytes). Each line ends in a newline.
-    BEFORE newlines precede the lines and AFTER newlines follow them. progress: callback that
-    receives the fraction read. Raises TraceError if the file cannot be read, is empty or is not
-    text. It is also raised if the last line has no newline, unless `cut` is true; formats whose
-    last column reveals a truncated line set it.
+    BEFORE newlines precede the lines and AFTER newlines follow them. cut: accept a last line
+    without a newline, for formats whose last column reveals a truncated line. progress: callback
+    that receives the fraction read. Raises TraceError if the file cannot be read, is empty or is
+    not text, and, unless `cut` is True, if the last line has no newline.
     """
     path = Path(path)
     if path.is_dir():
@@ -80,7 +80,7 @@ def pieces(
         raise TraceError(f"{path}: no such file") from None
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise TraceError(
-            f"{path}: its compressed data are cut off or damaged: {reason(error)}"
+            f"{path}: the compressed data is cut off or damaged: {reason(error)}"
         ) from None
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {reason(error)}") from None
@@ -90,7 +90,7 @@ def pieces(
             shown = rest[-40:].decode("utf-8", "replace")
             raise TraceError(
                 f"{path}: line {line}: the file ends in {shown!r} without a newline, so it may be "
-                "cut off; end the line if it is whole"
+                "cut off; add a newline if the line is complete"
             )
         yield line, text
     elif line == 1:
@@ -122,15 +122,17 @@ def _checked(path: Path, line: int, text: U8) -> U8:
         others = (text < _SPACE) & (text != _NEWLINE) & (text != _TAB) & (text != _RETURN)
         at = int(np.flatnonzero(others)[0])
         line += int(np.count_nonzero(text[BEFORE:at] == _NEWLINE))
-        raise TraceError(f"{path}: line {line}: not text: it holds the byte 0x{int(text[at]):02x}")
+        raise TraceError(
+            f"{path}: line {line}: not text: it contains the byte 0x{int(text[at]):02x}"
+        )
     return text
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
     """Check the path of an output file and return it.
 
-    Raises TraceError if the path is a folder, a device or a FIFO, in whose place the finished file
-    would be put, or if its folder does not exist.
+    Raises TraceError if the path is a folder, or a device or a FIFO, which the finished file would
+    replace, or if its folder does not exist.
     """
     target = Path(path)
     if target.is_dir():
@@ -143,10 +145,11 @@ def check_target(path: str | os.PathLike[str]) -> Path:
 
 
 class Target:
-    """A text file that is written in parts; its suffix selects the compression.
+    """A text file that is written in parts; the suffix of its name selects the compression.
 
     Use it as a context manager. The file exists only after finish(). Leaving the context without
-    finish(), for example by an error or an interrupt, removes the partial file `path`.PID.partial.
+    finish(), for example because of an error or an interrupt, removes the partial file
+    `path`.PID.partial.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -182,7 +185,7 @@ class Target:
             raise TraceError(f"{self.path}: cannot be written: {reason(error)}") from None
 
     def finish(self) -> None:
-        """Flush the file to the disk and rename it. Raises TraceError on failure."""
+        """Flush the file to disk and rename it. Raises TraceError if this fails."""
         assert self._raw is not None
         try:
             if self._file is not self._raw:

@@ -130,7 +130,8 @@ class Watcher:
                 self.macs.start()
 
     def forward_ends(self, args: Any, kwargs: Any) -> None:
-        """Observe the end of a module call; the outermost call gives batch size and input bytes."""
+        """Observe the end of a module call; the inputs of the outermost call determine batch size
+        and bytes."""
         if not self.mine or self._in_backward is not None or self._depth == 0:
             return
         self._depth -= 1

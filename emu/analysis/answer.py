@@ -1,11 +1,12 @@
-"""The answer of a comparison: one row per strategy for the whole training step, and the winners.
+"""Answer of a comparison: one row per strategy for the whole training step, and the winners.
 
-Owns the figures of a strategy per step and per sample, and the verdicts on time and on energy:
-which strategy wins, by which factor, with which certainty, and which constant decides. Does not own
-the runs (compare.py), the uncertainty (sensitivity.py, monte_carlo.py, energy_draws.py) or the
-printed tables (results/tables/answer.py).
-Source: this project's rule that all strategies train on the same samples per step. If the batches
-of two strategies differ, only figures per sample are compared.
+Owns the time, energy and lifetime of each strategy per step and per sample, and the verdicts on
+time and on energy. A verdict states the best strategy, its advantage over the other strategies, the
+uncertainty, and the most influential constant. Does not own the runs (compare.py), the variation of
+constants (sensitivity.py, monte_carlo.py, energy_draws.py) or the printed tables
+(results/tables/answer.py).
+Source: this project's rule that strategies with different batch sizes are compared by values per
+sample only.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from ondie.emu.analysis.lifetime import YEAR_S, Interval, lifetime
 from ondie.emu.analysis.monte_carlo import DRAW_LAWS, WHOLE_STEP, width
 
 TIE = 0.005
-"""Relative difference of two figures up to which two strategies are reported as equal."""
+"""Relative difference in time or energy up to which two strategies are reported as equal."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Figures of one strategy for a whole step, forward and backward included."""
+    """Results of one strategy for a whole step, including forward and backward."""
 
     name: str
     reason: str | None = None
-    """Reason why the strategy did not run; None if it ran. If it did not run, all figures have
-    their defaults."""
+    """Reason why the strategy did not run; None if it ran. If it did not run, all fields except
+    ``name`` and ``reason`` have their default values."""
     samples_per_step: int = 0
     step_s: float = 0.0
     samples_per_s: float = 0.0
@@ -46,41 +47,43 @@ class Strategy:
     """Lifetime of the drives in years of continuous training: (low, typical, high). None if nothing
     is written."""
     bound_by: str = ""
-    """Resource class, such as "channels", that is busy for the largest share of the step."""
+    """Resource class with the highest utilization in the whole step, such as "channels"."""
     bound_by_share: float = 0.0
-    """Busy time of that resource class divided by the time of the step."""
+    """Utilization of that resource class in the whole step."""
     own_blocks_years: float | None = None
     """Lifetime in years of the blocks that only this strategy uses, with the configured wear
     leveling; None if there are no such blocks. In contrast, ``lifetime_years`` assumes that all
     blocks of the drives wear evenly."""
     wrong_bits_per_step: float = 0.0
-    """Wrong bits per step in reservoir pages that the strategy used without correction."""
+    """Number of uncorrected bit errors per step in the reservoir pages that the strategy used."""
     uncorrectable_pages_per_step: float = 0.0
-    """Pages per step that ECC could not correct."""
+    """Number of pages per step that ECC could not correct."""
 
     @property
     def wrong(self) -> bool:
-        """True if the strategy used wrong data, so that its result is wrong."""
+        """True if the strategy used incorrect data, so that its result is incorrect."""
         return bool(self.wrong_bits_per_step or self.uncorrectable_pages_per_step)
 
     @property
     def s_per_sample(self) -> float:
-        """Time of a step divided by its number of samples, seconds."""
+        """Time of a step in seconds divided by its number of samples."""
         return self.step_s / self.samples_per_step
 
 
 @dataclass(frozen=True)
 class WithTimes:
-    """Uncertainty of a verdict on energy if the constants that affect time are also drawn.
+    """Uncertainty of a verdict on energy if constants that affect time are drawn together with the
+    energy constants.
 
-    It exists only for the two strategies that the headline compares, because only they are
-    simulated at both ends of the ranges of these constants.
+    This record exists only if the headline includes the best strategy, because only the two
+    strategies of the headline are simulated at both ends of the ranges of the constants that affect
+    time.
     """
 
     other: str
-    """Other strategy of the headline."""
+    """Strategy that the headline compares with the best strategy."""
     constants: int
-    """Number of constants drawn together: energy constants and constants that affect time."""
+    """Number of constants that are drawn: energy constants and constants that affect time."""
     probability: float
     """Fraction of the random draws in which the best strategy consumes less energy than
     ``other``."""
@@ -93,18 +96,18 @@ class WithTimes:
 
 @dataclass(frozen=True)
 class Certainty:
-    """Uncertainty of a verdict: comparison of the best strategy with others over the ranges of the
-    constants.
+    """Uncertainty of a verdict over the ranges of the constants.
 
-    Verdict on energy: the best strategy is compared with all others over random draws of the energy
-    constants; all times are the simulated ones. Verdict on time: the best strategy is compared with
-    the other one of the two that the headline compares, and each constant is varied alone. If the
-    headline does not include the best strategy, a verdict on time has no Certainty.
+    For a verdict on energy, the energy constants are drawn at random, the simulated times stay
+    fixed, and the best strategy is compared with every strategy of ``Verdict.others``. For a
+    verdict on time, each constant is varied alone, and the best strategy is compared with the other
+    strategy of the headline. If the headline does not include the best strategy, a verdict on time
+    has no Certainty.
     """
 
     other: str
-    """Strategy to which ``decided_by`` and ``ratio`` refer. Verdict on energy: the first of
-    ``Verdict.others``. Verdict on time: the other strategy of the headline."""
+    """Strategy to which ``decided_by`` and ``ratio`` refer. Verdict on energy: the first strategy
+    of ``Verdict.others``. Verdict on time: the other strategy of the headline."""
     constants: int
     """Number of constants that were varied one by one (verdict on time) or drawn together (verdict
     on energy)."""
@@ -112,39 +115,44 @@ class Certainty:
     """Verdict on energy: fraction of the random draws in which the best strategy consumes less
     energy than each of ``Verdict.others``. None for the verdict on time."""
     exceptions: tuple[str, ...]
-    """Verdict on time: constants for which the other strategy is faster at one end of the range."""
+    """Verdict on time: constants for which the other strategy is faster at one end or both ends of
+    the range. Empty for the verdict on energy."""
     decided_by: str
     """Constant whose range changes ``ratio`` the most. For the verdict on energy, only energy
     constants are considered; ``with_times.decided_by`` considers all constants."""
     ratio: tuple[float, float]
-    """Figure of ``other`` divided by that of the best strategy, at the (low, high) end of the range
-    of ``decided_by``."""
+    """Time or energy of ``other`` divided by that of the best strategy, at the (low, high) end of
+    the range of ``decided_by``."""
     with_times: WithTimes | None = None
     """Verdict on energy: uncertainty if constants that affect time are also drawn; None if the
-    headline does not include the best strategy. None for the verdict on time."""
+    headline does not include the best strategy or the constants were not varied. Verdict on time:
+    None."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The best strategy by one figure per sample; less is better."""
+    """Best strategy by one criterion, time or energy per sample; a smaller value is better."""
 
     best: str
     value: float
-    """Figure of the best strategy: time in s per sample, or energy of drives, host and accelerator
+    """Value of the best strategy: time in s per sample, or energy of drives, host and accelerator
     in J per sample."""
     equal: tuple[str, ...]
-    """Other strategies whose figure is within TIE of the best one."""
+    """Other strategies whose value exceeds that of the best strategy by at most the fraction
+    TIE."""
     others: Mapping[str, float]
-    """For each strategy outside TIE, its figure divided by that of the best one, in ascending
-    order."""
+    """Mapping from the name of each other strategy to its value divided by the value of the best
+    strategy, in ascending order of this ratio. Strategies in ``equal`` are omitted."""
     best_right: str | None
-    """Best strategy among those that used no wrong data; None if all used wrong data."""
+    """Best strategy among those that used no incorrect data; None if all strategies used incorrect
+    data."""
     certainty: Certainty | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of a comparison: the rows, in the order of the results, and the two verdicts."""
+    """Answer of a comparison: one row per strategy, in the order of the results, and the two
+    verdicts."""
 
     strategies: tuple[Strategy, ...]
     equal_batches: bool
@@ -153,7 +161,7 @@ class Answer:
     least_energy: Verdict
 
     def data(self) -> dict[str, Any]:
-        """Return the answer as it is written to result.json."""
+        """Return the answer as a dictionary for result.json."""
         return asdict(self)
 
 
@@ -204,7 +212,7 @@ def _strategy(comparison: Comparison, result: Result) -> Strategy:
 
 def _bound_by(book: Ledger) -> tuple[str, float]:
     """Return (name, utilization) of the resource class with the highest utilization in the whole
-    step."""
+    step; ("nothing", 0) if no resource was busy."""
     busy: dict[str, int] = {}
     for (_, resource), busy_ps in book.totals.busy_ps.items():
         busy[resource] = busy.get(resource, 0) + busy_ps
@@ -222,9 +230,9 @@ def _ran(comparison: Comparison, name: str) -> Result:
 
 
 def _verdict(values: Mapping[str, float], right: Container[str]) -> Verdict:
-    """Return the verdict on a figure. ``values``: its value for each strategy. ``right``:
-    strategies that used no wrong data. If several strategies are equal, the first one is the
-    best."""
+    """Return the verdict by one criterion. If several strategies have the lowest value, the first
+    of them is the best strategy. ``values``: value of each strategy, by name. ``right``: names of
+    the strategies that used no incorrect data."""
     best = min(values, key=lambda name: values[name])
     least = values[best]
     others = {
@@ -238,8 +246,8 @@ def _verdict(values: Mapping[str, float], right: Container[str]) -> Verdict:
 
 
 def _other(comparison: Comparison, best: str) -> str | None:
-    """Return the strategy that the headline compares with ``best``, or None if ``best`` is not in
-    the headline."""
+    """Return the strategy that the headline compares with ``best``; None if the headline does not
+    include ``best``."""
     pair = comparison.swing_pair
     if pair is None or best not in pair:
         return None
@@ -248,14 +256,15 @@ def _other(comparison: Comparison, best: str) -> str | None:
 
 def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
     """Return the uncertainty of the verdict on time: the effect of each constant with a range on
-    the step time of the other strategy divided by that of the best.
+    the ratio of two step times, that of the other strategy divided by that of the best strategy.
 
-    Return None if the headline does not include the best strategy, or if there is no constant at
-    both ends of which both strategies can run. The source of a constant does not matter. Energy
-    constants and powers are left out, because they change no time.
+    Return None if the headline does not include the best strategy, or if no constant allows both
+    strategies to run at both ends of its range. Constants are included regardless of their source.
+    Energy constants and powers are omitted, because they do not affect time.
 
-    A constant that sets the rate of the accelerator changes the whole step by the factor simulated
-    on the sample. Any other constant changes only the update stage.
+    A constant that sets the rate of the accelerator changes the time of the whole step by the
+    factor that is simulated on the sample. Any other constant changes only the time of the update
+    stage.
     """
     other = _other(comparison, best)
     if other is None:
@@ -288,8 +297,8 @@ def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
 
 
 def _energy_certainty(comparison: Comparison, verdict: Verdict) -> Certainty | None:
-    """Return the uncertainty of a verdict on energy; None if there is no other strategy, or no
-    constant has a range."""
+    """Return the uncertainty of the verdict on energy; None if ``verdict.others`` is empty or no
+    energy constant has a range."""
     runs = {
         result.name: (result.ledger, result.work)
         for result in comparison.results

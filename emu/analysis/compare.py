@@ -61,8 +61,8 @@ class Result:
     name: str
     title: str
     reason: str | None = None
-    """Reason why the path did not run; None if it ran. If it did not run, the fields below have
-    their defaults."""
+    """Reason why the path did not run; None if it ran. The fields below have their default values
+    if it did not run."""
     updates_weights: bool = True
     """True if the path's update stage can be compared with that of the baseline."""
     notes: tuple[str, ...] = ()
@@ -76,10 +76,10 @@ class Result:
     dropped: int = 0
     """Number of busy intervals that were dropped because the timeline was full."""
     sampled: Sampled | None = None
-    """Description of the extrapolation; None if the whole model was simulated."""
+    """Record of the extrapolation; None if the whole model was simulated."""
     share: Share | None = None
-    """Distribution of the path's programs over the blocks that only this path uses; None if it has
-    no such blocks."""
+    """Distribution of the path's page programs over the blocks that only this path uses; None if
+    there are no such blocks."""
     beside_cpu: tuple[bool, bool] = (False, False)
     """(reads, writes): True if the reads, or the writes, of the update overlap the computation on
     the host's CPU."""
@@ -102,19 +102,19 @@ class Comparison:
     steps: int
     results: tuple[Result, ...]
     swings: tuple[Swing, ...]
-    """Effect of each assumed constant on the headline."""
+    """Effect on the headline of each varied constant with an assumed value."""
     swing_pair: tuple[str, str] | None
-    """(baseline, rival): the two paths that the headline compares; None if there are none."""
+    """(baseline, rival) of the headline; None if the headline does not compare two paths."""
     step_times: training.StepTimes
     odds: Odds | None = None
     """Uncertainty of the energy ratio of the headline's two paths; None if the constants were not
     varied."""
     published_swings: tuple[Swing, ...] = ()
-    """Effect of each constant that has a range but is not assumed."""
+    """Effect on the headline of each varied constant whose value is not assumed."""
 
     @property
     def time_swings(self) -> tuple[Swing, ...]:
-        """Swings of all constants that may affect time, regardless of their source."""
+        """Effects of all varied constants that may affect time, regardless of their source."""
         every = (*self.swings, *self.published_swings)
         return tuple(swing for swing in every if not is_price(swing.key))
 
@@ -130,9 +130,9 @@ class Run(Interruptible):
     """Run of one path, step by step. Raises Unavailable if the path cannot run with this device or
     model.
 
-    payload: True to simulate the contents of weights, states and gradients, not only times.
-    timeline: largest number of recorded busy intervals; 0 for no timeline. initial: weights and
-    states by slot, in the storage format, if they differ from those of the trace.
+    ``payload``: True to simulate the contents of weights, states and gradients in addition to
+    times. ``timeline``: maximum number of recorded busy intervals; 0 for no timeline. ``initial``:
+    initial weights and states by slot, in the storage format; None to use those of the trace.
     """
 
     def __init__(
@@ -161,10 +161,10 @@ class Run(Interruptible):
         self.recoveries = []
 
     def step(self, i: int, cut_after: int | None = None) -> bool:
-        """Simulate step ``i`` of the path's trace. Return True if the step ends.
+        """Simulate step ``i`` of the path's trace. Return True if the step completes.
 
-        ``cut_after``: number of events after which the power fails. If it fails before the step
-        ends, the method returns False, and the caller must call :meth:`recover`.
+        ``cut_after``: number of events after which the power fails; None for no power failure. If
+        the power fails before the step completes, the caller must call :meth:`recover`.
         """
         self.nothing_under_way()
         cut.check_cut(self.path, cut_after)
@@ -179,9 +179,9 @@ class Run(Interruptible):
         self.path.part()
 
     def account(self) -> tuple[Totals, Ledger, Work, Energy]:
-        """Return (totals, ledger, work, energy) of all steps simulated so far. The path's trace
-        must contain these steps. Raises Imbalance if a conservation law is violated.
-        """
+        """Return (totals, ledger, work, energy) of all steps simulated so far, which the path's
+        trace must contain. Raises InputError if an interrupted step has not been resumed. Raises
+        Imbalance if a conservation law is violated."""
         self.nothing_under_way()
         totals = self.system.totals(self.clock)
         book = ledger(totals, samples_per_step(self.path, self.path.trace))
@@ -205,8 +205,8 @@ def run_path(
     """Run one path for ``steps`` steps of the trace, and return its result.
 
     ``payload``, ``timeline``: see :class:`Run`. ``progress`` is called with the path's name and the
-    completed fraction. Raises Unavailable if the path cannot run with this device or model.
-    Imbalance and Mismatch indicate defects of the emulator.
+    completed fraction. Raises Unavailable if the path cannot run with this device or model. Raises
+    Imbalance or Mismatch if the emulator has a defect.
     """
     run = Run(name, cfg, trace, options, payload, timeline)
     path, system = run.path, run.system
@@ -256,8 +256,7 @@ def run_sampled(
 
     ``each`` applies a function to all pieces, as `map` does. Returns None if the whole model must
     be simulated: the pieces would be as large as the model, or the path has no update stage on
-    flash. Raises Unavailable if the path cannot run with this device or model. Imbalance indicates
-    a defect of the emulator.
+    flash. Raises Unavailable if the path cannot run. Raises Imbalance if the emulator has a defect.
     """
     path = PATHS[name](cfg, trace, options)
     found = path.pieces() if isinstance(path, UpdatingPath) else None
@@ -301,12 +300,12 @@ def run_whole(
     options: Options,
     progress: Callable[[str, float], None] | None = None,
 ) -> Result:
-    """Simulate one step of the whole model, and return the result. To be called if run_sampled()
-    returns None; a note of the result states the reason."""
+    """Simulate one step of the whole model after run_sampled() returned None, and return the
+    result. A note in the result states why the whole model was simulated."""
     path = PATHS[name](cfg, trace, options)
-    reason = "it has no update stage on flash"
+    reason = "the path has no update stage on flash"
     if isinstance(path, UpdatingPath):
-        reason = path.unsampled() or "its pieces would be as long as the model"
+        reason = path.unsampled() or "the pieces would be as large as the model"
     found = run_path(name, cfg, trace, options, steps=1, payload=False, progress=progress)
     return dataclasses.replace(found, notes=(*found.notes, f"simulated as a whole: {reason}"))
 
@@ -325,8 +324,8 @@ def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:
 
 
 def samples_per_step(path: Path, trace: Trace) -> int:
-    """Return the number of training samples in one step: that of the trace, unless the path changes
-    the global batch."""
+    """Return the number of training samples in one step: the global batch of the path if the path
+    changes it, otherwise the number that the trace states."""
     return int(getattr(path, "global_batch", trace.samples_per_step))
 
 
@@ -339,7 +338,8 @@ def _report_progress(
     steps: int,
     bound: Bound,
 ) -> None:
-    """Report progress while a step runs: simulated time divided by the time of the closed form."""
+    """Install a callback that reports the progress of the running step: elapsed simulated time
+    divided by the step time that the closed form predicts."""
     step_record = trace.steps[step]
     begin = system.now
     length = ps_from_seconds(step_record.forward_s + step_record.backward_s + bound.seconds) or 1
@@ -365,14 +365,15 @@ def compare(
 ) -> Comparison:
     """Run the paths, and return the comparison.
 
-    Raises Unavailable if a path named in ``paths`` cannot run. If the path was not named, or if
-    ``strict`` is False, its result holds the reason instead. ``sampled``: extrapolate the update
-    stage from samples of the model (analysis/extrapolate.py); only for one step of a trace without
-    payload. ``steps`` defaults to all steps of a recorded trace and to one step of a synthetic
-    trace. ``swing``: vary the constants over their ranges.
+    ``steps``: by default all steps of a recorded trace and one step of a synthetic trace.
+    ``swing``: True to vary the constants. ``sampled``: True to extrapolate the update stage from
+    samples of the model (analysis/extrapolate.py); requires one step, no payload and no timeline.
+    The result of a path that cannot run contains the reason. Raises Unavailable instead if no path
+    can run, or if ``strict`` is True and the path is named in ``paths`` or has a batch in
+    ``options``. Raises InputError if an argument is invalid or no update kernel implements the
+    optimizer operation.
     """
     options = options or Options()
-
     rule = options.step_times, options.forward_s, options.backward_s
 
     def timed(changed: Config, given: Trace = trace) -> tuple[Trace, training.StepTimes]:
@@ -381,8 +382,8 @@ def compare(
     trace, step_times = timed(cfg)
     chosen = choose(paths, trace)
     if trace.op not in OPS:
-        reason = trace.attrs.get("op_reason", "no update kernel is known for it")
-        raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
+        reason = trace.attrs.get("op_reason", "no update kernel implements it")
+        raise InputError(f"{trace.origin}: optimizer operation {trace.op!r} cannot run: {reason}")
     n_steps = step_count(trace, steps)
     payload = trace.payload == "recorded"
     if sampled and (payload or n_steps > 1 or timeline):
@@ -460,8 +461,8 @@ def _vary(
     pair: tuple[str, str],
 ) -> tuple[tuple[Swing, ...], Odds]:
     """Return the effect of each constant with a range on the headline, and the uncertainty of the
-    headline's energy ratio. ``timed`` returns the trace with the times of forward and backward on a
-    configuration. ``pair``: (baseline, rival) of the headline."""
+    headline's energy ratio. ``timed`` returns the trace with the times of forward and backward for
+    a configuration. ``pair``: (baseline, rival)."""
     trace = timed(cfg)
 
     def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:

@@ -1,7 +1,7 @@
 """Energy of a run: quantities times constants of the configuration, as low, typical and high.
 
-Owns the components of the energy and the quantity by which each is charged. Does not own the
-constants (presets) or the counts of a run (analysis/ledger.py).
+Owns the energy components, and the quantity that is multiplied by the constant of each component.
+Does not own the constants (presets) or the counts of a run (analysis/ledger.py).
 Source: the presets' constants, each with a source. Array energy is charged per bit, never per
 operation. Results are given with and without the host. Power by phase of the step:
 
@@ -27,7 +27,7 @@ from ondie.emu.paths.statement import Work
 FJ_PER_J = 1e15
 DRIVE_PART, HOST_PART, COMPUTE_PART = "drive", "host", "compute"
 HOST_BUSY, HOST_WAITING = "host busy", "host waiting"
-"""Names of the components of the host's energy outside forward and backward."""
+"""Names of the components of the host's energy, excluding forward and backward."""
 ACCELERATOR_WAITING = "accelerator waiting"
 DRIVES_IN_TRAINING = ("ISP training", "waiting ISP", "waiting controller")
 """Names of the components of group COMPUTE_PART whose energy the drives consume."""
@@ -53,7 +53,8 @@ def is_price(key: str) -> bool:
 @dataclass(frozen=True)
 class Component:
     """Energy of one component: ``quantity`` times the value of the configuration key ``key``, in
-    fJ: ps x mW or bits x fJ/bit. ``group``: DRIVE_PART, HOST_PART or COMPUTE_PART."""
+    fJ: ps x mW, bits x fJ/bit, or operations x fJ/operation. ``group``: DRIVE_PART, HOST_PART or
+    COMPUTE_PART."""
 
     name: str
     group: str
@@ -82,19 +83,21 @@ def bounds(cfg: Config, key: str) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Times:
-    """Durations in ps for which powers are charged in a run."""
+    """Durations in ps to which the powers of a run apply."""
 
     training: int
-    """Time from the start of a step to the end of its forward and backward, summed over
-    the steps."""
+    """Time from the start of a step to the end of its forward and backward, summed over the steps,
+    ps."""
     rest: int
-    """Remaining time of the steps, after forward and backward."""
+    """Remaining time of the steps, after forward and backward, ps."""
     cpu_busy: int
-    """Time outside forward and backward in which the host's CPU computes."""
+    """Time outside forward and backward in which the host's CPU computes, ps; all time outside
+    forward and backward if ``Work.average_power`` is True."""
     isp_training: int
-    """Busy time of the in-storage processors in forward and backward, summed over drives."""
+    """Busy time of the in-storage processors in forward and backward, summed over drives, ps."""
     isp_rest: int
-    """Busy time of the in-storage processors outside forward and backward, summed over drives."""
+    """Busy time of the in-storage processors outside forward and backward, summed over drives,
+    ps."""
 
 
 TRAINING = ("forward", "backward")
@@ -102,10 +105,11 @@ TRAINING = ("forward", "backward")
 
 
 def times(totals: Totals, work: Work) -> Times:
-    """Return the durations for which powers are charged in a run.
+    """Return the durations to which the powers of a run apply.
 
     A system has one host CPU, which runs one job at a time. Its busy time is therefore the sum of
-    the durations of its jobs. Jobs of the forward and backward passes are left out.
+    the durations of its jobs, without jobs of the forward and backward passes. If
+    ``work.average_power`` is True, the busy time is all time outside forward and backward.
     """
     whole = training = 0
     for spans in totals.steps:
@@ -125,7 +129,7 @@ def times(totals: Totals, work: Work) -> Times:
 
 
 def coded_bytes(counters: Mapping[str, int], page_bytes: int) -> int:
-    """Return the bytes that the controller's ECC encodes and decodes."""
+    """Return the total number of bytes that the controller's ECC encodes or decodes."""
     coded = (counters["ecc_decoded_pages"] + counters["ecc_encoded_pages"]) * page_bytes
     return coded - counters["unasked_out_bytes"] - counters["unasked_in_bytes"]
 
@@ -133,7 +137,8 @@ def coded_bytes(counters: Mapping[str, int], page_bytes: int) -> int:
 def replay_energy(
     cfg: Config, counters: Mapping[str, int], moved: Mapping[str, int], ps: int
 ) -> dict[str, float]:
-    """Return the energy of a drive during a replay, in J by energy constant, at typical values.
+    """Return the energy of a drive during a replay, in J, by configuration key of the energy
+    constant. All constants have their typical values.
 
     ``counters``: counters of the drive. ``moved``: bytes transferred, by resource
     (replay/block_trace.py). ``ps``: duration of the replay in ps.
@@ -220,15 +225,16 @@ class Energy:
     """Energy of a run by group, in J as (low, typical, high)."""
 
     drive: tuple[float, float, float]
-    """Energy of the drives' operations and transfers, and of their idle power outside forward and
-    backward."""
+    """Energy of the drives' operations and transfers, plus the energy of their controllers and
+    in-storage processors excluding forward and backward, J: (low, typical, high)."""
     host: tuple[float, float, float]
-    """Energy of host DRAM, and of host and waiting accelerator outside forward and backward."""
+    """Energy of host DRAM, plus the energy of the host and of the waiting accelerator excluding
+    forward and backward, J: (low, typical, high)."""
     compute: tuple[float, float, float]
-    """Energy of host, accelerator and drives during forward and backward, without the energy of
-    data transfers, which ``drive`` and ``host`` include."""
+    """Energy of host, accelerator and drives during forward and backward, J: (low, typical, high).
+    Excludes the energy of data transfers, which ``drive`` and ``host`` include."""
     by_component: Mapping[str, tuple[float, float, float]]
-    """Energy of each component by its name."""
+    """Energy of each component, by component name, J: (low, typical, high)."""
 
     @property
     def drives(self) -> tuple[float, float, float]:

@@ -1,10 +1,10 @@
 """Energy per sample of every path for random draws of the energy constants.
 
 Owns the probability that one path consumes less energy than all others, and the constant that
-changes this result the most. Does not own the draws, the energy as a function of the constants
-(monte_carlo.py) or the verdict (answer.py).
-Source: no quantity of a run depends on an energy constant or a power. The energy of a draw is
-therefore exact and needs no further simulation.
+changes the energy ratio of two paths the most. Does not own the draws, the energy as a function of
+the constants (monte_carlo.py) or the verdict (answer.py).
+Source: this project. The quantities of a run do not depend on energy constants or powers. The
+energy of a draw is therefore exact and needs no further simulation.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class EnergyDraws:
 
     def joules(self, values: Values) -> dict[str, np.ndarray]:
         """Return the energy of each path in J per sample, float64[n], for ``values`` of the
-        constants, float64[n] each. If ``values`` is empty, n is 1. Constants that ``values`` does
-        not hold are typical."""
+        constants, float64[n] each, by key. Constants that are missing in ``values`` have their
+        typical values. If ``values`` is empty, n is 1."""
         return {
             name: np.sum(list(groups.values()), axis=0) / self.samples[name]
             for name, groups in self.model.joules(values).items()
@@ -61,8 +61,8 @@ class EnergyDraws:
         return float(np.count_nonzero(wins)) / DRAWS
 
     def deciding(self, best: str, other: str) -> tuple[str, tuple[float, float]]:
-        """Return (key, (low, high)): the constant whose range changes the ratio, energy of
-        ``other`` divided by energy of ``best``, the most, and this ratio at the two ends of the
+        """Return (key, (low, high)) of the constant whose range changes the energy ratio the most.
+        (low, high) are the energy ratios, ``other`` divided by ``best``, at the two ends of the
         range."""
         typical = self.joules({})
         ends = {}

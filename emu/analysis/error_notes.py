@@ -1,8 +1,8 @@
 """Notes on raw bit errors and wear leveling in a run.
 
-Owns the text of these notes, and the test that tells if a run used wrong data. Does not own the
-counters (engine/core/counters.py) or the comparison of weights (weight_check.py).
-Source: none.
+Owns the text of these notes, and the check for incorrect data. Does not own the counters
+(engine/core/counters.py) or the comparison of weights (weight_check.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from ondie.emu.units import plural
 
 
 def damaged(totals: Totals, decoded: DecodeCounts | None = None) -> bool:
-    """Return True if a run used wrong data: pages that ECC could not correct, or wrong bits in
-    reservoir pages that were used without correction. ``decoded``: counters of the decoder of a
-    real code, which may miscorrect words; None: there is no such decoder."""
+    """Return True if a run used incorrect data: pages that ECC could not correct, reservoir pages
+    with uncorrected bit errors, or code words that the decoder miscorrected. ``decoded``: counters
+    of the decoder; None if the run decoded no code words."""
     if decoded is not None and decoded.miscorrected_words > 0:
         return True
     return totals.counters["uncorrectable_pages"] + totals.counters["bare_wrong_bits"] > 0
 
 
 def wrong_data(totals: Totals, steps: int) -> tuple[float, float]:
-    """Return the wrong data that a run of ``steps`` steps used, per step: (wrong bits in reservoir
-    pages, uncorrectable pages)."""
+    """Return the amounts of incorrect data that a run of ``steps`` steps used, per step:
+    (uncorrected bit errors in reservoir pages, uncorrectable pages)."""
     counters = totals.counters
     return counters["bare_wrong_bits"] / steps, counters["uncorrectable_pages"] / steps
 
 
 def wrong_words(bits: float, pages: float) -> str:
-    """Return the numbers of wrong bits and of uncorrectable pages per step as text, such as "12
-    wrong bits per step"; "" if both are 0."""
+    """Return the numbers of bit errors and of uncorrectable pages per step as text, such as "12
+    wrong bits per step"; "" if both numbers are 0."""
     found = [
         f"{number:.3g} {what}s" if number < 1 else plural(round(number), what)
         for number, what in ((bits, "wrong bit"), (pages, "uncorrectable page"))
@@ -43,12 +43,13 @@ def wrong_words(bits: float, pages: float) -> str:
 
 
 def uncoded_notes(counts: UncodedCounts) -> list[str]:
-    """Return a note on pages without valid check bytes; none if there are no such pages."""
+    """Return a list with one note on the reservoir pages without valid check bytes; an empty list
+    if the dies programmed no such pages."""
     if not counts.unprotected_pages:
         return []
     return [
         f"{counts.unprotected_pages} pages were programmed on the dies without check bytes; the "
-        f"controller has taken {counts.unprotected_taken} pages as they are"
+        f"controller read {counts.unprotected_taken} such pages without decoding them"
     ]
 
 
@@ -59,12 +60,12 @@ def error_notes(
     decoded: DecodeCounts | None = None,
     bare: BareCounts | None = None,
 ) -> list[str]:
-    """Return notes on the effects of raw bit errors (read retries, wrong bits) and on wear
-    leveling.
+    """Return notes on the effects of raw bit errors (read retries, uncorrected bit errors) and on
+    wear leveling.
 
     ``weights``: result of the weight check, or None. ``protection``: value of pe.protection.
-    ``decoded``: work of the decoder of a real code; None: without one. ``bare``: the same of the
-    optimizer's pages.
+    ``decoded``: counters of the drives' decoder; None if the run decoded no code words. ``bare``:
+    counters of the decoder for the optimizer's pages; None if the run decoded none of these pages.
     """
     counters = totals.counters
     notes = []
@@ -83,15 +84,16 @@ def error_notes(
             + (
                 ""
                 if decoded is None
-                else f"; the capability model, which decides the readings, gives up {model}"
+                else "; the capability model, which sets the number of reads, cannot correct "
+                f"{model} of the pages that were read"
             )
         ]
     if bare is not None and bare.words:
         notes += [
             f"{plural(bare.words, 'code word')} of the optimizer's pages decoded: "
-            f"{bare.failed_words} could not be corrected, which the capability model says of "
+            f"{bare.failed_words} could not be corrected; the capability model cannot correct "
             f"{bare.failed_words - bare.fails_beside_model + bare.corrects_beside_model}; "
-            f"{plural(bare.wrong_bits_left, 'wrong bit')} used"
+            f"the run used {plural(bare.wrong_bits_left, 'wrong bit')}"
         ]
     elif counters["bare_wrong_bits"]:
         why = "were read without ECC" if protection in WITHOUT_ECC else "ECC could not correct"

@@ -2,14 +2,14 @@
 
 Owns the reduced trace of a piece and the extrapolation of the ledgers. Does not own the choice of
 pieces (paths/pieces.py) or the simulation (analysis/compare.py).
-Source: none.
+Source: this project.
 
 An update stage is periodic except for its start and end. Every quantity is therefore linear in the
-number of parameters n. If a path works in sub-groups, the quantity also depends on their size s and
-their number n / s: q(n, s) = a + b n + c s + d n / s. The sizes of two pieces differ by at least a
-block of every plane, so that the difference includes erases. The number of pieces is one more than
-the number of terms of q. The additional piece is not fitted; its deviation from q is the reported
-error.
+number of parameters n. If a path works in sub-groups, the quantity also depends on the size s and
+the number n / s of the sub-groups: q(n, s) = a + b n + c s + d n / s. The sizes of two pieces
+differ by at least a block of every plane, so that the difference between their quantities includes
+erases. The number of pieces is one more than the number of terms of q. The fit does not use the
+additional piece. The reported error is the deviation of this piece from q.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def reduced(trace: Trace, count: int, *, name: str, training: float) -> Trace:
 
     Every trainable tensor is reduced in proportion, so that the relative sizes of the parameter
     groups remain. ``name`` is appended to the name of the trace. The times of forward and backward
-    are multiplied by ``training``. The weight decay of a group is the largest of all steps, because
-    a path that needs vector passes for decay makes them in every step.
+    are multiplied by ``training``. The weight decay of a parameter group is its largest value (by
+    magnitude) in any step, because a path that needs vector passes for weight decay executes them
+    in every step.
     """
     first = trace.steps[0]
     step = dataclasses.replace(
@@ -62,7 +63,7 @@ def reduced(trace: Trace, count: int, *, name: str, training: float) -> Trace:
 
 def _hyper(trace: Trace, group: int) -> dict[str, float | bool]:
     """Return the hyperparameters of a parameter group in the first step, with the group's largest
-    weight decay in any step."""
+    weight decay (by magnitude) in any step."""
     decay = max((step.hyper[group].get(DECAY, 0.0) for step in trace.steps), key=abs)
     return {**trace.steps[0].hyper[group], **({DECAY: decay} if decay else {})}
 
@@ -87,8 +88,8 @@ class Sampled:
     """Record of an extrapolation: the sizes of the simulated pieces, and the error.
 
     ``params``: number of parameters of each piece. ``error``: difference between the simulated time
-    of the held-out piece and the time predicted from the other pieces, relative to the range of the
-    pieces' times.
+    of the held-out piece and the time predicted from the fitted pieces, relative to the range of
+    the fitted pieces' times.
     """
 
     params: tuple[int, ...]
@@ -96,11 +97,11 @@ class Sampled:
 
     @property
     def words(self) -> str:
-        """Note on the extrapolation for the row of the result."""
+        """Note on the extrapolation for the path's row of the table."""
         millions = ", ".join(f"{params / 1e6:.4g}" for params in sorted(set(self.params)))
         return (
             f"sampled: extrapolated from pieces of {millions} million parameters; the middle "
-            f"piece differs by {self.error:.2%} from the prediction of the other pieces"
+            f"piece differs by {self.error:.2%} from the prediction made from the other pieces"
         )
 
 
@@ -110,7 +111,7 @@ def extend(
     """Return the ledger of the whole model, and a record of the extrapolation.
 
     ``found``: pieces and their weights. ``run`` simulates a piece and returns its ledger. ``each``
-    applies ``run`` to all pieces, as `map` does; the largest piece is the first.
+    applies ``run`` to all pieces, as `map` does, starting with the largest piece.
     """
     order = sorted(found.all, key=lambda piece: -piece.params)
     books: dict[Piece, Ledger] = dict(zip(order, each(run, order), strict=True))

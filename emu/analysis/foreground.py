@@ -1,13 +1,13 @@
-"""Interference of foreground requests and an update, in both directions.
+"""Interference between foreground requests and an update, in both directions.
 
 Owns the requests that run concurrently with an update, and the latencies with and without the
 update. Does not own queue pairs (replay/player.py), paths, or the reading of block traces
 (ondie.traces).
-Source: none.
+Source: this project.
 
 The update runs without forward and backward. The foreground requests start with the update, repeat
-until the update ends, and address the pages of the first drive that follow those of the path. For
-comparison, the requests run alone on the same drive for the same time.
+until the update ends, and address the logical pages of the first drive that follow the pages of the
+path. For comparison, the requests run alone on the same drive for the same time.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ FEWEST_REQUESTS = 100
 class Interference:
     """Interference between a path's update and the foreground requests.
 
-    seconds: time of the update without and with the requests. alone, beside: latencies (us) of the
-    requests without and with the update, by kind ("read", "write"), in the form of
-    replay.statistics.summary(); None for a kind with fewer than FEWEST_REQUESTS requests.
-    requests: number of requests that arrived during the update.
+    ``seconds``: (time of the update without the requests, time of the update with the requests).
+    ``alone``, ``beside``: latencies (us) of the requests without and with the update, by kind
+    ("read", "write"), in the form of replay.statistics.summary(); None for a kind with fewer than
+    FEWEST_REQUESTS requests. ``requests``: number of requests that arrived during the update.
     """
 
     name: str
@@ -60,14 +60,16 @@ class Interference:
 
     @property
     def slower(self) -> float:
-        """Relative increase of the update time that the requests cause."""
+        """Increase of the update time caused by the requests, as a fraction of the update time
+        without requests."""
         return self.seconds[1] / self.seconds[0] - 1
 
 
 class ForegroundRequests:
-    """Foreground requests of ``trace`` on a system's first drive, from logical page ``first`` on.
+    """Foreground requests of ``trace`` on a system's first drive, starting at logical page
+    ``first``.
 
-    The trace repeats until the concurrent plan of the update is done.
+    The trace repeats until the update ends.
     """
 
     def __init__(self, system: System, trace: BlockTrace, loop: Loop, first: int) -> None:
@@ -91,9 +93,8 @@ class ForegroundRequests:
         self.feed.load()
 
     def _chunks(self) -> Iterator[np.ndarray]:
-        """Yield the commands of the trace in an endless loop. The pause between two passes is the
-        mean time between two commands.
-        """
+        """Yield the commands of the trace in an endless loop. The pause between two repetitions of
+        the trace is the mean time between two commands."""
         commands = Commands(self.trace, self.most, self.loop)
         shift = 0
         while True:
@@ -108,7 +109,8 @@ class ForegroundRequests:
 
     def supply(self, plan_done: bool) -> bool:
         """Collect completed requests and submit more. Return True if more requests were submitted.
-        ``plan_done``: True if the update has ended. Implements engine.run.system.ForegroundFeed."""
+        ``plan_done``: True if the update has ended. Implements ForegroundFeed of
+        engine/run/system.py."""
         self.feed.collect()
         if plan_done and not self.ended:
             self.ended = True
@@ -129,8 +131,8 @@ class ForegroundRequests:
         return found
 
     def _book(self, found: np.ndarray) -> None:
-        """Add the pages and bytes of the requests to the planned totals, so that the totals cover
-        plan and requests."""
+        """Add the pages and bytes of the requests to the planned totals, so that these totals cover
+        the path's plan and the requests."""
         page = self.system.geometry.page_bytes
         offset, size = found["offset"], found["size"]
         pages = (offset + size - 1) // page - offset // page + 1
@@ -148,11 +150,13 @@ def fitted(trace: BlockTrace, room: int) -> BlockTrace:
     """
     if len(trace.devices) > 1:
         raise InputError(
-            f"{trace.source}: the block trace has requests of {len(trace.devices)} devices; use "
-            "requests of one device"
+            f"{trace.source}: the block trace has requests of {len(trace.devices)} devices; use a "
+            "block trace of one device"
         )
     if not len(trace):
-        raise InputError(f"{trace.source}: the block trace has no requests")
+        raise InputError(
+            f"{trace.source}: the block trace is empty; use a trace with at least one request"
+        )
     if room < int(trace.size.max()):
         raise InputError(
             f"{trace.source}: a request has {int(trace.size.max())} bytes, but the path leaves "
@@ -236,8 +240,8 @@ def _felt(
 
 
 def end_of_update(run: Run) -> int:
-    """Return the time at which the last phase of the first step ends, in ps. Data that the drive
-    later writes from its cache do not count."""
+    """Return the time at which the last phase of the first step ends, in ps. Later writes from the
+    cache of the drive to flash are not included."""
     return max(last for phase, (_, last) in run.clock.steps[0].items() if phase != "step")
 
 

@@ -1,15 +1,14 @@
-"""Simulation of the figures on a data sheet: rates, latencies, power and endurance of a drive.
+"""Simulation of the values on a data sheet: rates, latencies, power and endurance of a drive.
 
-Owns the workload of each figure, the window in which it is measured, the reduced drive for random
-writes in steady state, and the constant that limits each figure. Does not own the data sheet
-(config/datasheet.py), the replay (replay/block_trace.py) or rows of validation
-(validate/drives.py).
+Owns the workload of each value, the window in which it is measured, the reduced drive for random
+writes in steady state, and the constant that limits each value. Does not own the data sheet
+(config/datasheet.py), the replay (replay/block_trace.py) or validation rows (validate/drives.py).
 Source: SNIA, Solid State Storage Performance Test Specification (sequential 128 KiB, random 4 KiB,
 closed loop, fresh and steady state); queueing theory (a resource that is always busy is the limit).
 
-The requests of a rate form one closed loop with the queue depth that the data sheet states. The
-first quarter of the completions does not count, nor do the last ones, during which the queue
-empties.
+The requests from which a rate is measured form one closed loop with the queue depth that the data
+sheet states. The measurement omits at least the first quarter of the completions, and the last
+completions, during which the queue empties.
 """
 
 from __future__ import annotations
@@ -35,36 +34,40 @@ from ondie.traces.block_model import READ, WRITE, BlockTrace
 
 PS_PER_S = 1e12
 SPAN_BYTES = 16 << 30
-"""Largest range of random requests in bytes, so that they need only a small part of the mapping
-tables."""
+"""Largest address range of random requests in bytes, so that the requests use only a small part of
+the mapping tables."""
 READS, LATENCY_REQUESTS = 24_000, 2048
 ROUNDS = 12
-"""Bytes of the requests for a write rate, in multiples of the write cache plus one program of every
-die."""
+"""Minimum total size of the requests from which a write rate is measured, divided by the sum of the
+size of the write cache and the size of one program on every die."""
 RATE_FILLS, WEAR_FILLS = 16, (8, 24)
-"""Number of blocks of each unit that the host fills in a run in steady state: for a rate, and in
-the two runs for write amplification."""
+"""Number of blocks per unit that the host fills in a steady-state run. RATE_FILLS: run for a rate.
+WEAR_FILLS: the two runs for write amplification."""
 STEADY_WINDOW = (0.5, 1.0)
-"""(start, end) of the measured window of a run for a rate, as fractions of the completions. Before
-the window, the free blocks that preconditioning has left are used up."""
+"""(start, end) of the measured window of a steady-state run for a rate, as fractions of the
+completions. Before the window, the run uses up the free blocks that preconditioning has left."""
 RATE_SHAPE, WEAR_SHAPE = (100, 32), (400, 64)
 """(blocks per plane, word lines per block) of the reduced drives that are simulated for the rate of
-random writes and for their write amplification. With shorter blocks, the word line that collection
-sometimes pads per victim would count too much. With fewer blocks, free and open blocks would count
-too much."""
+random writes and for their write amplification. If the blocks were shorter, the word line that
+garbage collection sometimes pads per victim would have too much weight. If there were fewer blocks,
+the free and open blocks would have too much weight."""
 PSLC_FILLS = 4
-"""Number of pSLC blocks of each unit that the shorter run fills, to measure the wear by folding."""
+"""Minimum number of pSLC blocks per plane that the shorter of the two runs for endurance fills. The
+measured wear then includes the wear caused by folding."""
 WEAR_DIES = {"flash.channels": 2, "flash.dies_per_channel": 1}
-"""Number of dies of the drive that is simulated for write amplification. More dies would change
-nothing, because collection is separate for each die."""
+"""Number of channels and of dies per channel of the drive that is simulated for write
+amplification. More dies would not change the result, because each die has separate garbage
+collection."""
 FEW = 8
-"""Largest queue depth at which the latency of a request may limit the rate."""
+"""Largest queue depth at which the latency of a single request may limit a rate."""
 SATURATED = 0.85
 """Utilization at and above which a resource limits a rate."""
 FEW_PLANES = 0.75
-"""Fraction of a die's planes per program below which the result mentions this fraction."""
+"""If a program uses on average less than this fraction of a die's planes, the result states the
+fraction."""
 STEP = 0.9
-"""Factor by which a constant is reduced to measure its contribution to a latency."""
+"""Factor by which the time that a constant sets is multiplied, to measure the contribution of the
+constant to a latency."""
 LIMITS: Mapping[str, Mapping[int, str]] = {
     "link up": {READ: "link.up"},
     "link down": {WRITE: "link.down"},
@@ -87,13 +90,13 @@ Progress = Callable[[str, float], None] | None
 
 @dataclass(frozen=True)
 class Headline:
-    """One figure of a data sheet and its simulation.
+    """One value of a data sheet and its simulation.
 
-    ``value``: simulated value in the base unit of the figure. ``limit``: configuration key of the
-    constant that limits the figure. ``share``: fraction of the measured time, of the latency or of
+    ``value``: simulated value in the base unit of ``figure``. ``limit``: configuration key of the
+    constant that limits the value. ``share``: fraction of the measured time, of the latency or of
     the power that is due to this constant; for endurance, bytes written divided by bytes
-    programmed. ``why``: denominator of ``share`` as text. ``requests``: number of simulated
-    requests.
+    programmed. ``why``: text that states the quantity of which ``share`` is a fraction.
+    ``requests``: number of simulated requests.
     """
 
     figure: Figure
@@ -106,16 +109,17 @@ class Headline:
     @property
     def difference(self) -> float | None:
         """Relative difference from the data sheet, simulated / stated - 1; None if the data sheet
-        does not state the figure."""
+        does not state the value."""
         return None if self.figure.value is None else self.value / self.figure.value - 1
 
 
 def simulate(
     cfg: Config, sheet: DataSheet, *, scale: int = 1, seed: int = 0, progress: Progress = None
 ) -> list[Headline]:
-    """Simulate every figure of a data sheet on a drive of configuration ``cfg``.
+    """Simulate every value of a data sheet on a drive with configuration ``cfg``.
 
-    ``scale``: factor on the numbers of requests. A run that two figures need is made once.
+    ``scale``: factor on the numbers of requests. If several values need the same run, the run is
+    simulated once.
     """
     bench = Bench(cfg, sheet.state, scale, seed)
     out = []
@@ -135,8 +139,8 @@ class Measured:
 
 
 class Bench:
-    """Runner of the workloads on a drive. ``state``: "fresh" or "steady" (datasheet.STATES).
-    ``scale``: factor on the numbers of requests."""
+    """Simulator that measures the values of a data sheet on a drive. ``state``: "fresh" or "steady"
+    (datasheet.STATES). ``scale``: factor on the numbers of requests."""
 
     def __init__(self, cfg: Config, state: str, scale: int, seed: int) -> None:
         self.folding = cfg
@@ -149,7 +153,7 @@ class Bench:
         self._runs: dict[tuple[Any, ...], Measured] = {}
 
     def headline(self, figure: Figure) -> Headline:
-        """Simulate one figure, and return the result."""
+        """Simulate one value of the data sheet, and return the result."""
         if figure.what in LATENCIES:
             return self._latency(figure)
         if figure.what.endswith("_power"):
@@ -170,8 +174,8 @@ class Bench:
     def rate(
         self, op: int, block: int, depth: int, random: bool, pslc_full: bool = False
     ) -> Measured:
-        """Return the rate of requests of ``block`` bytes at queue depth ``depth``. ``op``: READ or
-        WRITE. ``pslc_full``: measure after the pSLC blocks are full."""
+        """Measure and return the rate of requests of ``block`` bytes at queue depth ``depth``.
+        ``op``: READ or WRITE. ``pslc_full``: True to measure after the pSLC blocks are full."""
         key = (op, block, depth, random, pslc_full)
         if key not in self._runs:
             if op == WRITE and random and self.state == "steady" and depth > 1:
@@ -223,7 +227,8 @@ class Bench:
         return Measured(run, window_rate(run, depth, *STEADY_WINDOW))
 
     def _steady_run(self, cfg: Config, block: int, depth: int, fills: int) -> BlockReplayed:
-        """Replay random writes in steady state: as many as fill ``fills`` blocks of each unit."""
+        """Replay random writes in steady state. The number of writes fills ``fills`` blocks of each
+        unit."""
         geometry = Geometry.of(cfg)
         block_bytes = geometry.block_pages * geometry.page_bytes
         count = fills * geometry.units * block_bytes // block
@@ -247,8 +252,8 @@ class Bench:
         """Return (mean latency of single requests in ps, key of the constant that contributes the
         most, its fraction of the latency).
 
-        The fraction of a constant follows from a second simulation, in which the time that the
-        constant sets is a tenth shorter.
+        The fraction of a constant is computed from a second simulation, in which the time that the
+        constant sets is shorter by 10 %.
         """
         whole = self._mean_latency(self.cfg, op, block)
         parts = {}
@@ -275,11 +280,13 @@ class Bench:
         return Headline(figure, value, limit, joules[limit] / total, "the power", len(run.requests))
 
     def _endurance(self, figure: Figure) -> Headline:
-        """Return the endurance: bytes that the host can write until the rated cycles are used up.
+        """Return the endurance: the number of bytes that the host can write until the rated cycles
+        are used up.
 
         The counters are those of a longer run minus those of a shorter run, which cancels the
-        collection and folding after the last write. A static pSLC region wears separately from the
-        native blocks; the drive ends with the one that is used up first.
+        garbage collection and folding after the last write. With a static pSLC region, the pSLC
+        blocks and the native blocks wear separately. The drive then reaches its endurance when the
+        first of these two groups of blocks is worn out.
         """
         if figure.workload == "random":
             cfg = reduced(self.folding, self.scale, *WEAR_SHAPE).replace(WEAR_DIES)
@@ -309,8 +316,10 @@ class Bench:
     def _endurance_of_parts(
         self, figure: Figure, done: dict[str, int], programmed: int, requests: int
     ) -> Headline:
-        """Return the endurance of a drive with a static pSLC region, that of the region or of the
-        native blocks. ``done``: counters. ``programmed``: pages programmed in both."""
+        """Return the endurance of a drive with a static pSLC region: the smaller of the endurance
+        of the region and that of the native blocks. ``done``: counters of the longer run minus
+        those of the shorter run. ``programmed``: number of pages programmed in the region and the
+        native blocks together."""
         flash, written, inside = self.cfg.flash, done["program_pages"], done["pslc_pages"]
         native = flash.endurance_cycles * native_bytes(self.cfg)
         region = flash.pslc_endurance_cycles * pslc.capacity(self.cfg)
@@ -329,8 +338,8 @@ class Bench:
         return min(limits, key=lambda limit: limit.value)
 
     def _pslc_wear(self) -> float:
-        """Return the wear by a page program in a pSLC block divided by that in a native block. A
-        pSLC block has fewer pages and more cycles."""
+        """Return the wear per page program in a pSLC block divided by that in a native block. A
+        pSLC block has fewer pages and more rated cycles."""
         flash = self.cfg.flash
         pages = WORD_LINE.get(flash.cell, 1)
         return pages * flash.endurance_cycles / flash.pslc_endurance_cycles
@@ -340,22 +349,23 @@ LATENCY = "the latency"
 
 
 def programmed_pages(counted: dict[str, int]) -> int:
-    """Return the number of pages programmed for any reason, as write amplification counts them."""
+    """Return the number of pages programmed by host writes and by all internal writes, from which
+    write amplification is computed."""
     flash = counters(counted)
     return int(flash["user_writes"]) + sum(flash[name] for name in INTERNAL_WRITES)
 
 
 def second_half(run: BlockReplayed) -> dict[str, int]:
-    """Return the counters of the second half of a run, or of the whole run if the run has no
-    counters of its first half."""
+    """Return the counters of the second half of a run, or of the whole run if the counters of its
+    first half were not recorded."""
     done, half = run.done.counters, run.half or {}
     return {name: done[name] - half.get(name, 0) for name in done}
 
 
 def window_rate(run: BlockReplayed, depth: int, first: float, last: float) -> float:
     """Return the completions per second in the window from fraction ``first`` to fraction ``last``
-    of all completions. The last ``depth`` completions never count, because the queue is not full
-    then."""
+    of all completions. The last ``depth`` completions are always excluded, because the queue is
+    then no longer full."""
     end = np.sort(run.requests["end"])
     low = int(first * len(end))
     high = min(int(last * len(end)), len(end) - depth + 1) - 1
@@ -364,9 +374,9 @@ def window_rate(run: BlockReplayed, depth: int, first: float, last: float) -> fl
 
 
 def limit_of(run: BlockReplayed, op: int, depth: int) -> tuple[str, float, str]:
-    """Return (constant of the busiest resource, utilization of this resource, text about the
-    utilization). If the latency of a request limits the rate, because the queue is short and no
-    resource is saturated, return ("", 0, LATENCY)."""
+    """Return (constant of the busiest resource, utilization of this resource, text that states the
+    quantity of which the utilization is a fraction). If the latency of a request limits the rate,
+    because the queue is short and no resource is saturated, return ("", 0, LATENCY)."""
     best, share, collection = "", 0.0, 0.0
     for name, keys in LIMITS.items():
         used = run.busy.get(name, {"mean": 0.0, "collection": 0.0})
@@ -400,9 +410,10 @@ def reduced(cfg: Config, scale: int, blocks: int, lines: int) -> Config:
     """Return the configuration with fewer and shorter blocks, so that few requests reach a steady
     state: at most ``scale * blocks`` blocks per plane with ``scale * lines`` word lines each.
 
-    Dies and shared resources do not change. The erase time is reduced in proportion to the length
-    of a block. Over-provisioning is set so that the blocks among which collection selects its
-    victim have the same fraction of valid pages, which keeps the write amplification.
+    The dies and the shared resources do not change. The erase time is reduced in proportion to the
+    length of a block. Over-provisioning is set so that the blocks among which garbage collection
+    selects its victim have an unchanged fraction of valid pages, which preserves the write
+    amplification.
     """
     flash = cfg.flash
     pages = min(flash.pages_per_block, scale * lines * WORD_LINE.get(flash.cell, 1))

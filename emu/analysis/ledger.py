@@ -16,14 +16,14 @@ from ondie.emu.engine.core.totals import Totals
 
 @dataclass(frozen=True)
 class Ledger:
-    """Totals of one path's run and its mean times per step."""
+    """Totals of one path's run, and mean times per step."""
 
     totals: Totals
     samples: int
     """Number of training samples per step."""
     phases_s: dict[str, float] = field(default_factory=dict)
-    """Mean time of each phase per step in seconds, without the time in which it overlaps an earlier
-    phase; "step" is the whole step."""
+    """Mean time of each phase per step in seconds, without the time in which the phase overlaps an
+    earlier phase; the key "step" denotes the whole step."""
 
     @property
     def steps(self) -> int:
@@ -50,9 +50,8 @@ class Ledger:
 
     @property
     def overlapped_s(self) -> float:
-        """Mean time per step, in seconds, in which a phase overlaps an earlier one. A step without
-        any overlap would be longer by this time.
-        """
+        """Mean time per step, in seconds, in which a phase overlaps an earlier phase. Without
+        overlap, a step would be longer by this time."""
         spans = [
             step_spans[name]
             for step_spans in self.totals.steps
@@ -80,7 +79,7 @@ class Ledger:
 
     @property
     def page_operations(self) -> int:
-        """Number of pages sensed and programmed; each plane counts separately.
+        """Number of pages sensed or programmed; each plane counts separately.
 
         Includes garbage collection, merges and failed programs.
         """
@@ -118,7 +117,7 @@ class Ledger:
 
     def utilisation(self, phase: str) -> dict[str, float]:
         """Return the utilization in a phase by resource class: busy time of the busiest resource of
-        the class divided by the time of the phase. Only work for this phase counts."""
+        the class divided by the time of the phase. Only the work of this phase counts."""
         length = sum(
             stop - start
             for spans in self.totals.steps
@@ -133,10 +132,10 @@ class Ledger:
         }
 
     def bound_by(self, phase: str | None = None) -> tuple[str, float]:
-        """Return (name, utilization) of the busiest resource class in a phase. The default phase is
-        the longer one of "update" and "synchronise".
+        """Return (name, utilization) of the busiest resource class in a phase. By default, the
+        phase is the longer of "update" and "synchronise".
 
-        A utilization below one half means that the phase is bound by latency.
+        If the utilization is below one half, latency limits the phase.
         """
         longer = max(("update", "synchronise"), key=lambda name: self.phases_s.get(name, 0.0))
         shares = self.utilisation(phase or longer)

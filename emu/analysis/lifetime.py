@@ -1,10 +1,10 @@
 """Lifetime of a drive in steps and years, and the capacity that the states occupy.
 
 Owns the bytes programmed per step, the steps and years until the rated program/erase cycles are
-used up, the lifetime of the blocks reserved for a path with and without wear leveling, and the
-capacity that the cells of the states would have as TLC. Does not own the number of cycles
-(presets), the nominal capacity (config/nominal_capacity.py), the counts of a run
-(analysis/ledger.py) or wear leveling (paths/on_die/wear_leveling.py, ftl/reservoir.py).
+used up, the lifetime of the blocks reserved for a path with and without wear leveling, and the TLC
+capacity of the cells that hold the states. Does not own the number of cycles (presets), the nominal
+capacity (config/nominal_capacity.py), the counts of a run (analysis/ledger.py) or wear leveling
+(paths/on_die/wear_leveling.py, ftl/reservoir.py).
 Source: drives are rated in bytes written: nominal capacity times cycles. Cycles are rated for a
 retention (JESD218: client 1 year, enterprise 3 months). If a shorter retention is required, the
 preset gives the factor by which cycles increase. The required retention of the optimizer's
@@ -53,42 +53,45 @@ class Lifetime:
     """Lifetime of the drives of a system under one path; steps and years as (low, typical, high).
 
     ``steps`` and ``wear_out_steps`` measure the same wear. ``steps`` uses the rating of the drive:
-    cycles times nominal capacity. ``wear_out_steps`` uses the flash: cycles times all pages,
-    including spare blocks. It is larger by the ratio of flash to nominal capacity. Both assume
-    equal wear of all blocks; ``reservoir_steps`` does not.
+    cycles times nominal capacity. ``wear_out_steps`` uses the flash: cycles times the capacity of
+    all pages, including spare blocks. ``wear_out_steps`` exceeds ``steps`` by the ratio of flash
+    capacity to nominal capacity. Both assume equal wear of all blocks; ``reservoir_steps`` does
+    not.
     """
 
     written_bytes: float
-    """Bytes programmed into flash per step, including garbage collection, padding and mapping
-    pages."""
+    """Number of bytes programmed into flash per step, including garbage collection, padding and
+    mapping pages."""
     rated_bytes: Interval
-    """Rated bytes of all drives: nominal capacity times cycles. The cycles of the reservoir and of
-    the other blocks are weighted by the bytes that this path writes to each."""
+    """Rated bytes of all drives: nominal capacity times cycles. The cycles are the harmonic mean of
+    the cycles of the reservoir and of the other blocks, weighted by the bytes that this path
+    programs into each."""
     steps: Interval | None
     """Number of steps until the rated bytes are written; None if nothing is written."""
     years: Interval | None
     """Lifetime in years of 8,760 hours of training, at the simulated time of a step; None if
     nothing is written."""
     state_bytes: int
-    """Bytes of the pages and super-pages that hold weights and states, over all drives."""
+    """Number of bytes of the pages and super-pages that hold weights and states, over all
+    drives."""
     share: float
     """``state_bytes`` divided by the nominal capacity of all drives."""
     tlc_bytes: int
-    """Bytes that the cells which hold the states would store in TLC mode."""
+    """TLC capacity in bytes of the cells that hold the states."""
     pslc_bytes: int
-    """Bytes that the cells which the states would occupy in pSLC mode would store in TLC mode."""
+    """TLC capacity in bytes of the cells that the states would occupy in pSLC mode."""
     wear_out_steps: float | None = None
-    """Number of steps until every block of flash reaches its typical cycles, if all blocks wear
-    equally."""
+    """Number of steps until every block of the flash reaches its typical endurance (P/E cycles), if
+    all blocks wear equally; None if nothing is written."""
     reservoir_steps: tuple[float, float] | None = None
-    """Number of steps until the first of the blocks that only this path uses reaches its typical
-    cycles: (with the configured wear leveling, without wear leveling). Other blocks do not count.
-    None if there are no such blocks."""
+    """(with the configured wear leveling, without wear leveling): number of steps until the first
+    of the blocks that only this path uses reaches its typical endurance (P/E cycles). Other blocks
+    are ignored. None if there are no such blocks."""
 
 
 def programmed_bytes(totals: Totals) -> int:
-    """Return the bytes of all pages programmed in a run, including garbage collection and mapping
-    pages."""
+    """Return the number of bytes of all pages programmed in a run, including garbage collection and
+    mapping pages."""
     counters = totals.counters
     pages = counters["program_pages"] + counters["gc_program_pages"] + counters["failed_pages"]
     pages += (
@@ -101,13 +104,13 @@ def programmed_bytes(totals: Totals) -> int:
 
 
 def reservoir_bytes(totals: Totals) -> int:
-    """Return the bytes of the pages programmed in the optimizer's reservoir in a run."""
+    """Return the number of bytes of the pages programmed in the optimizer's reservoir in a run."""
     return sum(totals.counters[name] for name in RESERVOIR_PAGES) * totals.page_bytes
 
 
 def gain(cfg: Config, required: str, rated: str) -> Interval:
-    """Return the number of cycles at retention ``required`` divided by that at retention ``rated``:
-    (low, typical, high).
+    """Return the number of cycles at retention ``required`` divided by the number of cycles at
+    retention ``rated``: (low, typical, high).
 
     The ratio is 1 if the two retentions are equal or ``required`` is RATED.
     """
@@ -144,7 +147,7 @@ def cycles(cfg: Config, key: str = RETENTION) -> Interval:
 
 def cycles_as_written(cfg: Config, totals: Totals) -> Interval:
     """Return the endurance (program/erase cycles: low, typical, high) of a drive whose writes are
-    distributed as in this run.
+    distributed between the reservoir and the other blocks as in this run.
 
     This is the harmonic mean of the endurance of the reservoir and of the mapped blocks, weighted
     by the bytes that the run programs into each.
@@ -165,10 +168,11 @@ def cycles_as_written(cfg: Config, totals: Totals) -> Interval:
 def lifetime(
     cfg: Config, book: Ledger, on_flash: bool = True, share: Share | None = None
 ) -> Lifetime:
-    """Return the lifetime of the drives if they run a path without pause.
+    """Return the lifetime of the drives if they run a path continuously.
 
     ``on_flash``: True if the pages of the run hold weights and states. ``share``: distribution of
-    the path's programs over the blocks that only this path uses; None without such blocks.
+    the path's page programs over the blocks that only this path uses; None if there are no such
+    blocks.
     """
     totals = book.totals
     written = programmed_bytes(totals) / book.steps

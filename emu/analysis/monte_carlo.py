@@ -1,15 +1,15 @@
 """Uncertainty of the energy ratio: seeded Monte Carlo draws of the constants from their ranges.
 
-Owns the draws, the probability that the rival consumes less energy than the baseline, the host
-power at which the winner changes, and the bars of the tornado figure. Does not own the ranges
-(presets), the quantities (analysis/ledger.py) or the effect of a constant on time
-(analysis/sensitivity.py).
-Source: Monte Carlo over stated ranges. In each draw, both paths use the same values.
+Owns the draws, the probability that the rival consumes less energy than the baseline, the
+break-even power of the host, and the bars of the tornado figure. Does not own the ranges (presets),
+the quantities (analysis/ledger.py) or the effect of a constant on time (analysis/sensitivity.py).
+Source: this project; Monte Carlo sampling. In each draw, both paths use the same values.
 
-Energy constants and powers ("prices") multiply the quantities of the whole runs, which is exact. A
-constant that affects time changes these quantities by a factor. At both ends of the constant's
-range, the factor comes from simulations of a sample. Between low, typical and high, it is
-interpolated as a power of the constant. The factors of several constants are multiplied.
+The quantities of the whole runs are multiplied by the energy constants and powers ("prices"); the
+resulting energy is exact. A constant that affects time changes these quantities by a factor. At
+both ends of the constant's range, the factor comes from simulations of a sample. Between low,
+typical and high, the factor is interpolated as a power of the constant. The factors of several
+constants are multiplied.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ DRAWS = 20_000
 DECADE = 10.0
 """Ratio of the ends of a range above which the distribution "mixed" is log-uniform."""
 DRAW_LAWS = ("mixed", "triangular")
-"""Probability distributions of the draws. triangular: triangle with its mode at the typical value.
-mixed: triangular, but log-uniform for ranges wider than a DECADE, where a triangle would put nearly
-all of its weight into the uppermost decade. In both, a constant with separate choices has its
-typical value in half of the draws and an end of its range in the other half."""
+"""Probability distributions of the draws. "triangular": triangular distribution with its mode at
+the typical value. "mixed": log-uniform for ranges wider than a DECADE, otherwise triangular. In a
+wide range, a triangular distribution would draw nearly all values from the uppermost decade. With
+both distributions, a constant with discrete choices has its typical value in half of the draws and
+an end of its range in the other half."""
 DIGITS = 6
-"""Significant digits of drawn results. More digits would differ between processors, whose
-logarithms differ in the last bit."""
+"""Number of significant digits of drawn results. Further digits may differ between CPUs whose
+logarithm functions differ in the last bit."""
 TOGETHER = (
     ("link.down", "link.up"),
     ("energy.nand_read", "energy.nand_program", "energy.nand_erase"),
     ("energy.pe_add", "energy.pe_multiply"),
 )
-"""Groups of constants that are drawn together: in each draw, all constants of a group are at the
-same position in their ranges. For example, a link that is fast in one direction is also fast in the
-other. The two powers of the host are drawn separately."""
+"""Groups of constants that are drawn together: in each draw, all constants of a group have the same
+relative position in their ranges. For example, a link that is fast in one direction is also fast in
+the other direction. The two powers of the host are drawn separately."""
 DRIVE_ALONE, WITH_HOST = "drive", "drive_and_host"
 """Scopes of the energy ratio, both without forward and backward: energy of the drives alone, and
 energy of drives and host."""
@@ -66,26 +67,27 @@ SCOPES = {DRIVE_ALONE: GROUPS[:1], WITH_HOST: GROUPS[:2], WHOLE_STEP: GROUPS}
 """Groups of energy components that each scope of the energy ratio includes."""
 POWERS = (HOST_BUSY, HOST_WAITING)
 TINY = 1e-12
-"""Smallest factor of a quantity. It replaces the factor 0 of an energy component that is zero at an
-end of a range."""
+"""Smallest factor of a quantity. It replaces a factor of 0, which occurs if an energy component is
+zero at an end of a range."""
 
 Values = Mapping[str, np.ndarray]
 Ends = tuple[float | None, float | None]
-"""Values at the (low, high) end of a range; None at an end at which a path cannot run."""
+"""Values at the (low, high) end of a range; None for an end at which a path cannot run."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A constant with its range. An end at which a path cannot run is replaced by ``typical``."""
+    """A constant with its range. If a path cannot run at an end of the range, ``typical`` replaces
+    this end."""
 
     key: str
     low: float
     typical: float
     high: float
     choice: bool
-    """True if the constant is a choice of low, typical or high without values in between."""
+    """True if the constant is a discrete choice between low, typical and high."""
     texts: tuple[str, str]
-    """The (low, high) ends as text, with units."""
+    """(low, high) ends of the range as text, with units."""
     swing: Swing | None
     """Effect of the constant on time; None if the constant is a price (an energy or power)."""
 
@@ -119,8 +121,8 @@ class Span:
         return not self.choice and self.low > 0 and self.high / self.low > DECADE
 
     def places(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (down, up) for ``values`` of the constant, float64[n] each: the position between
-        typical (0) and low (1), and the position between typical (0) and high (1)."""
+        """Return (down, up) for ``values`` of the constant, float64[n] each. down: relative
+        position from typical (0) to low (1). up: relative position from typical (0) to high (1)."""
         if self.choice:
             return (values < 0).astype(float), (values > 0).astype(float)
         scale = np.log if self.low > 0 else np.asarray
@@ -133,10 +135,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Bar:
-    """Ratios of baseline to rival with one constant at either end of its range.
+    """Ratios of baseline to rival at both ends of the range of one constant.
 
-    All other constants have their typical values. The ratio is None at an end at which a path
-    cannot run.
+    All other constants have their typical values. A ratio is None for an end at which a path cannot
+    run.
     """
 
     key: str
@@ -154,43 +156,47 @@ class Bar:
 
 @dataclass(frozen=True)
 class Answer:
-    """Distribution of the energy of the baseline divided by that of the rival, over all draws."""
+    """Distribution of the energy ratio (baseline divided by rival) in one scope, over all draws."""
 
     typical: float
     probability: float
-    """Fraction of the draws in which the ratio is above 1, so that the rival consumes less
+    """Fraction of the draws in which the energy ratio is above 1, so that the rival consumes less
     energy."""
     error: float
     """Standard error of ``probability`` that results from the finite number of draws."""
     quantiles: tuple[float, float, float]
-    """5 %, 50 % and 95 % quantiles of the ratio."""
+    """5 %, 50 % and 95 % quantiles of the energy ratio."""
 
 
 ALONE, IN_PROPORTION, EQUAL = "alone", "in proportion", "equal"
-"""Ways to vary the host powers until both paths use equal energy: one power alone, both in their
-typical ratio, or both with equal values (as for a host whose CPU draws the same power while it
-waits)."""
+"""Ways to vary the host powers until both paths consume equal energy: one power alone, both powers
+in their typical ratio, or both powers with equal values (as for a host whose CPU draws the same
+power while it waits)."""
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Break-even power of the host, at which both paths consume equal energy. All other constants
-    have their typical values."""
+    """Break-even power of the host: the power at which both paths consume equal energy if all other
+    constants have their typical values."""
 
     keys: tuple[str, ...]
     """Configuration keys of the powers that are varied."""
     vary: str
     """Way in which the powers are varied: ALONE, IN_PROPORTION or EQUAL."""
     watts: tuple[float, ...] | None
-    """Power of each key in W at which the energies are equal; None if there is no such power."""
+    """Break-even values of the powers, W, in the order of ``keys``. If there are two keys, both
+    powers have their break-even values at the same time. None if no powers above 0 make the
+    energies equal."""
     below: str
-    """Path that consumes less energy at lower powers, or at any power if ``watts`` is None."""
+    """Path that consumes less energy at powers below the break-even; at any power if ``watts`` is
+    None."""
     above: str
-    """Path that consumes less energy at higher powers, or at any power if ``watts`` is None."""
+    """Path that consumes less energy at powers above the break-even; at any power if ``watts`` is
+    None."""
     quantiles: tuple[float, float, float] | None = None
     """5 %, 50 % and 95 % quantiles of the break-even power in W over the draws of all other
-    constants; None if two powers are varied. A negative quantile means that no power of 0 or more
-    makes the energies equal."""
+    constants; None if two powers are varied, or if the power does not affect the energy difference
+    in some draw. A negative quantile means that no power of 0 or more makes the energies equal."""
 
 
 @dataclass(frozen=True)
@@ -206,16 +212,16 @@ class Odds:
     crossings: tuple[Crossing, ...]
     bars: tuple[Bar, ...]
     ratios: tuple[float, float, float]
-    """Ratios at typical constants, at which the bars start: (energy ratio of drives and host,
-    energy ratio of the drives alone, speedup)."""
+    """Ratios with all constants at their typical values, from which the bars extend: (energy ratio
+    of drives and host, energy ratio of the drives alone, speedup)."""
 
 
 class EnergyModel:
     """Energy of several runs as a function of the uncertain constants.
 
     ``runs``: ledger and work of each run, by path. ``swings``: effects of the constants that affect
-    time, known for the headline's two paths only. Without ``swings``, the energy is a function of
-    the energy constants and powers only.
+    time, known for the headline's two paths only. If ``swings`` is empty, the energy is a function
+    of the energy constants and powers only.
     """
 
     def __init__(
@@ -253,8 +259,9 @@ class EnergyModel:
         """Return the energy in J by path and group, float64[n], for ``values`` of the constants,
         float64[n] each, by key.
 
-        For choices, the values are positions (-1, 0, 1). Constants that ``values`` does not hold
-        are typical. ``powers``: include the energy of the host powers.
+        For discrete choices, the values are positions (-1, 0, 1). Constants that are missing in
+        ``values`` have their typical values. ``powers``: True to include the energy of the host
+        powers.
         """
         count = _length(values)
         timed = [
@@ -315,8 +322,9 @@ class Pair(EnergyModel):
         )
 
     def slopes(self, values: Values) -> dict[str, np.ndarray]:
-        """Return the energy of the baseline minus that of the rival per W of a host power (J/W), by
-        key of the power, float64[n] each. ``values``: see :meth:`joules`."""
+        """Return, for each host power, the change of the energy difference (baseline minus rival)
+        per watt of this power, J/W, by key of the power, float64[n] each. ``values``: see
+        :meth:`joules`."""
         out: dict[str, np.ndarray] = {}
         gap = _minus(self.both(values, powers=False))
         keys = self.power_keys()
@@ -335,8 +343,8 @@ def _length(values: Values) -> int:
 
 
 def _factors(swing: Swing) -> tuple[Mapping[str, Mapping[str, float]], ...]:
-    """Return the factors of all quantities at the (low, high) end of a swing; an empty mapping for
-    an end at which no quantity changes."""
+    """Return the factors of all quantities at the (low, high) end of a swing. An end at which no
+    quantity changes has an empty mapping."""
     return tuple(
         ends if any(ends.values()) else {} for ends in (swing.factors_at_low, swing.factors_at_high)
     )
@@ -365,7 +373,7 @@ def assess(
     cfg: Config, runs: Mapping[str, tuple[Ledger, Work]], swings: Sequence[Swing], seed: int
 ) -> Odds:
     """Draw the constants, and return the uncertainty of the energy ratio of two paths. ``runs``:
-    the run of the baseline, then that of the rival. ``swings``: effects of the constants that
+    runs of the baseline and the rival, in this order. ``swings``: effects of the constants that
     affect time."""
     pair = Pair(cfg, runs, swings)
     base, rival = pair.names
@@ -400,10 +408,10 @@ def rounded(value: float) -> float:
 
 
 def crossings(pair: Pair, drawn: Values) -> list[Crossing]:
-    """Return the break-even powers: both host powers varied in proportion, both varied with equal
-    values, and each varied alone. They have a closed form, because energy is linear in the powers.
-    ``drawn``: values of the other constants by key, float64[DRAWS] each.
-    """
+    """Return the break-even powers: for both host powers varied in proportion, for both varied with
+    equal values, and for each varied alone. The break-even powers have a closed form, because
+    energy is linear in the powers. ``drawn``: values of the other constants by key, float64[DRAWS]
+    each."""
     typical = {key: pair.prices[key] / 1e3 for key in pair.power_keys()}
     gap = float(_minus(pair.both({}, powers=False))[0])
     slopes = {key: float(scope_values[0]) for key, scope_values in pair.slopes({}).items()}
@@ -437,9 +445,8 @@ def _crossing(
     spread: tuple[float, float, float] | None = None,
 ) -> Crossing:
     """Return one break-even power. ``at_zero``: energy of the baseline minus that of the rival (J)
-    if the powers ``keys`` are 0. ``slope``: increase of this difference with the powers.
-    ``spread``: quantiles of the break-even.
-    """
+    if the powers ``keys`` are 0. ``slope``: change of this difference as the powers increase; only
+    the sign is used. ``spread``: quantiles of the break-even power, W, or None."""
     base, rival = pair.names
     if min(watts) <= 0:
         always = rival if at_zero > 0 or (at_zero == 0 and slope > 0) else base
@@ -456,8 +463,9 @@ def quantiles(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def bars(pair: Pair, speedup: float) -> list[Bar]:
-    """Return a bar of the tornado figure for every constant with a range. The bar with the largest
-    change of the energy ratio is first. ``speedup``: speedup at typical constants."""
+    """Return a bar of the tornado figure for every constant with a range, the bar with the largest
+    change of the energy ratio first. ``speedup``: speedup at the typical values of the
+    constants."""
     count = 2 * len(pair.spans)
     values: dict[str, np.ndarray] = {}
     for i, span in enumerate(pair.spans):
@@ -485,7 +493,7 @@ def bars(pair: Pair, speedup: float) -> list[Bar]:
 
 
 def width(ends: Ends, typical: float) -> float:
-    """Return the larger end of a bar divided by the smaller one. An end that is None is replaced by
+    """Return the larger end of a bar divided by the smaller end. An end that is None is replaced by
     ``typical``."""
     low, high = (typical if value is None else value for value in ends)
     return max(low / high, high / low)

@@ -2,7 +2,7 @@
 
 Owns the table of paths, the checks of path names and batches that a user gives, and the choice of
 the headline's two paths. Does not own the paths (paths/) or their runs (analysis/compare.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ BY_NAME = (ChipLevel.name, SmartBase.name, SmartUpdate.name, SmartHandler.name, 
 """Paths that run only if the user names them."""
 BASELINE = HostOffload.name
 RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
-"""Paths that the headline may compare with the baseline; it uses the first one that ran."""
+"""Paths that the headline may compare with the baseline. The headline uses the first of these paths
+that ran."""
 
 
 def choose(names: Sequence[str] | None, trace: Trace) -> list[str]:
-    """Check the names of paths, and return them as a list; without names, return all paths except
-    BY_NAME, and ndpipe only if ``trace`` trains a head. Raises InputError for an unknown name, or
-    for a name that is given twice.
+    """Check the names of paths, and return them as a list. If ``names`` is empty or None, return
+    all paths except BY_NAME, and include ndpipe only if ``trace`` trains a head.
+
+    Raises InputError for an unknown name or a name that is given twice.
     """
     if not names:
         head = isinstance(trained_head(trace), TrainedHead)
@@ -55,21 +57,22 @@ def choose(names: Sequence[str] | None, trace: Trace) -> list[str]:
 
 def batched(names: Sequence[str], options: Options) -> list[str]:
     """Return the paths among ``names`` that use --host-batch and --drive-batch; an empty list if
-    the user gave neither option. Raises InputError if an option was given but none of the paths
-    trains on a cluster."""
+    neither option was given. Raises InputError if an option was given but none of the paths trains
+    on a cluster."""
     given = {"host": options.host_batch, "drive": options.drive_batch}
     found = [name for name in names if PATHS[name].exchanges]
     for node, batch in given.items():
         if batch is not None and not found:
             raise InputError(
-                f"--{node}-batch {batch}: applies to training on a cluster only, and "
+                f"--{node}-batch {batch} applies only to training on a cluster, but "
                 f"--paths has {', '.join(names)}; add {Stannis.name}, or remove this option"
             )
     return found if any(given.values()) else []
 
 
 def headline_pair(ran: Sequence[str]) -> tuple[str, str] | None:
-    """Return (baseline, rival) of the headline, or None if there are not two paths to compare."""
+    """Return (baseline, rival) of the headline; None if the baseline or every rival is missing in
+    ``ran``."""
     if BASELINE not in ran:
         return None
     for name in RIVALS:

@@ -20,11 +20,12 @@ def events(
     phases: Sequence[str],
     title: str,
 ) -> list[dict[str, Any]]:
-    """Return the trace events of one path's run. Process 0 is the host, process n + 1 is device n.
+    """Return the trace events of one path's run. Process 0 is the host, and process n + 1 is device
+    n.
 
-    ``lines``: recorded busy intervals, LINE records. ``leaf_name``: function from the index of a
-    resource to (device, name); the device is -1 for the host. ``title``: prefix of the process
-    names.
+    ``lines``: recorded busy intervals, an array of LINE records. ``leaf_name``: function that
+    returns (device, name) for the index of a resource; the device is -1 for the host. ``title``:
+    prefix of the process names.
     """
     out: list[dict[str, Any]] = []
     leaves = {int(leaf): leaf_name(int(leaf)) for leaf in np.unique(lines["leaf"])}
@@ -53,10 +54,9 @@ def events(
 
 
 def merge(runs: Sequence[tuple[list[dict[str, Any]], int]]) -> str:
-    """Return the trace of several runs as JSON text; each run has separate processes. ``runs``:
-    (events, number of intervals that were dropped because the timeline was full). The metadata
-    holds the total number of dropped intervals.
-    """
+    """Return the trace of several runs as JSON text; each run has separate processes. ``runs``: for
+    each run, (events, number of intervals that were dropped because the timeline was full). The
+    metadata contains the total number of dropped intervals."""
     merged: list[dict[str, Any]] = []
     offset = 0
     for found, _ in runs:

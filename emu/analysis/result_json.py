@@ -2,7 +2,7 @@
 
 Owns names and units of the stored values. Does not own their descriptions (result_keys.py), tables
 or figures (ondie.emu.cli).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ LATENCY_BOUND = 0.5
 
 
 UNUSUAL = 0.2
-"""Largest relative deviation of the time of forward and backward from the median step; a larger one
-produces a note."""
+"""Relative deviation of the time of forward and backward from the median of all steps, above which
+a note is added."""
 
 
 def seconds(value: float) -> str:
@@ -178,8 +178,8 @@ def headline_words(comparison: Comparison) -> str:
 
 
 def headline_numbers(comparison: Comparison) -> dict[str, float]:
-    """Return the ratios of the headline, baseline divided by rival, by name; empty if there are not
-    two paths to compare.
+    """Return the ratios of the headline, baseline divided by rival, by name; an empty dictionary if
+    the headline does not compare two paths.
 
     Ratios of times: update stage, time outside forward and backward, whole step. Ratios of typical
     energies: outside forward and backward, whole step.
@@ -209,7 +209,8 @@ def outside_training_s(book: Ledger) -> float:
 
 
 def metrics(comparison: Comparison, result: Result) -> dict[str, dict[str, Any]]:
-    """Return the metrics of a path per step, by name, as {"value": ..., "unit": ...}."""
+    """Return the metrics of a path by name, each as {"value": ..., "unit": ...}. Times, bytes,
+    operations and energies are means per step."""
     assert result.ledger is not None and result.energy is not None and result.work is not None
     book, totals, steps = result.ledger, result.ledger.totals, comparison.steps
     counters = totals.counters
@@ -338,8 +339,8 @@ HIDDEN = ("seed", "pairs", "shares")
 
 
 def options_data(options: Options) -> dict[str, Any]:
-    """Return the options of the paths for result.json, without those in HIDDEN. result.json has the
-    seed under another key."""
+    """Return the options of the paths for result.json, except those in HIDDEN. result.json contains
+    the seed under a separate key."""
     return {name: value for name, value in asdict(options).items() if name not in HIDDEN}
 
 
@@ -450,8 +451,9 @@ def notes(comparison: Comparison) -> list[str]:
 def unusual(comparison: Comparison) -> str | None:
     """Return a note if forward and backward of the simulated steps took an unusual time, else None.
 
-    The time is unusual if it deviates by more than UNUSUAL from the median of all recorded steps.
-    For example, the first step of a recording is slower while the accelerator warms up.
+    The time is unusual if it deviates by more than the fraction UNUSUAL from the median of all
+    recorded steps. For example, the first step of a recording is slower because the accelerator
+    warms up.
     """
     every = [
         step_record.forward_s + step_record.backward_s for step_record in comparison.trace.steps

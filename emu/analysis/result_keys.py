@@ -1,7 +1,8 @@
-"""Keys of result.json: unit and meaning of each.
+"""Keys of result.json: unit and meaning of each key.
 
 Owns the descriptions, from which docs/result-json.md is generated. Does not own the values
-(result_json.py). Source: none; a test compares the table with recorded result.json files.
+(result_json.py).
+Source: this project; a test compares the table with recorded result.json files.
 
 In a key, `[]` denotes every element of a list, `.*` denotes keys that depend on the run, and
 `{a,b}` denotes either of two names. A value or an object may be null if its description states
@@ -30,56 +31,71 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "options.format": ("", "storage format of weights, gradients and states"),
     "options.batch": (
         "",
-        "path stannis: global batch of the trace (same), published (paper) or tuned batches, or "
-        "batches that the user gave (given)",
+        "path stannis: rule for the batches: same (global batch of the trace), paper (published "
+        "batches), tuned (batches by STANNIS), or given (batches that the user gave)",
     ),
     "options.host_batch": (
         "samples", "path stannis: the host's batch if options.batch is given, otherwise "
-        "its largest batch; null: the user gave none",
+        "its largest batch; null if the user gave no batch",
     ),
-    "options.drive_batch": ("samples", "path stannis: batch of every drive; null: none was given"),
+    "options.drive_batch": (
+        "samples", "path stannis: batch of every drive; null if the user gave no batch",
+    ),
     "options.cores_taken": ("", "path stannis: number of the host's cores that other programs use"),
     "options.slowdown": (
         "",
-        "path stannis: model of the host's speed on its free cores; null: that of its server",
+        "path stannis: model of the host's speed on its free cores; null if the model of the "
+        "host's server is used",
     ),
     "options.allreduce": ("", "path stannis: algorithm of the gradient all-reduce"),
     "options.compression": ("%", "path smart_comp: size of the gradient after compression"),
     "options.{forward,backward}_s": (
-        "s", "time per step that replaces the trace's; null: unchanged",
+        "s", "time per step that replaces the time of the trace; null if it is not replaced",
     ),
-    "options.step_times": ("", "rule that the user requested: accelerator or trace; null: none"),
+    "options.step_times": (
+        "", "rule that the user requested: accelerator or trace; null if no rule was requested",
+    ),
     "step_times.rule": ("", "rule for the times of forward and backward: accelerator or trace"),
     "step_times.text": ("", "explanation of the rule, with the times that the user stated"),
     "step_times.flop_per_s": (
-        "FLOP/s", "speed of the accelerator on the model; null: times of the trace",
+        "FLOP/s", "speed of the accelerator on the model; null if the trace states the times",
     ),
     "options.offload.align": ("B", "size to whose multiples the arrays of a sub-group are padded"),
-    "options.offload.buffers": ("buffers", "pinned host buffers, one array each; null: no limit"),
+    "options.offload.buffers": (
+        "buffers", "pinned host buffers, one array each; null if there is no limit",
+    ),
     "options.offload.checkpointing": ("bool", "backward repeats forward (activation checkpoints)"),
     "options.offload.in_dram_below": (
         "B", "size below which sub-groups and tensors stay in host DRAM",
     ),
-    "options.offload.overlap_events": ("bool", "the next block is sent as soon as one completes"),
+    "options.offload.overlap_events": ("bool", "a block is sent as soon as any block completes"),
     "options.offload.parameter_buffer": (
-        "elements", "size of a tensor buffer; 0: fits every tensor",
+        "elements", "size of a tensor buffer; 0 for a size that fits every tensor",
     ),
-    "options.offload.parameter_buffers": ("buffers", "portions of the parameters in host memory"),
-    "options.offload.parameters": ("bool", "parameters are offloaded, too (ZeRO-Infinity)"),
+    "options.offload.parameter_buffers": (
+        "buffers", "buffers in host memory for portions of the parameters",
+    ),
+    "options.offload.parameters": ("bool", "parameters are also offloaded (ZeRO-Infinity)"),
     "options.offload.parameters_in_dram": ("parameters", "parameters that stay in host DRAM"),
-    "options.offload.pipeline_{read,write}": ("bool", "transfers overlap the computation"),
-    "options.offload.ratio": ("1", "share of sub-groups whose states are on NVMe"),
+    "options.offload.pipeline_{read,write}": (
+        "bool", "reads or writes overlap the computation on the host",
+    ),
+    "options.offload.ratio": ("1", "fraction of the sub-groups whose states are on NVMe"),
     "options.offload.remarks": ("", "notes on the origin of these options"),
     "options.offload.threads": (
-        "threads", "threads among which a request is divided; null: not divided",
+        "threads", "threads among which a request is divided; null if it is not divided",
     ),
     "configuration.*": ("", "value, unit, source and range of each configuration key"),
     "configuration_sha256": ("", "SHA-256 of the resolved configuration"),
     "assumed.count": ("constants", "number of constants whose source is `assumed`"),
     "assumed.of": ("constants", "number of constants of the configuration"),
-    "assumed.headline": ("", "the two compared paths, baseline first; null: none"),
-    "assumed.sample_params": ("parameters", "parameters of the sample on which constants are "
-                                            "varied; null: none"),
+    "assumed.headline": (
+        "", "the two compared paths, baseline first; null if there is no such pair",
+    ),
+    "assumed.sample_params": (
+        "parameters", "parameters of the sample on which constants are varied; null if no "
+        "constants are varied",
+    ),
     "assumed.swing[].key": ("", "configuration key that is varied"),
     "assumed.swing[].{low,high}": ("", "end of the constant's range, in the key's unit"),
     "assumed.swing[].{speedup,energy}_factor_at_{low,high}": ("1", "ratio of the paths at that "
@@ -92,20 +108,20 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "uncertainty.constants_drawn": ("constants", "number of constants that were drawn"),
     "uncertainty.share_a_draw": ("", "groups of keys whose constants are drawn together"),
     "uncertainty.energy_ratio.*": (
-        "1", "energy of the baseline over that of the rival, by distribution and scope",
+        "1", "energy of the baseline divided by that of the rival, by distribution and scope",
     ),
     "uncertainty.host_power_where_the_winner_changes[].keys": ("", "host powers that are varied"),
     "uncertainty.host_power_where_the_winner_changes[].vary": (
-        "", "how the host powers are varied: alone, in proportion (typical ratio) or equal",
+        "", "relation of the varied host powers: alone, in proportion (typical ratio) or equal",
     ),
     "uncertainty.host_power_where_the_winner_changes[].watts": (
-        "W", "host power at which both paths consume equal energy; null: none",
+        "W", "host power at which both paths consume equal energy; null if there is no such power",
     ),
     "uncertainty.host_power_where_the_winner_changes[].takes_less_{below,above}": (
         "", "path with less energy on this side of the break-even",
     ),
     "uncertainty.host_power_where_the_winner_changes[].quantiles_5_50_95": (
-        "W", "quantiles of the break-even over all draws; null: none",
+        "W", "quantiles of the break-even power over all draws; null if they were not computed",
     ),
     "uncertainty.host_power_where_the_winner_changes[].ranges_watts": (
         "W", "low, typical, high of each varied host power",
@@ -114,14 +130,14 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "uncertainty.tornado[].{low,typical,high}": ("", "value of the constant, in the key's unit"),
     "uncertainty.tornado[].source": ("", "source of the constant"),
     "uncertainty.tornado[].energy_ratio_{drive,drive_and_host,step}": (
-        "1", "energy ratio, baseline over rival, at the low and high end of the range",
+        "1", "energy of the baseline divided by that of the rival, at (low, high) end of the range",
     ),
     "uncertainty.tornado[].speedup": (
-        "1", "ratio of update times, baseline over rival, at both ends",
+        "1", "speedup of the update stage, at the (low, high) end of the range",
     ),
     "answer.equal_batches": ("bool", "all strategies train on equally many samples per step"),
     "answer.strategies[].name": ("", "name of the path"),
-    "answer.strategies[].reason": ("", "reason why the path cannot run; null: it ran"),
+    "answer.strategies[].reason": ("", "reason why the path cannot run; null if it ran"),
     "answer.strategies[].samples_per_step": ("samples", "training samples per step"),
     "answer.strategies[].step_s": ("s", "time of the whole step"),
     "answer.strategies[].samples_per_s": ("samples/s", "training throughput"),
@@ -131,22 +147,24 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     ),
     "answer.strategies[].written_bytes_per_sample": ("B/sample", "bytes of all programmed pages"),
     "answer.strategies[].lifetime_years": (
-        "years", "lifetime: low, typical, high; null: nothing is written",
+        "years", "lifetime: low, typical, high; null if nothing is written",
     ),
-    "answer.strategies[].bound_by": ("", "resource class that is busy longest in the whole step"),
-    "answer.strategies[].bound_by_share": ("1", "busy share of that resource class"),
+    "answer.strategies[].bound_by": (
+        "", "resource class with the highest utilization in the whole step",
+    ),
+    "answer.strategies[].bound_by_share": ("1", "utilization of that resource class"),
     "answer.strategies[].own_blocks_years": (
-        "years", "lifetime of the blocks that only this path uses; null: there are none"
+        "years", "lifetime of the blocks that only this path uses; null if there are no such blocks"
     ),
     "answer.strategies[].wrong_bits_per_step": (
-        "bits", "wrong bits per step in reservoir pages that the path used without correction"
+        "bits", "uncorrected bit errors per step in the reservoir pages that the path used"
     ),
     "answer.strategies[].uncorrectable_pages_per_step": (
         "pages", "pages per step that ECC could not correct"
     ),
     "answer.{fastest,least_energy}.best": ("", "path with the least time or energy per sample"),
     "answer.{fastest,least_energy}.best_right": (
-        "", "best path among those that used no wrong data; null: all paths used wrong data"
+        "", "best path among those without incorrect data; null if all paths used incorrect data"
     ),
     "answer.{fastest,least_energy}.value": (
         "s/sample or J/sample", "time or energy of the best path",
@@ -160,7 +178,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "(time) or the next best path (energy)",
     ),
     "answer.{fastest,least_energy}.certainty.constants": (
-        "constants", "time: constants varied at both ends; energy: energy constants drawn",
+        "constants", "time: number of constants varied; energy: number of energy constants drawn",
     ),
     "answer.{fastest,least_energy}.certainty.probability": (
         "1", "energy: fraction of draws in which the best path consumes less than every other path "
@@ -189,14 +207,14 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     ),
     "answer.least_energy.certainty.with_times.ratio": (
         "1", "energy of with_times.other divided by that of the best path, at the low and the high "
-        "end of the range of with_times.decided_by; null: a path cannot run at that end",
+        "end of the range of with_times.decided_by; null for an end at which a path cannot run",
     ),
     "headline": ("", "one sentence with the result"),
     "headline_ratios.{update_stage,outside_training,step}": (
-        "1", "ratio of times, baseline over rival",
+        "1", "time of the baseline divided by that of the rival",
     ),
     "headline_ratios.{energy,energy_outside_training}": (
-        "1", "ratio of energies, baseline over rival",
+        "1", "energy of the baseline divided by that of the rival",
     ),
     "notes": ("", "notes on the whole comparison"),
     "target.step_s": ("s", "requested step time (--target-step)"),
@@ -205,16 +223,22 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "target.paths[].met": ("bool", "the path meets the target"),
     "target.paths[].fixed_s": ("s", "part of the step that does not depend on the drive"),
     "target.paths[].left_s": ("s", "part of the target step time that remains for the drive"),
-    "target.paths[].where": ("", "where bytes are counted: link or flash"),
+    "target.paths[].where": ("", "location at which bytes are counted: link or flash"),
     "target.paths[].{read,written}_bytes": ("B", "bytes of states and gradients per step"),
-    "target.paths[].has_bytes_per_s": ("B/s", "rate of reads and writes in the simulated run"),
-    "target.paths[].needed_bytes_per_s": ("B/s", "rate that meets the target; null: none does"),
-    "interference.source": ("", "block trace that runs concurrently (--foreground)"),
-    "interference.requests": ("requests", "requests of the block trace"),
-    "interference.queue_depth": (
-        "requests", "requests outstanding; null: the times of the trace are used",
+    "target.paths[].has_bytes_per_s": (
+        "B/s", "rate of reads and writes in the simulated run; null if it cannot be computed",
     ),
-    "interference.speed": ("1", "divisor of the trace's inter-arrival times; null: none"),
+    "target.paths[].needed_bytes_per_s": (
+        "B/s", "rate that meets the target; null if no rate meets it",
+    ),
+    "interference.source": ("", "block trace that runs concurrently (--foreground)"),
+    "interference.requests": ("requests", "number of requests in the block trace"),
+    "interference.queue_depth": (
+        "requests", "number of outstanding requests; null if the times of the trace are used",
+    ),
+    "interference.speed": (
+        "1", "divisor of the trace's inter-arrival times; null if queue_depth is used",
+    ),
     "interference.paths[].name": ("", "name of the path"),
     "interference.paths[].status": ("", "ok, or n/a if the path did not run"),
     "interference.paths[].requests": ("requests", "requests that arrived during the update"),
@@ -222,25 +246,25 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "s", "time of the update without and with the block trace",
     ),
     "interference.paths[].latency_us.{alone,beside}.{read,write}.{mean,p50,p90,p99,p999,max}": (
-        "us", "request latency without and with the update; null: fewer than 100 requests",
+        "us", "request latency without and with the update; null for fewer than 100 requests",
     ),
     "paths[].name": ("", "name of the path"),
     "paths[].title": ("", "title of the path"),
-    "paths[].status": ("", "ok or n/a"),
+    "paths[].status": ("", "ok, or n/a if the path did not run"),
     "paths[].reason": ("", "reason why the path cannot run, if the status is n/a"),
     "paths[].notes": ("", "notes on this path"),
     "paths[].sampled.params": ("parameters", "sizes of the simulated samples of a large model"),
     "paths[].sampled.error": ("1", "relative error of the extrapolation"),
     "paths[].phases_s.*": (
-        "s", "time per step of a phase, without the time hidden by earlier phases",
+        "s", "time per step of a phase, without the time that overlaps an earlier phase",
     ),
     "paths[].overlaps_s[].{phase,beside}": ("", "later and earlier of two overlapping phases"),
     "paths[].overlaps_s[].seconds": ("s", "time per step in which the two phases overlap"),
-    "paths[].utilisation_of_update.*": ("1", "busy share of a resource class in the update stage"),
+    "paths[].utilisation_of_update.*": ("1", "utilization of a resource class in the update stage"),
     "paths[].arithmetic.seconds": ("s", "closed-form lower bound of the update stage"),
     "paths[].arithmetic.bottleneck": ("", "resource that sets the bound"),
     "paths[].arithmetic.text": (
-        "", "calculation of the bound, and whether it uses the compute model",
+        "", "calculation of the bound; states whether the bound uses the compute model",
     ),
     "paths[].reservoir.lifetime_steps.{levelled,as_laid_out}": (
         "steps", "steps until the first block of the reservoir wears out, with and without wear "
@@ -249,7 +273,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "paths[].reservoir.planes": ("planes", "number of planes in a die"),
     "paths[].reservoir.planes_in_use": ("planes", "number of planes that a super-page fills"),
     "paths[].reservoir.fullest_die_over_mean": (
-        "1", "wear of the fullest die over the mean wear of all dies",
+        "1", "wear of the fullest die divided by the mean wear of all dies",
     ),
     "paths[].reservoir.change_of_roles.seconds": (
         "s", "time that a change of plane roles adds to a step",
@@ -271,32 +295,35 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     ),
     "paths[].weights.elements": ("weights", "number of weights that were compared"),
     "paths[].weights.equal_bits_at_host": (
-        "weights", "weights at the host that equal the reference; null: unchecked",
+        "weights", "weights at the host that equal the reference; null if this was not checked",
     ),
     "paths[].weights.distance_to_recorded_units": (
         "2**-24 max(|w|, sum of learning rates)",
-        "largest distance from the recorded weights; null: none",
+        "largest difference from the recorded weights; null if they were not compared",
     ),
-    "paths[].weights.equal_bits_to_recorded_share": ("1", "share of weights that equal "
-                                                          "the recorded ones; null: none"),
+    "paths[].weights.equal_bits_to_recorded_share": (
+        "1", "fraction of weights that equal the recorded weights; null if not compared",
+    ),
 }  # fmt: skip
-"""Table of the keys of result.json: key -> (unit, meaning). Unit "" means text or no unit; unit "1"
-means a ratio."""
+"""Table of the keys of result.json: key -> (unit, meaning). The unit "" denotes text or a number
+without a unit; the unit "1" denotes a ratio."""
 
 METRICS: dict[str, tuple[str, str]] = {
     "step_s": ("s", "time of a step"),
     "samples_per_step": ("samples", "training samples per step"),
     "samples_per_s": ("samples/s", "training throughput"),
     "update_s": ("s", "time of the update stage"),
-    "update_share": ("1", "update stage as a share of the step"),
+    "update_share": ("1", "time of the update stage divided by the time of the step"),
     "update_speedup": (
-        "1", "update stage of the baseline over that of this path; null: no such ratio",
+        "1", "speedup of the update stage over the baseline; null if the stages are not comparable",
     ),
-    "overlapped_s": ("s", "time in which a phase overlaps an earlier one"),
-    "update_params_per_s": ("param/s", "parameters updated per second; null: no update stage"),
-    "link_bytes": ("B", "bytes over the drives' links, both directions"),
+    "overlapped_s": ("s", "time in which a phase overlaps an earlier phase"),
+    "update_params_per_s": (
+        "param/s", "parameters updated per second; null if there is no update stage",
+    ),
+    "link_bytes": ("B", "bytes over the drives' links, both directions together"),
     "link_{down,up}_bytes": ("B", "bytes over the links to (down) and from (up) the drives"),
-    "channel_bytes": ("B", "bytes over the flash channels, both directions"),
+    "channel_bytes": ("B", "bytes over the flash channels, both directions together"),
     "flash_written_bytes": ("B", "bytes of all programmed pages"),
     "drive_dram_bytes": ("B", "bytes through the drives' DRAM, read plus written"),
     "host_dram_bytes": ("B", "bytes through the host's DRAM, read plus written"),
@@ -305,35 +332,43 @@ METRICS: dict[str, tuple[str, str]] = {
     "host_relay_cpu_s": ("s", "host CPU time spent on relaying tunnel messages"),
     "host_cpu_busy_s": ("s", "time in which the host's CPU updates weights or adds gradients"),
     "page_operations": ("pages", "pages sensed and programmed"),
-    "array_operations": ("operations", "reads, programs and erases of the arrays"),
+    "array_operations": ("operations", "reads, programs and erases of the flash arrays"),
     "erased_blocks": ("blocks", "erased blocks"),
-    "most_erases_of_a_super_block": ("erases", "erases of the most erased super-block"),
-    "waf": ("1", "write amplification factor, in bytes; null: nothing was written"),
-    "steps_to_wear_out": ("steps", "steps until all blocks reach their typical cycles"),
+    "most_erases_of_a_super_block": (
+        "erases", "number of erases of the super-block with the most erases",
+    ),
+    "waf": (
+        "1", "write amplification (bytes programmed / bytes written); null if nothing was written",
+    ),
+    "steps_to_wear_out": ("steps", "steps until all blocks reach their typical endurance"),
     "state_bytes": ("B", "bytes of the pages that hold weights and states"),
-    "state_share_of_capacity": ("1", "state_bytes as a share of the nominal capacity"),
+    "state_share_of_capacity": ("1", "state_bytes divided by the nominal capacity of all drives"),
     "state_cells_as_tlc_bytes": ("B", "capacity, as TLC, of the cells that hold the states"),
     "state_in_pslc_as_tlc_bytes": (
         "B", "capacity, as TLC, of the cells that the states would need in pSLC",
     ),
-    "bound_by": ("resource", "busiest resource class of the update stage"),
-    "bound_by_share": ("1", "busy share of that resource class"),
-    "latency_bound": ("bool", "true if no resource class is busy for half of the update stage"),
+    "bound_by": ("resource", "resource class with the highest utilization in the update stage"),
+    "bound_by_share": ("1", "utilization of that resource class"),
+    "latency_bound": ("bool", "true if bound_by_share is below 0.5"),
     "rated_write_{low,typical,high}_bytes": ("B", "rated bytes: nominal capacity times cycles"),
     "lifetime_steps_{low,typical,high}": (
-        "steps", "steps until the rated bytes are written; null: none",
+        "steps", "steps until the rated bytes are written; null if nothing is written",
     ),
-    "lifetime_years_{low,typical,high}": ("years", "lifetime in years of training; null: none"),
+    "lifetime_years_{low,typical,high}": (
+        "years", "lifetime in years of training; null if nothing is written",
+    ),
     "drives_power_{low,typical,high}_w": ("W", "mean power of all drives over the whole step"),
     "energy_drive_{low,typical,high}_j": (
-        "J/step", "energy of the drives outside forward and backward",
+        "J/step", "energy of the drives, excluding forward and backward",
     ),
     "energy_drive_and_host_{low,typical,high}_j": (
         "J/step", "energy of drives and host, excluding forward and backward",
     ),
-    "energy_all_{low,typical,high}_j": ("J/step", "energy of the whole step"),
+    "energy_all_{low,typical,high}_j": (
+        "J/step", "energy of drives, host and accelerator in the whole step",
+    ),
     "energy_{drive,drive_and_host,all}_{low,typical,high}_j_per_sample": (
-        "J/sample", "energy per training sample, by scope",
+        "J/sample", "energy per training sample; scopes as in the keys without per_sample",
     ),
 }  # fmt: skip
 """Table of the keys of paths[].metrics: key -> (unit, meaning). Each value is an object with

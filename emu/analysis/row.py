@@ -1,7 +1,7 @@
-"""Rows of validation and their tables.
+"""Validation rows and their tables.
 
 Owns the format of rows, the four kinds of rows, and the tables. Does not own the suites that
-produce rows (emu/validate, emu/studies). Source: none.
+produce rows (emu/validate, emu/studies). Source: this project.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ KINDS = {
     SHOWN: "shown: neither fitted nor checked",
     IDENTITY: "identity: follows by arithmetic from inputs, other rows or our own models",
 }
-"""Kinds of rows in the order in which their tables are printed, with the titles of these tables."""
+"""Kinds of rows, in the order in which their tables are printed: kind -> title of its tables."""
 RATIO = "x"
-"""Unit of a row that is a ratio. A value above 1 is a gain, a value below 1 a loss."""
+"""Unit of a row that is a ratio. A value above 1 is a gain; a value below 1 is a loss."""
 Progress = Callable[[str, float], None] | None
 
 
@@ -34,19 +34,20 @@ Progress = Callable[[str, float], None] | None
 class Row:
     """One validated number: the expected value and the value that the simulation predicts.
 
-    ``published``: the expected value, published or from a closed form. Only a shown row may have
-    None. ``tolerance``: largest allowed relative difference; 0 requires equality. A check row must
-    have a tolerance, and an identity row may have one. ``source``: text above the table.
+    ``published``: the expected value, published or from a closed form; None is allowed for a shown
+    row only. ``tolerance``: largest allowed relative difference; 0 requires equality. A check row
+    must have a tolerance, and an identity row may have one. ``source``: text above the table.
     ``place``: document and table or page of the published number, such as "STANNIS (DAC 2020),
-    Table I". Every check row of emu/validate has a place; check rows of emu/studies compare two
-    simulated runs and have none. ``constants``: constants that were chosen so that a fit row
-    matches, as configuration keys, as keys of emu/cluster/networks.toml that begin with
-    "networks.", or as module.NAME. Every fit row has at least one; other rows have none.
-    ``trials`` and ``interval``: of a prediction that is a share or count of random trials, their
-    number and the bounds of the share; both are in the table and in --json only if given.
+    Table I". Every check row of emu/validate has a place. Check rows of emu/studies have no place,
+    because their expected values are not published. ``constants``: constants that were chosen so
+    that a fit row matches, as configuration keys, as keys of emu/cluster/networks.toml that begin
+    with "networks.", or as module.NAME. A fit row must have at least one constant; rows of other
+    kinds must have none. ``trials``: number of random trials, if the prediction is a fraction or a
+    count of random trials. ``interval``: bounds of the fraction. The table and --json contain
+    ``trials`` and ``interval`` only if they are given.
 
-    Raises ValueError if the row lacks a field that its kind requires, or if a row of another kind
-    than fit has constants.
+    Raises ValueError if the kind is unknown, if the tolerance is negative or NaN, if the row lacks
+    a field that its kind requires, or if a row that is not a fit row has constants.
     """
 
     suite: str
@@ -65,24 +66,24 @@ class Row:
     def __post_init__(self) -> None:
         where = f"{self.suite}, {self.kind} row {self.name!r}"
         if self.kind not in KINDS:
-            raise ValueError(f"{where}: there is no such kind; use one of {', '.join(KINDS)}")
+            raise ValueError(f"{where}: the kind is unknown; use one of {', '.join(KINDS)}")
         if self.kind != SHOWN and self.published is None:
-            raise ValueError(f"{where}: published is None; only a shown row may lack the number")
+            raise ValueError(f"{where}: published is None, which only a shown row may have")
         if self.kind == CHECK and self.tolerance is None:
-            raise ValueError(f"{where}: tolerance is None; a check row without one never misses")
+            raise ValueError(f"{where}: tolerance is None; a check row must have a tolerance")
         if self.tolerance is not None and not self.tolerance >= 0:
             raise ValueError(f"{where}: tolerance is {self.tolerance}; it must be at least 0")
         if (self.kind == FIT) != bool(self.constants):
             raise ValueError(
-                f"{where}: constants are {self.constants}; a fit row names at least one, other "
-                "rows name none"
+                f"{where}: constants are {self.constants}; a fit row must name at least one "
+                "constant, and other rows must not name any"
             )
 
     @property
     def difference(self) -> float:
-        """Relative difference between prediction and expected value: predicted / published - 1. It
-        is infinite if only ``published`` is 0, and NaN if ``published`` is None.
-        """
+        """Relative difference between prediction and expected value: predicted / published - 1. The
+        difference is NaN if ``published`` is None, and infinite if ``published`` is 0 and the
+        prediction is not 0."""
         if self.published is None:
             return math.nan
         if not self.published:
@@ -133,8 +134,8 @@ class Row:
 def rows_of_parts(
     suite: str, parts: Sequence[Callable[[], Iterable[Row]]], progress: Progress
 ) -> list[Row]:
-    """Return the rows of all parts of a suite, in order; report the share of finished parts (0 to
-    1) before each part."""
+    """Return the rows of all parts of a suite, in order. Before each part, report the fraction of
+    completed parts (0 to 1) to ``progress``."""
     rows: list[Row] = []
     for i, part in enumerate(parts):
         if progress is not None:
@@ -144,7 +145,8 @@ def rows_of_parts(
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """Return one table per kind, suite and source, in the order of KINDS."""
+    """Return one table for each combination of kind, suite, source, place and constants, in the
+    order of KINDS."""
     out = []
     for kind, title in KINDS.items():
         grouped: dict[tuple[str, ...], list[Row]] = {}

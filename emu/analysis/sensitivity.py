@@ -1,7 +1,7 @@
 """Sensitivity of the headline to each constant that has a range.
 
-The headline is the speedup and the energy ratio of two paths. Owns the sample, a shortened run that
-is simulated again with one constant at either end of its range. Does not own the comparison
+The headline states the speedup and the energy ratio of two paths. Owns the sample, a shortened run
+that is simulated again with one constant at each end of its range. Does not own the comparison
 (analysis/compare.py) or the ranges (presets).
 Source: this project's rule that each result states the number of assumed constants.
 """
@@ -30,25 +30,25 @@ SAMPLE_STRIPES = 3
 """Number of super-pages per die in the shortened simulation, for paths that update through the
 controller."""
 BLOCK_PAGES = 4
-"""Number of pages, or of word lines, per block in the shortened simulation."""
+"""Number of word lines per block in the shortened simulation (number of pages, if pages are
+programmed one by one)."""
 DIE_STRIPES = 16
 """Number of super-pages per die in the shortened simulation, for paths that update on the dies.
-Work overlaps only after the first stripe of a die. A shorter simulation would therefore show too
-little overlap; a full run shows slightly more."""
+Work overlaps only after the first stripe of a die. A shorter simulation would therefore
+underestimate the overlap. A full run has slightly more overlap."""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Rule: configuration keys ``leaves`` have no effect while ``key`` has ``value``. "errors.*"
-    means all keys of the section."""
+    """Rule: the configuration keys ``leaves`` have no effect if ``key`` has the value ``value``.
+    The entry "errors.*" denotes all keys of the section errors."""
 
     key: str
     value: Value
     leaves: tuple[str, ...]
 
     def covers(self, name: str) -> bool:
-        """Return True if configuration key ``name`` is one of the keys without effect; False for
-        ``key`` itself."""
+        """Return True if the rule covers configuration key ``name``; False for ``key`` itself."""
         section = name.partition(".")[0]
         return name != self.key and (name in self.leaves or f"{section}.*" in self.leaves)
 
@@ -76,8 +76,8 @@ IDLE_KEYS = (
         ("flash.rated_retention", "flash.cycles_3_months", "flash.cycles_3_days"),
     ),
 )  # fmt: skip
-"""Conditions under which assumed constants have no effect. Such constants are counted as assumed
-but not varied."""
+"""Rules for constants that have no effect in some configurations. Such constants are counted as
+assumed but not varied."""
 
 
 USER_CHOICES = frozenset(
@@ -90,18 +90,18 @@ USER_CHOICES = frozenset(
         "ftl.reservoir_retention",
     )  # fmt: skip
 )
-"""Keys whose ranges are the user's possible choices, not an uncertainty."""
+"""Keys whose ranges are possible choices of the user, not an uncertainty."""
 
 HOST_POWERS = ("host.update_power", "host.wait_power")
 """Powers of the host that are varied one by one even if they are not assumed, because the energy
 ratio is often most sensitive to them."""
 
 RATES = ("host.accelerator_peak", "host.accelerator_utilization")
-"""Prefixes of the keys (one key per model) that state the rate of the accelerator. The times of
-forward and backward may be computed from this rate."""
+"""Prefixes of the keys (one key per model) that state the rate of the accelerator, from which the
+times of forward and backward may be computed."""
 
 Factors = Mapping[str, Mapping[str, float]]
-"""Path -> energy component -> quantity divided by the component's typical quantity."""
+"""Path -> energy component -> quantity divided by its typical quantity."""
 
 
 def is_rate(key: str) -> bool:
@@ -115,15 +115,16 @@ def idle_rules(cfg: Config) -> tuple[Idle, ...]:
 
 
 def unfelt(cfg: Config) -> tuple[str, ...]:
-    """Return the assumed constants with a range that do not affect the results of this
-    configuration, in the order of the configuration."""
+    """Return the assumed constants with a range that have no effect in this configuration, in the
+    order of the configuration."""
     idle = idle_rules(cfg)
     ranged = (leaf.key for leaf in cfg.assumed() if leaf.low is not None)
     return tuple(key for key in ranged if any(rule.covers(key) for rule in idle))
 
 
 def published_ranges(cfg: Config) -> list[Leaf]:
-    """Return the constants with a published value, a range and a possible effect on time."""
+    """Return the constants whose value is not assumed, and which have a range and may affect time.
+    Keys in USER_CHOICES are omitted."""
     idle = idle_rules(cfg)
     return [
         leaf
@@ -137,9 +138,10 @@ def published_ranges(cfg: Config) -> list[Leaf]:
 @dataclass(frozen=True)
 class Swing:
     """Effect of one constant on the headline: speedup and energy ratio at the low and the high end
-    of the constant's range, divided by their typical values; None if a path cannot run there.
+    of the constant's range, each divided by its typical value. The values are None for an end at
+    which a path cannot run.
 
-    ``low``, ``high``: the ends as text.
+    ``low``, ``high``: the ends of the range as text.
     """
 
     key: str
@@ -150,22 +152,23 @@ class Swing:
     energy_at_low: float | None
     energy_at_high: float | None
     factors_at_low: Factors = field(default_factory=dict, repr=False)
-    """Factors of the quantities that change at the low end; empty if a path cannot run or no
-    quantity changes."""
+    """Factor of each quantity that changes at the low end; empty if a path cannot run at this end
+    or if no quantity changes."""
     factors_at_high: Factors = field(default_factory=dict, repr=False)
-    """Factors of the quantities that change at the high end."""
+    """Factor of each quantity that changes at the high end; empty if a path cannot run at this end
+    or if no quantity changes."""
     times_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """Time of each path's update stage at the low end divided by its typical time, 1 if it does not
-    change; empty if a path cannot run."""
+    """Time of each path's update stage at the low end divided by its typical time, 1 if the time
+    does not change; empty if a path cannot run at this end."""
     times_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
     steps_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """Time of each path's whole step at the low end divided by its typical time; empty unless the
-    constant changes forward and backward, which the sample then includes."""
+    """Time of each path's whole step at the low end divided by its typical time. Empty unless the
+    constant changes the times of forward and backward, which the sample then includes."""
     steps_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def of_training(self) -> bool:
-        """True if the constant changes the time of forward or backward."""
+        """True if the constant changes the times of forward and backward."""
         return bool(self.steps_at_low or self.steps_at_high)
 
     @property
@@ -204,8 +207,8 @@ def sample_params(trace: Trace, cfg: Config) -> int:
 def amortized(cfg: Config) -> Config:
     """Return the configuration with shorter blocks and a proportionally shorter erase time.
 
-    A sample that fills less than one block of the drive then spends the same fraction of its time
-    on erases as a long run.
+    With this configuration, a sample that fills less than one block of the original drive spends
+    the same fraction of its time on erases as a long run.
     """
     line = word_line_pages(cfg)
     shorter = max(cfg.flash.pages_per_block // (BLOCK_PAGES * line), 1)
@@ -218,11 +221,12 @@ def amortized(cfg: Config) -> Config:
 
 
 def sample(trace: Trace, cfg: Config, training: bool = False) -> Trace:
-    """Return the trace's first step, reduced to :func:`sample_params` parameters, without payload.
+    """Return the sample: the first step of the trace, with ``sample_params(trace, cfg)`` parameters
+    and without payload.
 
-    Every die has SAMPLE_STRIPES super-pages (DIE_STRIPES if the dies update), or fewer if the trace
-    has fewer parameters. Forward and backward take no time. With ``training``, they take a time
-    that is reduced in proportion to the number of parameters.
+    The sample has SAMPLE_STRIPES super-pages on every die (DIE_STRIPES if the dies update), or
+    fewer if the trace has fewer parameters. ``training``: True to reduce the times of forward and
+    backward in proportion to the number of parameters; False to set them to 0.
     """
     count = sample_params(trace, cfg)
     share = count / trace.n_params if training else 0.0
@@ -245,13 +249,15 @@ class Sampled:
 
 
 class Headline:
-    """Speedup of the update stage and energy ratio of baseline over rival, simulated on a sample
-    for any configuration. Call it to get (speedup, energy ratio).
+    """Simulator of the two ratios of the headline: speedup of the update stage and energy ratio,
+    each the value of the baseline divided by that of the rival. Calling the object with a
+    configuration and a sample returns (speedup, energy ratio).
 
-    ``run`` simulates the times of a path by name on a sample, with the short blocks of `amortized`.
-    ``fits`` raises InputError if a path cannot run the whole trace on a configuration. ``pair``:
-    (baseline, rival). Configurations that differ only in energy constants or powers use one
-    simulation.
+    ``run``: function of the name of a path, a configuration and a sample. It shortens the blocks of
+    the drive (:func:`amortized`), simulates the path on the sample, and returns the ledger and the
+    work. ``fits``: function of the name of a path and a configuration. It raises InputError if the
+    path cannot run the whole trace on this configuration. ``pair``: (baseline, rival).
+    Configurations that differ only in energy constants or powers share one simulation.
     """
 
     def __init__(
@@ -274,9 +280,10 @@ class Headline:
         return self._known[key]
 
     def _amortized(self, cfg: Config) -> Config:
-        """Return `amortized` of ``cfg``, cached for the last configuration of each thread.
+        """Return ``amortized(cfg)``, cached for the last configuration of each thread.
 
-        The cache avoids the check of all configuration keys, which takes as long as a run.
+        The cache avoids the check of all configuration keys, which takes as long as the simulation
+        of a sample.
         """
         known = getattr(self._last, "pair", (None, cfg))
         if known[0] is not cfg:
@@ -318,13 +325,13 @@ class Headline:
 def swings(
     cfg: Config, timed: Callable[[Config], Trace], headline: Headline, workers: int
 ) -> list[Swing]:
-    """Return the effects of the constants on speedup and energy ratio, the widest effect first.
+    """Return the effects of the constants on speedup and energy ratio, the largest effect first.
 
-    The constants are all assumed constants with a range except those of :func:`unfelt` and
+    The varied constants are all assumed constants with a range except those of :func:`unfelt` and
     USER_CHOICES, the constants of :func:`published_ranges`, and HOST_POWERS. If a path cannot run
-    at an end of a range, the value there is None, and the constant precedes all others. ``timed``
-    returns the trace with the times of forward and backward on a configuration. ``workers``: number
-    of threads.
+    at an end of a range, the values at this end are None, and the constant precedes all constants
+    without such an end. ``timed``: function that returns the trace with the times of forward and
+    backward for a configuration. ``workers``: number of threads.
     """
     fixed = USER_CHOICES.union(unfelt(cfg))
     varied = [key for key in cfg.assumed() if key.low is not None and key.key not in fixed]
@@ -345,8 +352,8 @@ def swings(
         return headline.sampled(cfg, samples[-1])
 
     def ends(changed: Config, key: str) -> tuple[Sampled, Sampled, bool]:
-        """Return (results with the configuration ``changed``, typical results, True if both include
-        forward and backward)."""
+        """Return (results with the configuration ``changed``, typical results, True if both results
+        include forward and backward)."""
         if is_rate(key):
             later = timed(changed)
             if _trained_s(later) != usual:

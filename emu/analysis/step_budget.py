@@ -1,12 +1,13 @@
 """Step budget: the drive bandwidth that a target step time requires.
 
 Owns the time of a step that does not depend on the drive, and the rate of reads and writes that the
-remaining time requires. Does not own any simulated number (analysis/ledger.py).
-Source: arithmetic on the ledger.
+remaining time requires. Does not own the simulated times and bytes (analysis/ledger.py).
+Source: this project; arithmetic on the ledger.
 
 The times of forward, backward and the host's computation of the update are fixed. The bytes that
-the update reads and writes must be transferred in the remaining time. For bytes whose transfer
-overlaps the host's computation or the backward pass (gradients), that time is also available.
+the update reads and writes must be transferred in the remaining time. If a transfer of states
+overlaps the host's computation, or a transfer of gradients overlaps the backward pass, the
+overlapped time is also available for this transfer.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ondie.emu.units import KINDS, InputError, fmt_bytes, fmt_rate, fmt_time, pa
 
 @dataclass(frozen=True)
 class Verdict:
-    """Statement on whether a path meets the target step time, and on the drive bandwidth that would
-    meet it."""
+    """Verdict on a path: comparison of the simulated step time with the target step time, and the
+    drive bandwidth that would meet the target."""
 
     path: str
     step_s: float
@@ -32,24 +33,26 @@ class Verdict:
     fixed_s: float
     """Time of a step that does not depend on the drive, seconds."""
     left_s: float
-    """Time of the target that remains for the drive, seconds."""
+    """Target step time minus ``fixed_s``, seconds: the time that remains for the drive."""
     where: str
-    """Place where bytes are counted: "link" or "flash"."""
+    """Location at which bytes are counted: "link" or "flash"."""
     read_bytes: float
-    """Bytes that the update reads per step."""
+    """Number of bytes that the update reads per step."""
     written_bytes: float
-    """Bytes that the update writes per step, including gradients written during backward."""
+    """Number of bytes that the update writes per step, including gradients written during
+    backward."""
     has_bytes_per_s: float | None
-    """Rate of reads and writes together in the simulated run, bytes per second; None if the run has
-    no such rate."""
+    """Rate of reads and writes together in the simulated run, bytes per second; None if the update
+    stage of the path cannot be compared with that of the baseline (``Result.updates_weights``) or
+    if the drive's part of the step takes no time."""
     needed_bytes_per_s: float | None
     """Rate of reads and writes together that meets the target, bytes per second; None if no rate
-    does."""
+    meets it."""
 
 
 def duration(text: str, place: str) -> float:
-    """Return the seconds of a duration such as "3.5 s" or "500 ms"; "0" needs no unit. Raises
-    InputError for any other text; its message starts with ``place``."""
+    """Return a duration such as "3.5 s" or "500 ms" in seconds; "0" needs no unit. Raises
+    InputError if ``text`` is not such a duration. The error message starts with ``place``."""
     number = text.strip()
     if number.replace(".", "", 1).isdecimal() and float(number):
         raise InputError(f'{place}: "{number}" has no unit; write for example "{number} ms"')
@@ -57,7 +60,8 @@ def duration(text: str, place: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """Return the seconds of the value of --target-step. Raises InputError for an invalid value."""
+    """Return the value of --target-step in seconds. Raises InputError if the value is invalid or
+    0."""
     found = duration(text, "--target-step")
     if not found:
         raise InputError(f'--target-step {text}: must be more than 0; write for example "3.5 s"')
@@ -158,17 +162,17 @@ def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
             f"{fmt_bytes(each.read_bytes)} + {fmt_bytes(each.written_bytes)}, {each.where}", *rates,
         )  # fmt: skip
     table.caption = (
-        "The fixed part is forward, backward and a host update that nothing overlaps. Reads and "
-        "writes are those of states and gradients: over the link for host offload, otherwise in "
-        "the flash. Rates count reads and writes together during the update, without the "
-        "gradients that are written during backward."
+        "The fixed part is forward, backward and the update on the host's CPU, unless a transfer "
+        "overlaps this update. Reads and writes are those of states and gradients: over the link "
+        "for host offload, otherwise in the flash. Rates count reads and writes together during "
+        "the update, without the gradients that are written during backward."
     )
     return table
 
 
 def needed(judged: Verdict) -> float | None:
-    """Return the rate that meets the target, bytes per second; None if the run already meets the
-    target."""
+    """Return the rate of reads and writes that meets the target, bytes per second; None if the run
+    already meets the target or no rate meets it."""
     return None if judged.met else judged.needed_bytes_per_s
 
 
@@ -176,9 +180,9 @@ def answer(judged: Verdict) -> str:
     """Return the verdict as the text of a table cell."""
     if judged.met:
         return "yes"
-    return "no" if judged.needed_bytes_per_s is not None else "no, with any drive"
+    return "no" if judged.needed_bytes_per_s is not None else "no, not with any drive"
 
 
 def target_data(comparison: Comparison, target_s: float) -> dict[str, Any]:
-    """Return the content of result.json for the target step time."""
+    """Return the object "target" of result.json for a target step time of ``target_s`` seconds."""
     return {"step_s": target_s, "paths": [asdict(each) for each in verdicts(comparison, target_s)]}

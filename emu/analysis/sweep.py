@@ -1,12 +1,14 @@
-"""Sweep: one comparison for every value of one or two keys (configuration keys, or the format).
+"""Sweep: one comparison for every combination of values of one or two keys (configuration keys, or
+the format).
 
 Owns the values, the sequence of runs, the rows and the content of sweep.json. Does not own a
 comparison (analysis/compare.py), the metrics of a path (analysis/result_json.py), the meaning of a
 value (config/schema/) or the figure (cli/figures/sweep.py).
-Source: none.
+Source: this project.
 
-A row is the result of one path in `ondie compare --set KEY=VALUE --no-swing`, or `--format VALUE`.
-If a path cannot run with a value, its row states the reason.
+A row is the result of one path in `ondie compare --set KEY=VALUE --no-swing`, or in `ondie compare
+--format VALUE --no-swing` if the key is the format. If a path cannot run with a value, the row
+states the reason.
 """
 
 from __future__ import annotations
@@ -32,17 +34,17 @@ from ondie.traces import Trace
 MOST_KEYS = 2
 MOST_POINTS = 64
 ALL_PATHS = "all"
-"""Path name of the row of a point at which no path can run."""
+"""Path name in the row of a point at which no path can run."""
 REF = "given on the command line"
 OPTIONS = {"format": formats.checked}
-"""Sweep keys that are options of the paths, not configuration keys: key -> function that checks a
-value."""
+"""Sweep keys that are options of the paths instead of configuration keys: key -> function that
+checks a value."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a sweep: a configuration key or a key of OPTIONS, its values, and the values as
-    texts."""
+    """One axis of a sweep. ``key``: configuration key or key of OPTIONS. ``values``: values of the
+    key. ``texts``: the values as text, with units."""
 
     key: str
     values: tuple[Value, ...]
@@ -51,8 +53,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """Result of one path at one point of a sweep. If the path cannot run there, ``reason`` states
-    why, and the figures are None."""
+    """Result of one path at one point of a sweep. If the path cannot run at this point, ``reason``
+    states why, and the fields after ``reason`` are None."""
 
     values: tuple[str, ...]
     """Values of the axes at this point, as texts, in the order of the axes."""
@@ -78,16 +80,16 @@ class SweepRow:
     bound_by_share: float | None = None
     target: Verdict | None = None
     capacity_bytes: int | None = None
-    """Nominal capacity of a drive at this point, bytes; derived from the flash unless the
+    """Nominal capacity of a drive at this point, bytes; derived from the flash geometry unless the
     configuration states it."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """All rows of a sweep, and the inputs of the sweep."""
+    """All rows of a sweep, and its inputs."""
 
     cfg: Config
-    """Configuration before the values of the axes are set. ``options`` do not contain these values
+    """Configuration without the values of the axes. ``options`` does not contain these values
     either."""
     trace: Trace
     options: Options
@@ -98,17 +100,18 @@ class Sweep:
 
 
 def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
-    """Return the axes that the texts ``key=a,b,c`` of --sweep define, in order.
+    """Return the axes that the arguments ``key=a,b,c`` of --sweep define, in order.
 
     Raises InputError for an unknown key, a missing value, a value of the wrong type, a key or value
-    that is named twice, or too many keys or points.
+    that is named twice, more than MOST_KEYS keys, or more than MOST_POINTS points.
     """
     if len(texts) > MOST_KEYS:
-        raise InputError(f"--sweep: {len(texts)} keys; at most {MOST_KEYS} are allowed")
+        raise InputError(f"--sweep: {len(texts)} keys are given; use at most {MOST_KEYS}")
     for text in texts:
         if "=" not in text:
             raise InputError(
-                f"--sweep {text!r}: no values; write for example host.io_queue_depth=1,8,32"
+                f"--sweep {text!r}: the values are missing; write for example "
+                "host.io_queue_depth=1,8,32"
             )
     chosen = [text for text in texts if text.partition("=")[0].strip() in OPTIONS]
     try:
@@ -126,7 +129,7 @@ def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
         place = f"--sweep {name}"
         parts = [part.strip() for part in str(listed).split(",")]
         if not all(parts):
-            raise InputError(f"{place}={listed}: an empty value; write for example {name}=a,b")
+            raise InputError(f"{place}={listed}: a value is empty; write for example {name}=a,b")
         values, shows = _values(name, parts, place)
         for i, value in enumerate(values):
             if value in values[:i]:
@@ -134,7 +137,9 @@ def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
         found.append(Axis(name, values, shows))
     points = len(list(itertools.product(*(axis.values for axis in found))))
     if points > MOST_POINTS:
-        raise InputError(f"--sweep: {points} points; at most {MOST_POINTS} are allowed")
+        raise InputError(
+            f"--sweep: {points} points; at most {MOST_POINTS} are allowed, so give fewer values"
+        )
     return tuple(found)
 
 
@@ -194,7 +199,7 @@ def sweep(
         n_steps = comparison.steps
         rows += _rows(comparison, texts, target_s)
     if not n_steps:
-        raise InputError(f"--sweep: nothing can run: {rows[0].reason}")
+        raise InputError(f"--sweep: no path can run at any point: {rows[0].reason}")
     return Sweep(cfg, trace, options, n_steps, along, tuple(rows), target_s)
 
 

@@ -2,9 +2,9 @@
 
 Owns the two comparisons. Does not own the reading of weights from flash (paths/). The reference is
 the same update kernel, run outside the emulator.
-Source: this project's rule: the weights equal those of the reference in every bit, and each differs
-by at most 16 x 2**-24 x max(|w|, sum of learning rates) from the recorded weight. The limit is not
-in units in the last place, because these vanish near zero.
+Source: this project. The weights must equal the reference bit for bit. Each weight may differ from
+the recorded weight by at most 16 x 2**-24 x max(|w|, sum of learning rates). The limit is not
+stated in units in the last place, because these approach 0 near zero.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ class Weights:
     step. None if this was not checked, for example because the path sends no weights."""
     recorded_distance: float | None
     """Largest difference from the recorded weights, in units of 2**-24 x max(|w|, sum of learning
-    rates); None if they were not compared."""
+    rates); None if the weights were not compared with the recorded weights."""
     recorded_equal_share: float | None
-    """Fraction of weights that equal the recorded ones in every bit; None if they were not
-    compared."""
+    """Fraction of weights that equal the recorded weights in every bit; None if the weights were
+    not compared with the recorded weights."""
 
 
 def compare_weights(
     path: Path, arithmetic: Arithmetic, steps: int, damaged: bool = False
 ) -> Weights:
-    """Compare the weights on flash with those of the same kernel run outside the emulator and with
-    the recorded weights. Return the comparison.
+    """Compare the weights on flash with the reference and with the recorded weights, and return the
+    result.
 
-    ``damaged``: True if the run used uncorrectable pages or wrong bits. Raises Mismatch if the
-    weights differ more than allowed and the run is not damaged.
+    The reference is the same kernel run outside the emulator. ``damaged``: True if the run used
+    incorrect data (error_notes.damaged). Raises Mismatch if the weights differ more than allowed
+    and ``damaged`` is False.
     """
     final = path.finish()
     assert final is not None
@@ -98,8 +99,8 @@ def bits(values: np.ndarray) -> np.ndarray:
 
 
 def recorded_distance(final: np.ndarray, recorded: np.ndarray, trace: Trace) -> tuple[float, float]:
-    """Return (largest difference between final and recorded weights, fraction of weights with
-    equal bits).
+    """Return (largest difference between final and recorded weights, fraction of weights that equal
+    the recorded weights in every bit).
 
     The difference is in units of 2**-24 x max(|w|, sum of learning rates).
     """

@@ -1,9 +1,9 @@
 """Worker processes that run independent work in parallel.
 
 Owns the start of the processes, their termination after an interrupt, and the detection of a killed
-process. Does not own the work: trainings (studies/), simulations of a calibration
+process. Does not own the work: training runs (studies/), simulations of a calibration
 (calibrate/fit.py).
-Source: none; concurrent.futures with spawned processes.
+Source: this project; concurrent.futures with spawned processes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from ondie.emu.units import InputError
 
 Runner = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[tuple[Any, Any]]]
 JOIN_S = 10.0
-"""Longest wait for the end of the thread that manages the workers, seconds."""
+"""Longest time to wait until the thread that manages the workers ends, seconds."""
 
 
 @contextmanager
 def pool(suite: str, jobs: int) -> Iterator[Runner]:
     """Start ``jobs`` worker processes and yield a function ``run`` that runs work on them.
 
-    run(work, [arguments, ...]) yields (arguments, work(*arguments)) in the order of completion.
-    ``suite``: name of the work, for messages. Raises InputError if a process was killed. All
-    workers are terminated on an error or interrupt.
+    ``run(work, [arguments, ...])`` calls ``work(*arguments)`` for each tuple of arguments in a
+    worker process, and yields (arguments, result) in the order of completion. ``suite``: name of
+    the work, for error messages. Raises InputError if a process was killed. All workers are
+    terminated on an error or interrupt.
     """
     others, threads = set(multiprocessing.active_children()), set(threading.enumerate())
     spawn = multiprocessing.get_context("spawn")
@@ -56,18 +57,18 @@ def pool(suite: str, jobs: int) -> Iterator[Runner]:
                     thread.join(JOIN_S)
             if isinstance(error, BrokenProcessPool):
                 raise InputError(
-                    f"{suite}: a worker process was killed, probably because memory is short"
+                    f"{suite}: a worker process was killed, probably because of insufficient "
+                    "memory; use fewer worker processes"
                 ) from error
             raise
 
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Block SIGINT and SIGHUP, which a terminal sends to all processes, in processes that are
-    started inside this context.
+    """Block SIGINT and SIGHUP in the processes that are started inside this context.
 
-    Only the parent handles the interrupt. In the parent, an interrupt remains pending until the
-    context ends.
+    A terminal sends these signals to all processes, but only the parent handles them. In the
+    parent, they remain pending until the context ends.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
@@ -77,9 +78,10 @@ def _deaf() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Exit this process of multiprocessing when its parent ends, even if the parent was killed.
+    """Start a thread that exits this worker process when its parent process ends, even if the
+    parent was killed.
 
-    ProcessPoolExecutor, for one, does not stop the workers of a killed parent.
+    ProcessPoolExecutor does not stop the workers of a killed parent.
     """
 
     def wait() -> None:

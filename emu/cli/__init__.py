@@ -1,7 +1,7 @@
-"""The command line: options, commands, tables and figures. No other folder of emu prints.
+"""The command line of ondie: options, commands, tables and figures.
 
-Owns the arguments that a user types and the output. Does not own results: other packages return
-rows and figures. Source: none.
+No other folder of emu prints. Owns the arguments that the user types, and the output. Does not own
+results: other packages return rows and figures. Source: this project.
 """
 
 import errno
@@ -16,12 +16,13 @@ from ondie.emu.cli.ending import ENDING, end_in_order, interruption
 
 REFUSED = "the system refused memory; raise the limit of the address space (ulimit -v)"
 GRACE_S = 5.0
-"""Seconds after an interrupt until a process that has compiled a policy of the user is ended
+"""Time (s) from an interrupt until a process that has compiled a user-defined policy is ended
 forcibly."""
 
 
 def start() -> None:
-    """Run `ondie`; an interrupt or lack of memory during the imports also prints one line."""
+    """Run `ondie`. If an interrupt arrives or a memory allocation fails during the imports, print
+    one line."""
     end_in_order()
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         # Under ulimit -v, OpenBLAS retries a refused allocation of its threads' buffers forever.
@@ -40,12 +41,11 @@ def start() -> None:
 
 
 def watch_interrupts() -> None:
-    """End this process with code 130 if it has compiled a policy of the user and still runs GRACE_S
-    after an interrupt; after a signal of ENDING, with 128 plus its number. Does nothing where
-    SIGINT is ignored.
+    """End this process GRACE_S seconds after an interrupt if it has compiled a user-defined policy.
 
-    Python handles a signal only between two instructions of Python code, so that an endless loop in
-    a compiled policy would ignore Ctrl-C.
+    The exit code is 130 after SIGINT, and 128 plus the number of the signal after a signal of
+    ENDING. Does nothing if SIGINT is ignored. Python runs signal handlers only between two
+    instructions of Python code, so an endless loop in a compiled policy would ignore Ctrl-C.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         return
@@ -64,8 +64,8 @@ def watch_interrupts() -> None:
 
 
 def _end_if_policy(code: int) -> None:
-    """End the process with one line and exit code ``code`` if it has compiled a policy of the
-    user."""
+    """End the process with a message of one line and exit code ``code`` if it has compiled a
+    user-defined policy."""
     state = sys.modules.get("ondie.emu.engine.core.state")
     if state and state.user_policies:
         line = (
@@ -77,7 +77,7 @@ def _end_if_policy(code: int) -> None:
 
 
 def is_refused_memory(error: BaseException | None) -> bool:
-    """Return True if ``error``, or an error that caused it, states a failed memory allocation.
+    """Return True if ``error``, or an error that caused it, is due to a failed memory allocation.
 
     The allocation may have failed in this program or while Python loaded a shared library. For a
     library that cannot be loaded, the reason is in the cause or in the context of ``error``.

@@ -1,7 +1,7 @@
-"""Helpers of the commands: nearest command, renamed options, whole numbers, and the progress bar.
+"""Helpers for the commands: suggestions for mistyped names, renamed options, whole numbers.
 
-Owns the classes of groups and options, the types of whole numbers, and the bar. Does not own any
-command. Source: none; click parses, rich draws.
+Owns the click classes of groups and options, the parameter types of whole numbers, and the progress
+bar. Does not own any command. Source: this project; it uses click to parse and rich to draw.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ondie.emu.units import digits, nearest, quoted
 
 
 class Group(click.Group):
-    """A command group; its error for an unknown command names the nearest command."""
+    """Command group whose error for an unknown command suggests the nearest command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args:  # print help in every version of click
@@ -35,8 +35,10 @@ class Group(click.Group):
 
 
 class RenamedOption(click.Option):
-    """A renamed option, which the user may still give by its old spelling, the last one; the help
-    omits that."""
+    """Option that has been renamed and still accepts its old spelling.
+
+    The old spelling is the last one of the declaration; the help omits it.
+    """
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         spellings, self.opts = self.opts, self.opts[:-1]
@@ -47,12 +49,14 @@ class RenamedOption(click.Option):
 
 
 class WholeNumber(click.types.IntParamType):
-    """A whole number in digits: no underscores or spaces, which int() accepts."""
+    """Parameter type of a whole number in digits; int() would also accept underscores and
+    spaces."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:  # fmt: skip
-        """Return the number. Raises click.BadParameter."""
+        """Return the number. Raises click.BadParameter if ``value`` is not a whole number in
+        digits."""
         if isinstance(value, int):
             return value
         try:
@@ -69,7 +73,10 @@ WHOLE = WholeNumber()
 
 
 def whole_option(name: str, default: int | None, text: str, metavar: str = "N") -> Any:
-    """Return the decorator of an option with a whole number. ``text``: its help."""
+    """Return a decorator that adds an option whose value is a whole number.
+
+    ``name``: name of the option, such as "--steps". ``text``: help text.
+    """
     return click.option(
         name, type=WHOLE, default=default, show_default=default is not None, metavar=metavar,
         help=text,
@@ -77,19 +84,21 @@ def whole_option(name: str, default: int | None, text: str, metavar: str = "N") 
 
 
 class WholeRange(click.IntRange):
-    """A whole number in digits, within limits."""
+    """Parameter type of a whole number in digits, between two limits."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:  # fmt: skip
-        """Return the number. Raises click.BadParameter."""
+        """Return the number. Raises click.BadParameter if ``value`` is not a whole number between
+        the limits."""
         found: int = super().convert(WHOLE.convert(value, param, ctx), param, ctx)
         return found
 
 
 @contextmanager
 def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
-    """Yield a callback (name, fraction of work done, 0 to 1) that draws one bar for each name.
+    """Yield a callback with the arguments name and fraction of work done (0 to 1), which draws one
+    progress bar for each name.
 
     Yield None if ``quiet`` is set or standard error is not a terminal.
     """

@@ -1,8 +1,9 @@
 """Setup of standard output, and the progress of the first compilation.
 
-Owns the width of tables in files and pipes, and the progress. Does not own the text that commands
-print. Tables that are folded at 80 columns are unreadable, so files and pipes get WIDTH columns.
-Source: none.
+Owns the width of tables in files and pipes, and the display of this progress. Does not own the text
+that commands print. Source: this project.
+
+Tables that are folded at 80 columns are unreadable, so files and pipes get WIDTH columns.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ COMPILING = "ondie: compiling the engine (once per machine), which takes about a
 
 
 def console() -> Console:
-    """Return a rich console for standard output; it has WIDTH columns if that is not a terminal."""
+    """Return a rich console for standard output. If standard output is not a terminal, the console
+    has WIDTH columns."""
     from rich.console import Console  # `ondie --help` does not need rich
 
     out = Console(highlight=False, markup=False, emoji=False)  # names may hold [brackets]
@@ -29,7 +31,7 @@ def console() -> Console:
 
 
 def compiling(done: int, total: int) -> None:
-    """Draw the progress of the first compilation; standard error must be a terminal."""
+    """Draw the progress of the first compilation on standard error, which must be a terminal."""
     err = sys.stderr
     if not err.isatty():
         return
@@ -40,8 +42,8 @@ def compiling(done: int, total: int) -> None:
 
 
 def announce_compilation() -> None:
-    """Let a command that may run in the background print one line when a compilation begins, unless
-    standard error is a terminal, which shows a progress bar instead."""
+    """Make a command that may run in the background print one line when a compilation begins. If
+    standard error is a terminal, it shows a progress bar instead."""
     from ondie.kernels import jit
 
     announced = False

@@ -1,8 +1,8 @@
-"""Signals that end a command in order, and the message and exit code of an interrupted command.
+"""Orderly end of a command by a signal, and the message and exit code of an interrupted command.
 
-Owns the handlers of SIGTERM and SIGHUP, and those of all three while a server runs. Does not own
-Ctrl-C of other commands, which Python handles, or policies that do not return (__init__.py).
-Source: POSIX shells: 128 plus the number of the signal.
+Owns the handlers of SIGTERM and SIGHUP, and those of SIGINT, SIGTERM and SIGHUP while a server
+runs. Does not own Ctrl-C of other commands, which Python handles, or policies that do not return
+(__init__.py). Source: POSIX shells: 128 plus the number of the signal.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a command as Ctrl-C does. A signal that is ignored (nohup) stays ignored."""
+"""Signals that end a command in the same way as Ctrl-C. A signal that is ignored (nohup) stays
+ignored."""
 
 
 NOTHING = "nothing was written"
 
 
 class Terminated(KeyboardInterrupt):
-    """Exception that the signal ``number``, SIGINT or one of ENDING, raises in the main thread.
-    ``effect``: text about the work that the command has done before."""
+    """Exception that a signal raises in the main thread.
+
+    ``number``: the signal, SIGINT or one of ENDING. ``effect``: text about the work that the
+    command had done before the signal.
+    """
 
     def __init__(self, number: int, effect: str = NOTHING) -> None:
         super().__init__()
@@ -33,8 +37,8 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def effect_of_interruption(effect: Callable[[], str]) -> Iterator[None]:
-    """Add the text that ``effect`` returns, about the files that the command has written, to the
-    message about an interruption in this context."""
+    """Add the text that ``effect`` returns to the message about an interruption in this context.
+    The text describes the files that the command has written."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -43,12 +47,13 @@ def effect_of_interruption(effect: Callable[[], str]) -> Iterator[None]:
 
 
 class EndOfServing:
-    """Handlers of SIGINT and ENDING for a command that starts a server, and serves until one of
-    these signals. A signal that is ignored stays ignored.
+    """Signal handlers of a command that starts a server and serves until SIGINT or a signal of
+    ENDING.
 
-    Until :meth:`ready`, the first signal raises Terminated in the main thread, with ``effect``.
-    Later it sets :attr:`came`, so that the server is closed in order. Further signals are ignored.
-    The previous handlers return at the end of the context.
+    A signal that is ignored stays ignored. Before :meth:`ready`, the first signal raises Terminated
+    with ``effect`` in the main thread. After :meth:`ready`, the first signal sets :attr:`came`, so
+    that the command can close the server in order. Further signals are ignored. At the end of the
+    context, the previous handlers are restored.
     """
 
     def __init__(self, effect: str) -> None:
@@ -74,12 +79,12 @@ class EndOfServing:
 
     @property
     def came(self) -> bool:
-        """True after a signal."""
+        """True if a signal has arrived."""
         return self._number != 0
 
     def ready(self) -> None:
-        """Mark the end of the start. Raises Terminated if the start has missed a signal: Python
-        drops exceptions that are raised in a finalizer."""
+        """Mark the server as started. Raises Terminated if a signal has arrived but its exception
+        was lost: Python drops exceptions that are raised in a finalizer."""
         self._starting = False
         if self.came:
             raise Terminated(self._number, self._effect)
@@ -93,8 +98,8 @@ class EndOfServing:
 
 
 def end_in_order() -> None:
-    """Let the first of the signals ENDING raise Terminated in the main thread, so that partial
-    files are removed. Further ones are ignored: they must not interrupt that."""
+    """Make the first signal of ENDING raise Terminated in the main thread, so that partial files
+    are removed. Further signals are ignored, so that they do not interrupt the removal."""
 
     ending = False
 
@@ -111,10 +116,10 @@ def end_in_order() -> None:
 
 
 def _ignore_further() -> None:
-    """Ignore the signals ENDING until the process has ended.
+    """Ignore the signals of ENDING until the process has ended.
 
-    The interpreter takes its handlers away some milliseconds before the process ends: a second
-    signal then would replace the exit code of the first.
+    The interpreter removes its handlers some milliseconds before the process ends. A second signal
+    during this time would replace the exit code of the first signal.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # what is pending has run on return
     for number in ENDING:
@@ -122,8 +127,11 @@ def _ignore_further() -> None:
 
 
 def interruption(error: BaseException | None) -> tuple[str, int]:
-    """Return the message and the exit code of a command that ``error``, or the error that caused
-    it, has interrupted: 130 after Ctrl-C, else 128 plus the number of the signal."""
+    """Return the message and the exit code of an interrupted command.
+
+    ``error``: exception that interrupted the command, or an exception that was raised because of
+    it. The exit code is 130 after Ctrl-C, else 128 plus the number of the signal.
+    """
     while error is not None and not isinstance(error, Terminated):
         error = error.__cause__ or error.__context__
     if error is None:

@@ -2,8 +2,8 @@
 
 Owns the table of commands and the exit codes: 2 for bad input (one line, nothing written), 1 for a
 failed check, 130 for an interrupt, 143 and 129 for SIGTERM and SIGHUP. Does not own any command
-(cli/commands): the module of a command is imported when the command is called, so that
-`ondie --help` stays fast. Source: none; click parses, rich draws.
+(cli/commands): the module of a command is imported when the command is called, so that `ondie
+--help` stays fast. Source: this project; it uses click to parse and rich to draw.
 """
 
 from __future__ import annotations
@@ -21,29 +21,32 @@ from ondie.emu.cli.ending import interruption
 
 @dataclass(frozen=True)
 class Entry:
-    """A command: its place, "module:attribute" in cli/commands, and its line in `ondie --help`."""
+    """A command: its location, "module:attribute" in cli/commands, and its line in `ondie
+    --help`."""
 
     place: str
     help: str
 
 
 TABLE = {
-    "ablation": Entry("ablation:run_ablation", "List the protections that on-die update bypasses."),
+    "ablation": Entry(
+        "ablation:run_ablation", "List the protections that an on-die update bypasses."
+    ),
     "bench": Entry("bench:bench", "Measure the speed of kernels, engine, served drive and tunnel."),
-    "calibrate": Entry("calibrate:run_calibrate", "Fit a preset to measurements of fio."),
+    "calibrate": Entry("calibrate:run_calibrate", "Fit a preset to fio measurements."),
     "compare": Entry("compare:compare", "Replay a trace through the update paths."),
     "ctl": Entry("ctl:run_ctl", "Control a served drive: power, faults, counters."),
-    "mqsim": Entry("mqsim:run_mqsim", "Run MQSim's own files."),
-    "ndpipe": Entry("ndpipe:ndpipe", "Fine-tuning and inference where the photos are stored."),
+    "mqsim": Entry("mqsim:run_mqsim", "Simulate MQSim's own input files."),
+    "ndpipe": Entry("ndpipe:ndpipe", "Simulate and run fine-tuning on servers that store photos."),
     "preset": Entry("preset:preset", "List, show and compare configurations."),
     "record": Entry("record:record", "Record a training run as a trace."),
     "replay": Entry("replay:run_replay", "Replay a block trace through a drive."),
     "serve": Entry("serve:run_serve", "Serve a drive to other programs: NBD, NVMe/TCP, vfio-user."),
     "stannis": Entry("cluster:stannis", "Plan and simulate training on a cluster of drives."),
     "store": Entry("store:store", "Check, export and import the stored pages of a drive."),
-    "study": Entry("study:study", "Train models with number formats and with bit errors."),
+    "study": Entry("study:study", "Study number formats and bit errors in training."),
     "trace": Entry("trace:trace", "Describe traces, and convert block traces between formats."),
-    "tunnel": Entry("tunnel:tunnel", "Run a cluster of drives that programs reach by TCP/IP."),
+    "tunnel": Entry("tunnel:tunnel", "Run drives that programs reach by TCP/IP over NVMe."),
     "validate": Entry("validate:run_validate", "Compare the simulation with published numbers."),
     "warmup": Entry("warmup:warmup", "Compile the engine and the kernels into the cache."),
 }
@@ -62,9 +65,8 @@ INPUT_ERRORS = (
 
 
 class LazyGroup(Group):
-    """The command group `ondie`; it imports the module of a command only when the command is
-    called.
-    """
+    """The command group `ondie`. It imports the module of a command only when the command is
+    called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(TABLE)
@@ -90,7 +92,8 @@ def commands() -> None:
 
 
 def report_compilation() -> None:
-    """Show the progress of compilation and the messages of the cache of compiled code."""
+    """Register the functions that show the progress of compilation and the messages of the code
+    cache."""
     from ondie.kernels import code_cache, jit
 
     code_cache.say = lambda message: click.echo(f"ondie: {message}", err=True)
@@ -110,7 +113,7 @@ def loaded_classes(places: tuple[tuple[str, str], ...]) -> tuple[type[Exception]
 def main(arguments: list[str] | None = None) -> None:
     """Run a command of `ondie`.
 
-    For an error that the user can correct, print one line and exit with 2.
+    For an error that the user can correct, print one line and exit with code 2.
     """
     try:
         code = commands.main(arguments, prog_name="ondie", standalone_mode=False)
@@ -130,9 +133,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def usage_message(error: click.ClickException) -> str:
-    """Return the message of a usage error; for --json or --csv without a value, the message says
-    how to give it.
-    """
+    """Return the message of a usage error. If --json or --csv has no value, the message also states
+    the values that the option accepts."""
     message = error.format_message()
     context = getattr(error, "ctx", None)
     named = getattr(error, "option_name", None)

@@ -1,7 +1,7 @@
 """Options that several commands share: the drive and its overrides, the seed, lists of names.
 
-Owns these options and the record that holds them. Does not own the options of a single command, or
-those of the output (output.py). Source: none.
+Owns these options and the dataclass of the drive options. Does not own the options of a single
+command, or those of the output (output.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class DriveOptions:
     devices: int | None = None
 
     def load_drive(self) -> Config:
-        """Return the configuration of the drive with its overrides. Raises InputError."""
+        """Return the configuration of the drive with its overrides. Raises InputError if the
+        preset, the file or an override is invalid."""
         return configuration(self.device, self.settings, self.devices)
 
 
@@ -53,45 +54,51 @@ def settings_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def drive_options(default: str, *, several: bool = True) -> Decorator:
-    """Return a decorator that adds the options of DriveOptions; --devices only if ``several``."""
+    """Return a decorator that adds the options of DriveOptions; --devices is added only if
+    ``several`` is True."""
     device = click.option(
         "--device", default=default, show_default=True, metavar="PRESET|FILE",
-        help="Preset, or TOML file, of the drive.",
+        help="Preset or TOML file of the drive.",
     )  # fmt: skip
     count = click.option(
-        "--devices", type=WHOLE, metavar="N", help="Number of drives, as --set system.devices=N."
+        "--devices",
+        type=WHOLE,
+        metavar="N",
+        help="Number of drives, equivalent to --set system.devices=N.",
     )
     return add_options(device, settings_option, *([count] if several else []))
 
 
 def batch_options(*choices: str, default: str, what: str) -> Decorator:
-    """Return a decorator that adds the options of batches and of taken cores on a cluster's nodes.
+    """Return a decorator that adds the options for the batches of a cluster's nodes and for taken
+    cores.
 
-    Taken cores are those that other programs use. ``what``: help text of --batch. ``default``: its
-    default, which the command gives to :func:`batches`.
+    Taken cores are those that other programs use. ``what``: help text of --batch. ``default``:
+    default of --batch, which the command passes to :func:`batches`.
     """
     return add_options(
         click.option("--batch", type=click.Choice(choices), help=f"{what}  [default: {default}]"),
         click.option("--host-batch", type=WHOLE, metavar="N",
-                     help="Largest batch of a host (traces only); with --drive-batch, the batch of "
-                          "a host.  "
-                          "[default: the trace's]"),
+                     help="Largest batch of a host (only for traces); with --drive-batch, the "
+                          "batch of a host.  [default: that of the trace]"),
         click.option("--drive-batch", type=WHOLE, metavar="N",
                      help="Batch of every drive, instead of --batch. Without --host-batch, the "
-                          "host's batch is tuned to this one."),
+                          "host's batch is tuned to that of the drives."),
         click.option("--cores-taken", type=float, default=0.0, show_default=True, metavar="N",
-                     help="Cores of a training host that other programs use all the time."),
+                     help="Number of cores of each training host that other programs use during "
+                          "the whole run."),
         click.option("--slowdown", metavar="NAME",
-                     help="Speed of a host on the cores that are left: three-nodes, laguna-host or "
-                          "linear.  [default: laguna-host with Lagunas, else three-nodes]"),
+                     help="Model of a host's speed on the remaining cores: three-nodes, "
+                          "laguna-host or linear.  [default: laguna-host with Lagunas, else "
+                          "three-nodes]"),
     )  # fmt: skip
 
 
 def batches(
     batch: str | None, host_batch: int | None, drive_batch: int | None, *, default: str
 ) -> str:
-    """Return how batches are chosen: one of the values of --batch, or GIVEN. Raises InputError for
-    options that exclude each other, and for numbers out of range."""
+    """Return the rule for the choice of batches: one of the values of --batch, or GIVEN. Raises
+    InputError for options that exclude each other, and for numbers out of range."""
     given = {"host": host_batch, "drive": drive_batch}
     check_batches(given, "--{}-batch")
     node = next((node for node in ("drive", "host") if given[node] is not None), None)
@@ -100,7 +107,7 @@ def batches(
     if batch not in ((None, TUNED) if node == "host" else (None,)):
         what = "the published batches" if batch == PAPER else "other batches"
         raise InputError(
-            f"--{node}-batch {given[node]}: --batch {batch} takes {what}; remove one of these "
+            f"--{node}-batch {given[node]}: --batch {batch} uses {what}; remove one of these "
             "options"
         )
     return GIVEN if node == "drive" else TUNED
@@ -109,7 +116,7 @@ def batches(
 def seed_option(draws: str) -> Decorator:
     """Return a decorator that adds --seed.
 
-    ``draws``: noun for the values that are drawn, for the help text.
+    ``draws``: noun phrase in the help text for the values that are drawn at random.
     """
     return click.option(
         "--seed", type=WholeRange(min=0), default=0, show_default=True,

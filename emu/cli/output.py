@@ -1,10 +1,10 @@
 """The output options --json, --csv, --out, --figure and --quiet, which every command shares.
 
-Owns these options, the checks of their files before a run, and the writing after it. Does not own
-results, figures or tables. Source: none.
+Owns these options, the checks of their files before a run, and the writing of the files after it.
+Does not own results, figures or tables. Source: this project.
 
---json PATH writes the machine-readable result to a file, or to standard output if PATH is `-`; then
-no tables are printed. --csv PATH writes the rows of the main table, or to standard output likewise.
+--json PATH writes the machine-readable result to a file. If PATH is `-`, it writes to standard
+output, and no tables are printed. --csv PATH writes the rows of the main table in the same way.
 --out DIR writes result.json, and the figures if the command draws any.
 """
 
@@ -32,7 +32,8 @@ Images = Callable[[], Mapping[str, bytes]]
 class FileOrDash(click.Path):
     """Parameter type of --json and --csv: a file or `-`.
 
-    A value such as --quiet is refused, because it means that the user left the file out.
+    A value that looks like an option, such as --quiet, is an error, because the user has omitted
+    the file.
     """
 
     name = "path"
@@ -68,7 +69,8 @@ class OutputOptions:
 
     @property
     def console(self) -> Console | None:
-        """The console for tables; None if --quiet is given or data go to standard output."""
+        """The console for tables; None if --quiet is given or data is written to standard
+        output."""
         taken = STANDARD_OUTPUT in (self.json_path, self.csv_path)
         return None if self.quiet or taken else console()
 
@@ -95,19 +97,24 @@ class OutputOptions:
         return {self.out / f"{self.names[1]}.{suffix}": suffix for suffix in IMAGES}
 
     def check(self, *inputs: Path | str, others: tuple[Path, ...] = ()) -> None:
-        """Raise InputError if a file cannot be written, is one of ``inputs``, or is written twice.
+        """Raise InputError if a file cannot be written, is one of ``inputs``, or is written twice,
+        or if --out is `-`.
 
         ``others``: further files that the command writes.
         """
         if self.out == Path(STANDARD_OUTPUT):
             raise InputError("--out -: must be a folder; --json - writes to standard output")
         if self.json_path == self.csv_path == STANDARD_OUTPUT:
-            raise InputError("--json - and --csv -: both write to standard output; name a file")
+            raise InputError(
+                "--json - and --csv -: both write to standard output; name a file for one of them"
+            )
         taken: set[Path] = set()
         for path in (*self.json_files(), *self.csv_files(), *self.figure_files(), *others):
             check_target(path, *inputs)
             if path.resolve() in taken:
-                raise InputError(f"{path}: two options write this file; use another name for one")
+                raise InputError(
+                    f"{path}: two options write this file; use another name for one of them"
+                )
             taken.add(path.resolve())
 
     def write(
@@ -116,10 +123,10 @@ class OutputOptions:
     ) -> list[Path]:  # fmt: skip
         """Write the result as JSON and CSV, the figure, and ``others``: all files or none.
 
-        ``result``: data, or a string that is already JSON. ``rows``: function that returns the
-        rows of the CSV file; without it, they follow from the data (rows_of). ``draw``: function
+        ``result``: data, or a string that is already JSON. ``rows``: function that returns the rows
+        of the CSV file; if it is None, rows_of derives the rows from the data. ``draw``: function
         that draws the figure. ``others``: further files and their contents. Returns the written
-        files, in the order of the list for the user.
+        files in the order in which they are listed for the user.
         """
         files: dict[Path, bytes] = {}
         if self.json_path is not None or self.out is not None:
@@ -144,7 +151,7 @@ class OutputOptions:
     def write_result(
         self, result: Result, draw: Images | None = None, others: Mapping[Path, bytes] | None = None
     ) -> list[Path]:
-        """Write a result object as `write` does."""
+        """Write a result object; the other arguments are those of `write`."""
         return self.write(result.data, draw, others, sort_keys=result.sort_keys, rows=result.rows)
 
     def list_files(self, files: list[Path]) -> None:
@@ -175,8 +182,9 @@ def output_options(
     """Return a decorator that adds the options of OutputOptions, or of FigureOptions with
     ``figure``.
 
-    ``result``, ``figure``: nouns for the help text. ``out``: help text of --out, if not the usual
-    one. ``quiet``: what --quiet suppresses in addition to the progress bar.
+    ``result``, ``figure``: noun phrases for the help text. ``out``: help text of --out; None
+    selects the default text. ``quiet``: output that --quiet suppresses in addition to the progress
+    bar.
     """
     folder = "result.json" if figure is None else "result.json and the figure (PNG and PDF)"
     options: list[Decorator] = [

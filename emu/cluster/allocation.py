@@ -27,17 +27,18 @@ BATCHES = (PAPER, TUNED)
 """Allowed values of ``Rules.batch``: published batches, or batches that an allocator tunes to the
 speeds of the nodes."""
 PUBLISHED = "published"
-"""Name of the allocation with published batches."""
+"""Name of the allocation with the published batches."""
 GIVEN = "given"
-"""Value of ``Rules.batch`` for batches that the user gives, and name of their allocation; --batch
-does not accept it."""
+"""Value of ``Rules.batch`` for batches that the user gives, and name of the allocation with these
+batches. The option --batch does not accept this value."""
 ALLOCATORS = ("paper", "equal", "best")
-"""Names of the tuning rules: Algorithm 1 of STANNIS ("paper"), equal step times, most samples per
-second."""
+"""Names of the allocators: "paper" is Algorithm 1 of STANNIS, "equal" aims at equal step times of
+all nodes, and "best" maximizes the samples per second."""
 MICRO_BATCHES = 4
-"""Default maximum number of micro-batches between two exchanges."""
+"""Default maximum number of micro-batches between two gradient exchanges."""
 BY_OVERHEAD = 64
-"""Default maximum number of micro-batches between two exchanges if the overhead is limited."""
+"""Default maximum number of micro-batches between two gradient exchanges if ``Rules.overhead``
+limits the time of the exchanges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +46,18 @@ class Rules:
     """Parameters of the choice of batches.
 
     ``allocator``: an element of ALLOCATORS, used if ``batch`` is "tuned". ``margin``,
-    ``reference``: parameters of "paper" (batch_tuner.tuning). ``method``, ``most_micro_batches``,
-    ``overhead``, ``most_batch``: parameters of "best" (throughput_allocator.plan).
+    ``reference``: parameters of the allocator "paper" (batch_tuner.tuning). ``method``,
+    ``most_micro_batches``, ``overhead``, ``most_batch``: parameters of the allocator "best"
+    (throughput_allocator.plan).
     """
 
     batch: str = TUNED
     """One of BATCHES ("paper" or "tuned"), or GIVEN."""
     host_batch: int | None = None
     drive_batch: int | None = None
-    """If ``batch`` is GIVEN: ``drive_batch`` is the batch of every drive, and ``host_batch`` that
-    of every host. If ``host_batch`` is None, Algorithm 1 tunes it to ``drive_batch``."""
+    """Batches that are used if ``batch`` is GIVEN: ``drive_batch`` for every drive and
+    ``host_batch`` for every host. If ``host_batch`` is None, Algorithm 1 tunes the host's batch to
+    ``drive_batch``."""
     allocator: str = ALLOCATORS[0]
     margin: float = MARGIN
     reference: str = "slowest"
@@ -73,9 +76,10 @@ class Rules:
 class Allocation:
     """Batches of a cluster and the resulting times; tuples have one value per kind of node.
 
-    ``samples``: samples of one node between two exchanges. ``pieces``: number of micro-batches that
-    these samples form. ``counts``: number of nodes. Times are in seconds per exchange. ``risk``:
-    how the batches may affect accuracy, in words.
+    ``samples``: number of samples that one node processes between two gradient exchanges.
+    ``pieces``: number of micro-batches into which these samples are divided. ``counts``: number of
+    nodes. ``exchange_s``, ``compute_s``, ``update_s``: seconds per exchange. ``risk``: description
+    of how the batches may affect accuracy.
     """
 
     name: str
@@ -87,16 +91,17 @@ class Allocation:
     counts: tuple[int, ...]
     risk: str
     limited: tuple[str, ...] = ()
-    """Names of the node kinds whose batch is limited by memory; only the rule "paper" sets it."""
+    """Names of the kinds of nodes whose batch is limited by memory; only the allocator "paper" sets
+    this field."""
 
     @property
     def total(self) -> int:
-        """Number of samples between two exchanges, over all nodes."""
+        """Number of samples between two gradient exchanges, over all nodes."""
         return sum(n * count for n, count in zip(self.samples, self.counts, strict=True))
 
     @property
     def step_s(self) -> float:
-        """Time from one exchange to the next, seconds."""
+        """Time from one gradient exchange to the next, seconds."""
         return self.compute_s + self.exchange_s + self.update_s
 
     @property
@@ -106,8 +111,11 @@ class Allocation:
 
 
 def check_batches(given: Mapping[str, int | None], name: str) -> None:
-    """Raise InputError unless every batch is None or from 1 to ROOM. ``given``: batch by kind of
-    node; ``name``: name of the option in the message, with "{}" for the kind of node."""
+    """Raise InputError unless every batch is None or from 1 to ROOM.
+
+    ``given``: batch by kind of node. ``name``: name of the option in the error message, with "{}"
+    in place of the kind of node.
+    """
     for node, batch in given.items():
         if batch is not None and not 1 <= batch <= ROOM:
             raise InputError(f"{name.format(node)} {batch}: must be from 1 to {ROOM}")
@@ -115,7 +123,7 @@ def check_batches(given: Mapping[str, int | None], name: str) -> None:
 
 def check_cores_taken(taken: float, name: str) -> None:
     """Raise InputError unless ``taken``, the number of a host's cores that other programs use, is
-    at least 0 and less than CORES. ``name``: name of the option in the message."""
+    at least 0 and less than CORES. ``name``: name of the option in the error message."""
     if not 0 <= taken < CORES:
         raise InputError(
             f"{name} {taken:g}: must be at least 0 and less than the host's {CORES} cores"
@@ -123,11 +131,13 @@ def check_cores_taken(taken: float, name: str) -> None:
 
 
 def allocations(fleet: Fleet, rules: Rules) -> dict[str, Allocation]:
-    """Return all allocations by name: the given batches, the published batches if there are any
-    that fit, and those of every allocator.
+    """Return all allocations by name: the allocation with the given batches if ``rules.batch`` is
+    GIVEN, the allocation with the published batches if they exist and fit into memory, and the
+    allocation of every allocator.
 
-    Raises InputError if ``rules`` choose published batches and none are published, or if memory
-    does not hold the chosen batches.
+    Raises InputError if ``rules`` choose published batches but no batches are published, if the
+    chosen batches do not fit into memory or take too long, or if the parameters of an allocator are
+    invalid.
     """
     wanted = rules.batch == PAPER or _fits(fleet)
     names = (PUBLISHED, *ALLOCATORS) if wanted else ALLOCATORS
@@ -138,13 +148,14 @@ def allocations(fleet: Fleet, rules: Rules) -> dict[str, Allocation]:
 
 
 def chosen(fleet: Fleet, rules: Rules) -> Allocation:
-    """Return the allocation that ``rules`` choose. Raises InputError as
-    :func:`allocations` does."""
+    """Return the allocation that ``rules`` choose. Raises InputError under the same conditions as
+    :func:`allocations`."""
     return _allocation(fleet, rules, rules.chosen, _Spent.of(fleet))
 
 
 def _allocation(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocation:
-    """Return the allocation called ``name``, computed with the speeds on the free cores."""
+    """Return the allocation called ``name``, based on the speeds of the nodes on the cores that
+    other programs leave free."""
     if name == PUBLISHED:
         return _published(fleet, spent)
     if name == GIVEN:
@@ -156,7 +167,8 @@ def _allocation(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocat
 
 @dataclass(frozen=True)
 class _Spent:
-    """Times of a step in which no node computes gradients: exchange and weight update, seconds."""
+    """Duration of the phases of a step in which no node computes gradients, seconds: gradient
+    exchange and weight update."""
 
     exchange_s: float
     update_s: float
@@ -180,8 +192,8 @@ def _holds(kind: Kind, batch: int) -> bool:
 
 
 def _published(fleet: Fleet, spent: _Spent) -> Allocation:
-    """Return the allocation with the published batches. Raises InputError if none are published
-    or memory does not hold them."""
+    """Return the allocation with the published batches. Raises InputError if no batches are
+    published or if they do not fit into memory."""
     names = " and ".join(kind.name for kind in fleet.kinds if not kind.host)
     if fleet.published is None:
         raise InputError(f"batch {PAPER!r}: no batches are published for this model on {names}; "
@@ -196,15 +208,17 @@ def _published(fleet: Fleet, spent: _Spent) -> Allocation:
 
 def _check_memory(kind: Kind, batch: int, what: str, right: str) -> None:
     """Raise InputError if ``batch`` does not fit into the memory of a node of this kind. ``what``:
-    origin of the batch, for the message. ``right``: advice at the end of the message."""
+    origin of the batch, for the error message. ``right``: advice at the end of the error
+    message."""
     if not _holds(kind, batch):
         limit = kind.engine.limit
-        raise InputError(f"{what}: memory of {kind.name} holds a batch of {limit}; {right}")
+        raise InputError(f"{what}: memory of {kind.name} holds at most a batch of {limit}; {right}")
 
 
 def _given(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:
-    """Return the allocation with the batches that the user gives. If the host's batch is not given,
-    it is tuned to the batch of the drives."""
+    """Return the allocation with the batches that the user gives. If the user gives no batch of the
+    host, Algorithm 1 tunes the host's batch to the slowest drives. Raises InputError if a batch
+    does not fit into memory or takes too long."""
     host, drive = rules.host_batch, rules.drive_batch
     assert drive is not None
     for kind in fleet.kinds:
@@ -258,8 +272,8 @@ def _by_algorithm_1(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:
 
 
 def _best(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocation:
-    """Return the allocation with equal step times ("equal"), or with the most samples per second
-    ("best")."""
+    """Return the allocation of the allocator ``name``: "equal" (equal step times) or "best" (most
+    samples per second)."""
     limits: dict[str, Any] = {}
     if name == "best":
         default = MICRO_BATCHES if rules.overhead is None else BY_OVERHEAD
@@ -292,10 +306,9 @@ def _spread(
 
 
 def recruited(fleet: Fleet) -> throughput_allocator.Plan | None:
-    """Return the plan with equal step times and the most samples per second, which may use only
-    some of the drives. Returns None if there are several kinds of drives, or fewer drives than
-    hosts.
-    """
+    """Return the plan with equal step times that has the most samples per second. The plan may use
+    only some of the drives. Returns None if there are several kinds of drives, or fewer drives than
+    hosts."""
     present = [kind for kind in fleet.kinds if kind.count]
     if [kind.host for kind in present] != [True, False] or present[0].count > present[1].count:
         return None

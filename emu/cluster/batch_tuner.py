@@ -5,7 +5,8 @@ own the measurement of curves (throughput_benchmark.py), the allocator that repl
 rule (throughput_allocator.py), the split of a data set (data_split.py) or the time of a whole step
 (paths/data_parallel.py).
 Source: STANNIS (DAC 2020), Algorithm 1. The printed form never terminates: its increment is zero at
-equal times, while its loop condition still holds. Target form: t_i = t_ref (1 + margin).
+equal times, while its loop condition still holds. The terminating form, called the target form
+here, sets the step time of engine i to t_i = t_ref (1 + margin).
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from ondie.emu.units import InputError, known_names
 
 MARGIN = 0.2
 """Default margin: the step time of the other engines exceeds that of the reference engine by this
-fraction. The reference engine is idle in the meantime."""
+fraction. The reference engine is idle during the difference."""
 MOST_BATCH = 1 << 53
-"""Largest allowed batch, 2^53; above it, a float does not represent all integers."""
+"""Largest allowed batch, 2^53. Above it, a float64 cannot represent every integer."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Measured speed curve of one engine: ``points`` of (batch, samples per second), batches
-    ascending.
+    """Measured speed curve of one engine: ``points`` of (batch, samples per second), with ascending
+    batches.
 
     The speed is linear between points and constant outside them; a single point is a constant
-    speed. ``limit`` is the largest batch that the engine's memory holds. Raises InputError if the
-    curve is empty or not positive, or if a larger batch takes no longer than a smaller one.
+    speed. ``limit`` is the largest batch that fits into the engine's memory. Raises InputError if
+    there are no points, if a batch or speed is not positive, if the batches do not ascend, if a
+    larger batch takes no longer than a smaller one, or if ``limit`` is less than 1.
     """
 
     name: str
@@ -46,8 +48,8 @@ class Engine:
         for batch, speed in self.points:
             if batch <= before:
                 raise InputError(
-                    f"{self.name}: batch {batch} after {before}; batches must be at least 1 and "
-                    f"ascending"
+                    f"{self.name}: batch {batch}; must be at least {before + 1}, because batches "
+                    f"must ascend from 1"
                 )
             if not (math.isfinite(speed) and speed > 0):
                 raise InputError(
@@ -55,8 +57,8 @@ class Engine:
                 )
             if before and self.seconds(batch) <= self.seconds(before):
                 raise InputError(
-                    f"{self.name}: batch {batch} takes no longer than {before}; the speed must "
-                    f"grow more slowly than the batch"
+                    f"{self.name}: batch {batch} takes no longer than batch {before}; the speed "
+                    f"must grow more slowly than the batch"
                 )
             before = batch
         if self.limit is not None and self.limit < 1:
@@ -82,13 +84,13 @@ class Engine:
 
     @property
     def most(self) -> int:
-        """Largest batch that was measured and fits into memory."""
+        """Largest measured batch, but at most the memory limit."""
         return min(self.points[-1][0], self.limit or MOST_BATCH)
 
     @property
     def best(self) -> int:
-        """Measured batch with the highest speed (the smallest of several), but at most the memory
-        limit."""
+        """Measured batch with the highest speed, but at most the memory limit. If several batches
+        are equally fast, it is the smallest of these batches."""
         return min(
             max(self.points, key=lambda point: (point[1], -point[0]))[0], self.limit or MOST_BATCH
         )
@@ -98,8 +100,8 @@ class Engine:
         return self.best < replace(self, limit=None).best
 
     def batch_for(self, seconds: float) -> int:
-        """Return the batch whose time is closest to ``seconds``; it is at least 1 and at most the
-        memory limit."""
+        """Return the batch whose time is closest to ``seconds``. The batch is at least 1 and at
+        most the memory limit."""
         most = self.limit or MOST_BATCH
         low, high = 0, most
         while low < high:  # binary search for the largest batch within the time
@@ -114,8 +116,8 @@ class Engine:
 
 
 def slowest(engines: Sequence[Engine], counts: Sequence[int] | None = None) -> int:
-    """Return the index of the engine that is slowest at its best batch (the first if several are
-    equal)."""
+    """Return the index of the engine that is slowest at its best batch. If several engines are
+    equally slow, the first index is returned."""
     count_each(engines, counts)
     return min(range(len(engines)), key=lambda i: engines[i].speed(engines[i].best))
 
@@ -124,7 +126,7 @@ def most_influential(engines: Sequence[Engine], counts: Sequence[int] | None = N
     """Return the index of the engine kind with the largest total speed.
 
     The total speed is the speed at the best batch x the count (default: 1 engine of each kind). If
-    several kinds are equal, the first is returned.
+    several kinds have the same total speed, the first index is returned.
     """
     each = count_each(engines, counts)
     return max(range(len(engines)), key=lambda i: (engines[i].speed(engines[i].best) * each[i], -i))
@@ -134,13 +136,14 @@ REFERENCES: dict[str, Callable[[Sequence[Engine], Sequence[int] | None], int]] =
     "slowest": slowest,
     "influential": most_influential,
 }
-"""Rules by which STANNIS selects the reference engine, which keeps its best batch: by name, the
-function that returns the engine's index."""
+"""Rules by which STANNIS selects the reference engine, which keeps its best batch. Each name maps
+to the function that returns the index of the engine."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Batches by Algorithm 1, one per engine, with the reference, target time and step times."""
+    """Result of Algorithm 1: one batch per engine, the reference engine, the target time and the
+    step times."""
 
     batches: tuple[int, ...]
     reference: int
@@ -163,9 +166,11 @@ def tuning(
 ) -> Tuning:
     """Return the batches of Algorithm 1 in its target form.
 
-    The reference engine (a name in REFERENCES or an index) and engines identical to it keep their
-    best batch. Every other engine gets the batch whose time is nearest to the reference's time x (1
-    + margin), or the largest that its memory holds.
+    ``reference``: a name in REFERENCES or the index of an engine. The reference engine, and every
+    engine identical to it, keeps its best batch. Every other engine gets the batch whose time is
+    nearest to the reference's time x (1 + margin), or the largest batch that fits into its memory.
+    Raises InputError if there are no engines, or for an unknown reference, an invalid count or an
+    invalid margin.
     """
     each = count_each(engines, counts)
     if isinstance(reference, str):
@@ -190,7 +195,7 @@ def tuning(
 def tune(
     engines: Sequence[Engine], *, margin: float = MARGIN, reference: int | None = None
 ) -> tuple[int, ...]:
-    """Return the batches of :func:`tuning`; the default reference is the slowest engine."""
+    """Return the batches of :func:`tuning`. The default reference is the slowest engine."""
     at = "slowest" if reference is None else reference
     return tuning(engines, margin=margin, reference=at).batches
 
@@ -201,8 +206,9 @@ def algorithm_1(
     """Yield the batch after each iteration of Algorithm 1 as printed.
 
     While the engine's time is below reference_s x (1 + margin), the batch grows in proportion to
-    the difference between ``reference_s`` and its time. The increment is zero once both times are
-    equal, so with a margin above 0 the loop does not terminate. The caller must stop the iteration.
+    the difference between ``reference_s`` and the engine's time. The increment is zero once both
+    times are equal, so with a margin above 0 the loop does not terminate. The caller must stop the
+    iteration.
     """
     target = reference_s * (1 + _checked(margin))
     while engine.seconds(batch) < target:
@@ -216,9 +222,10 @@ def reference_batch(
 ) -> int:
     """Return the reference engine's batch when only the other engine's batch is known.
 
-    The result is the largest batch for which :func:`tune` gives an engine of ``speed`` (samples per
-    second) at most ``batch``, and at least 1. Example: batch 315 at speed 32.3 and reference speed
-    3.08 give 25.
+    The result is at least 1. It is the largest batch for which :func:`tune` gives an engine of
+    ``speed`` (samples per second) a batch of at most ``batch``. Example: batch 315 at speed 32.3
+    and reference speed 3.08 give 25. Raises InputError if a value is not positive or the margin is
+    negative.
     """
     for name, value in (("batch", batch), ("speed", speed), ("reference speed", reference_speed)):
         if not (math.isfinite(value) and value > 0):
@@ -230,7 +237,7 @@ def reference_batch(
 def throughput(engines: Sequence[Engine], batches: Sequence[int]) -> float:
     """Return the samples per second of a synchronous step without communication.
 
-    The slowest engine determines the step time.
+    The slowest engine determines the step time. Raises InputError if all batches are 0.
     """
     longest = max(
         (engine.seconds(batch) for engine, batch in zip(engines, batches, strict=True) if batch),
@@ -244,12 +251,14 @@ def throughput(engines: Sequence[Engine], batches: Sequence[int]) -> float:
 def _checked(margin: float) -> float:
     """Return ``margin`` if it is valid. Raises InputError if it is negative or not finite."""
     if not (math.isfinite(margin) and margin >= 0):
-        raise InputError(f"margin {margin}: must be at least 0, 0.2 in the paper")
+        raise InputError(f"margin {margin}: must be at least 0 (the paper uses 0.2)")
     return margin
 
 
 def count_each(engines: Sequence[Engine], counts: Sequence[int] | None) -> Sequence[int]:
-    """Return the number of engines of each kind, validated; None means 1 of each."""
+    """Return the number of engines of each kind after validation. If ``counts`` is None, the number
+    is 1 for each kind. Raises InputError if there are no engines, if ``counts`` has another length,
+    or if a count is less than 1."""
     if not engines:
         raise InputError("no engines to tune; give at least one")
     each = [1] * len(engines) if counts is None else counts

@@ -37,14 +37,16 @@ def assemble(
     slowdown: str | None = None,
     cores_taken: float = 0.0,
 ) -> Fleet:
-    """Return a cluster of ``hosts`` hosts, each with an equal part of the drives.
+    """Return a cluster of ``hosts`` hosts, among which the drives are distributed as evenly as
+    possible.
 
-    ``drives``: (preset, number of drives) of each kind. All hosts use [host] of the first preset.
-    ``allreduce``: an element of collectives.multi_server.CLUSTER_ALGORITHMS. ``reads``: include the
-    time that the emulated flash needs to read samples. ``slowdown``: name of a host's slowdown
-    model (load/slowdowns.py); default: the model of the first preset's server. ``cores_taken``:
-    number of cores of every host that other programs use all the time. Raises InputError for
-    negative drive counts, fewer than one host, an unknown model, or a host without a free core.
+    ``drives``: (preset, number of drives) of each kind. All hosts use the section [host] of the
+    first preset. ``allreduce``: an element of collectives.multi_server.CLUSTER_ALGORITHMS.
+    ``reads``: True if the step time includes the time in which the emulated flash reads the
+    samples. ``slowdown``: name of the slowdown model of the hosts (load/slowdowns.py); default: the
+    model of the first preset's server. ``cores_taken``: number of cores of every host that other
+    programs use all the time. Raises InputError for negative drive counts, fewer than one host, an
+    unknown model or algorithm, or a host without a free core.
     """
     if hosts < 1:
         raise InputError(f"{hosts} hosts: must be at least 1")
@@ -114,8 +116,10 @@ def assemble_network(
     cores_taken: float = 0.0,
 ) -> Fleet:
     """Return a cluster of one host and ``drives`` drives of the preset ``cfg`` that trains the
-    network ``name`` of the papers. Reading samples takes no time. ``slowdown``, ``cores_taken`` and
-    errors are as in :func:`assemble`.
+    network ``name``, an element of networks.NETWORKS.
+
+    Reading samples takes no time. ``slowdown``, ``cores_taken`` and errors are as in
+    :func:`assemble`.
     """
     return assemble(
         of_network(name, [cfg]), [(cfg, drives)], reads=False, slowdown=slowdown,

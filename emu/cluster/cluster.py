@@ -22,7 +22,7 @@ MOST_NODES = 1_000_000
 
 
 class AllreduceCost(Protocol):
-    """Cost of one all-reduce, as the simulation uses it."""
+    """Properties of the cost of one all-reduce that the simulation uses."""
 
     @property
     def seconds(self) -> float:
@@ -43,18 +43,19 @@ class Kind:
     count: int
     engine: Engine
     """Speed of a node (samples per second) as a function of its batch, with all cores free. The
-    limit of the engine is the node's memory limit."""
+    engine's limit is the largest batch that fits into the node's memory."""
     cores: int
     slowdown: Callable[[np.ndarray], np.ndarray]
     """Function from fractions of free cores to relative speeds, float64[k] to float64[k]."""
     host: bool = False
     feed_bytes_per_s: float = 0.0
-    """Rate at which a node reads its stored samples, bytes per second; 0: reading takes no time."""
+    """Rate at which a node reads its stored samples, bytes per second. The value 0 means that
+    reading takes no time."""
     update_s: float = 0.0
     """Time in which a node updates its copy of the weights, seconds; 0 if the speed of the engine
-    includes it."""
+    includes this time."""
     join_s: float = 0.0
-    """Time to send the weights to a node that joins, seconds."""
+    """Time in which the weights are sent to a node that joins, seconds."""
     cores_taken: float = 0.0
     """Number of cores of a node that other programs use all the time; allocators tune batches to
     the speed on the remaining cores."""
@@ -85,11 +86,10 @@ class Fleet:
 
     kinds: tuple[Kind, ...]
     exchange: Callable[[np.ndarray], AllreduceCost]
-    """Function that returns the all-reduce cost for the nodes that are present, bool[nodes]."""
+    """Function from a mask of the present nodes, bool[nodes], to the cost of their all-reduce."""
     sample_bytes: int
     watts: Callable[[np.ndarray], float]
-    """Function that returns the power during training (W) for the nodes that are present,
-    bool[nodes]."""
+    """Function from a mask of the present nodes, bool[nodes], to the power during training (W)."""
     published: tuple[int, ...] | None = None
     """Published batch of each kind of node; None if no batches are published for this combination
     of kinds."""
@@ -137,13 +137,13 @@ class Fleet:
         )
 
     def by_kind(self, values: list[int]) -> np.ndarray:
-        """Return the value of each node's kind, int64[nodes]; ``values`` has one value per kind."""
+        """Return the value of each node's kind, int64[nodes]. ``values``: one value per kind of
+        node."""
         return np.array(values, np.int64)[self.kind]
 
     def seconds(self, batches: np.ndarray) -> np.ndarray:
-        """Return the time of forward and backward of each node with all cores free, in seconds,
-        float64[nodes]; 0 for nodes without samples. ``batches``: int64[nodes].
-        """
+        """Return the forward and backward time of each node with all cores free, in seconds,
+        float64[nodes]. The time is 0 for nodes without samples. ``batches``: int64[nodes]."""
         out = np.zeros(self.nodes)
         for kind, its in zip(self.kinds, self.slices, strict=True):
             sizes, which = np.unique(batches[its], return_inverse=True)
@@ -156,15 +156,15 @@ class Fleet:
         return self.by_kind([kind.engine.limit or MOST_BATCH for kind in self.kinds])
 
     def reading_s(self, samples: np.ndarray) -> np.ndarray:
-        """Return the time in which each node reads ``samples`` of its stored samples, int64[nodes];
-        in seconds, float64[nodes]."""
+        """Return the time in which node i reads ``samples[i]`` of its stored samples, in seconds,
+        float64[nodes]. ``samples``: int64[nodes]."""
         rate = np.array([kind.feed_bytes_per_s or np.inf for kind in self.kinds])[self.kind]
         out: np.ndarray = samples * self.sample_bytes / rate
         return out
 
     def pace(self, left: np.ndarray, node: np.ndarray) -> np.ndarray:
-        """Return the relative speed of node ``node[i]`` while the fraction ``left[i]`` of its cores
-        is free, float64[k]."""
+        """Return the speed of node ``node[i]`` while the fraction ``left[i]`` of its cores is free,
+        relative to its speed with all cores free, float64[k]."""
         out = np.ones(len(left))
         kinds = self.kind[node]
         for i, kind in enumerate(self.kinds):

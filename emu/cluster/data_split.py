@@ -1,10 +1,10 @@
 """Data split: the number of samples that each node trains on, per step and per epoch.
 
-Owns Eq. 1, the leveling of private data (which stay on one drive) with public data or by
+Owns Eq. 1, the leveling of private data (which stays on one drive) with public data or by
 repetition, and the split of one global batch. Does not own batch sizes (batch_tuner.py), the order
 in which samples are taken (epoch.py) or the location of samples on flash (paths/data_parallel.py).
 Source: STANNIS (DAC 2020), Eq. 1: Dataset_i = BS_i / sum(BS) x Dataset, steps = Dataset / sum(BS);
-unequal amounts of private data are leveled with public data, or private data are repeated.
+unequal amounts of private data are leveled with public data, or private data is repeated.
 
 All quantities are numbers of whole samples, int64, one value per node. No loop runs over nodes.
 """
@@ -20,8 +20,8 @@ import numpy as np
 from ondie.emu.units import INT64_MAX, InputError, known_names
 
 LEVELING = ("public", "repeat")
-"""Methods to level unequal amounts of private data: "public" uses public data alone; "repeat" also
-repeats private data if public data do not suffice."""
+"""Methods to level unequal amounts of private data: "public" uses only public data; "repeat" also
+repeats private data if public data does not suffice."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Split:
     repeated: np.ndarray
     """Number of repeated uses of private samples by each node."""
     steps: Fraction
-    """Number of steps of the epoch: dataset / sum(BS), as an exact fraction. With repeated samples
-    it is the largest ratio of private samples to BS of any node."""
+    """Number of steps of the epoch: dataset / sum(BS), as an exact fraction. With repeated samples,
+    it is the largest ratio of private samples to BS over all nodes."""
     left: int
-    """Number of public samples that no node uses in this epoch; with Eq. 1 they are the rounding
+    """Number of public samples that no node uses in this epoch. With Eq. 1 this is the rounding
     remainder, which is less than the number of nodes."""
 
     @property
@@ -50,8 +50,9 @@ class Split:
 def largest_remainder(total: int, weights: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return integers in proportion to ``weights`` that add up to ``total``, int64[nodes].
 
-    Samples that remain after rounding down go to the nodes with the largest remainders, and to the
-    lower node number if remainders are equal.
+    Samples that remain after rounding down are given to the nodes with the largest remainders. If
+    remainders are equal, the lower node number has priority. Raises InputError if ``total`` is
+    negative or the weights are invalid (:func:`checked_batches`).
     """
     shares, whole = checked_batches("weight", weights)
     if total < 0:
@@ -73,10 +74,11 @@ def split(
     Each node gets the floor of its quota by Eq. 1, which is proportional to its batch: first its
     private samples, then public samples. If a node has more private samples than its quota,
     ``leveling`` "repeat" lengthens the epoch to fit them. The other nodes then fill their quotas
-    with public samples and repetitions; public samples are distributed so that private data are
+    with public samples and repetitions. Public samples are distributed so that private data is
     repeated equally often on all nodes.
 
-    Raises InputError for negative counts and for private data that cannot be leveled.
+    Raises InputError for invalid batches (:func:`checked_batches`), a negative or wrong number of
+    samples, an unknown ``leveling``, or private data that cannot be leveled.
     """
     sizes, whole = checked_batches("batch", batches)
     own = checked_private(public, private, len(sizes))
@@ -112,30 +114,34 @@ def split(
 
 
 def levelled(own: np.ndarray, batches: np.ndarray, public: int, steps: int) -> np.ndarray:
-    """Return the number of public samples for each node, int64[nodes], in total ``public``.
+    """Return the number of public samples that each node gets, int64[nodes]; the numbers add up to
+    ``public``.
 
-    They equalize (own + given) / batches over all nodes that receive public samples. ``own``:
-    private samples of each node. No node exceeds ``steps`` batches.
+    The numbers equalize (private + public samples) / batch over all nodes that receive public
+    samples. ``own``: private samples of each node. The samples of a node, including its public
+    samples, are at most ``steps`` x its batch.
     """
     return _raised(own, batches, steps * batches - own, public)
 
 
 def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: int) -> np.ndarray:
-    """Return the number of public samples for each node, int64[nodes], with equal repetition.
+    """Return the number of public samples that each node gets, int64[nodes], so that private data
+    is repeated equally often.
 
-    They equalize the passes over private data, (goal - given) / own, over all nodes that receive
-    public samples. ``own``: private samples; ``goal``: samples that a node trains on. Node i gets
-    at most ``room[i]``; the total is ``public``, or the sum of ``room`` if that is less. Raises
-    InputError if nodes without private data, which cannot repeat any, need more public samples.
+    The numbers equalize the passes over private data, (goal - public samples) / own, over all nodes
+    that receive public samples. ``own``: private samples; ``goal``: samples that a node trains on.
+    Node i gets at most ``room[i]`` public samples. The numbers add up to ``public``, or to the sum
+    of ``room`` if that sum is less. Raises InputError if the nodes without private data need more
+    than ``public`` samples, because these nodes cannot repeat samples.
     """
     given = np.where(own == 0, room, 0)
     spare = public - int(given.sum())
     if spare < 0:
         node = int(np.flatnonzero(given)[0])
         raise InputError(
-            f"node {node}: no private samples to repeat, and nodes without private samples need "
-            f"{given.sum()} of {public} public samples; use fewer private samples on the other "
-            f"nodes, or more public samples"
+            f"node {node}: no private samples to repeat, and all nodes without private samples "
+            f"need {given.sum()} public samples, but there are only {public}; use "
+            f"fewer private samples on the other nodes, or more public samples"
         )
     return given + _raised(-goal, own, np.where(own == 0, 0, room), spare)
 
@@ -143,8 +149,8 @@ def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: 
 def _raised(base: np.ndarray, rate: np.ndarray, room: np.ndarray, total: int) -> np.ndarray:
     """Return the integers nearest to max(0, level x rate - base), at most ``room``, int64[nodes].
 
-    The level is the number for which they add up to ``total``, or to the sum of ``room`` if that is
-    less than ``total``. Entries with rate = 0 are 0.
+    The level is the number for which the integers add up to ``total``, or to the sum of ``room`` if
+    that sum is less than ``total``. The result is 0 for entries with rate = 0.
     """
     given = np.zeros(len(base), np.int64)
     at = np.flatnonzero(rate > 0)
@@ -172,8 +178,8 @@ def _raised(base: np.ndarray, rate: np.ndarray, room: np.ndarray, total: int) ->
 
 
 def longest(own: np.ndarray, batches: np.ndarray) -> Fraction:
-    """Return the largest number of steps, own / batches, that a node needs for its private samples
-    ``own``; 0 if no node has private samples. Nodes with batch 0 are ignored.
+    """Return the largest number of steps, own / batches, that any node needs for its private
+    samples ``own``. The result is 0 if no node has private samples. Nodes with batch 0 are ignored.
     """
     at = np.flatnonzero((batches > 0) & (own > 0))
     if not len(at):
@@ -189,26 +195,31 @@ def longest(own: np.ndarray, batches: np.ndarray) -> Fraction:
 
 def checked_batches(what: str, values: Sequence[int] | np.ndarray) -> tuple[np.ndarray, int]:
     """Return ``values`` as int64[nodes], and their sum, which is more than 0. ``what``: name of a
-    value in messages. Raises InputError for negative, fractional, only zero or too large values."""
+    value in error messages.
+
+    Raises InputError if a value is negative or fractional, if all values are 0, or if the largest
+    value x the sum exceeds 2^63 - 1.
+    """
     numbers = whole_numbers(what, values)
     whole = int(numbers.sum())
     if whole <= 0:
-        raise InputError(f"every node has {what} 0; at least one must have more")
+        raise InputError(f"every node has {what} 0; at least one node must have more")
     if whole * int(numbers.max()) > INT64_MAX:
         raise InputError(
-            f"{what} {int(numbers.max())}, {whole} in total: too large to split exactly; their "
-            f"product must be at most {INT64_MAX}"
+            f"{what} {int(numbers.max())}, sum {whole}: too large to split exactly; their product "
+            f"must be at most {INT64_MAX}"
         )
     return numbers, whole
 
 
 def checked_private(public: int, private: Sequence[int] | np.ndarray, nodes: int) -> np.ndarray:
-    """Return the validated private samples of each node, int64[nodes]; also validates
-    ``public``."""
+    """Return the private samples of each node, int64[nodes], after validation. Raises InputError if
+    ``private`` does not have one value per node, or if ``public`` or a value is negative or not a
+    whole number."""
     if len(private) != nodes:
         raise InputError(
-            f"private samples of {len(private)} nodes, batches of {nodes} nodes: must be one of "
-            f"each per node"
+            f"private samples of {len(private)} nodes, batches of {nodes} nodes: give one "
+            f"number of private samples and one batch per node"
         )
     if public < 0:
         raise InputError(f"{public} samples: must be at least 0")
@@ -222,8 +233,8 @@ def check_leveling(leveling: str) -> None:
 
 
 def whole_numbers(what: str, values: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return a copy of ``values`` as int64[nodes]. ``what``: name of a value in messages. Raises
-    InputError for fractions and for negative values."""
+    """Return a copy of ``values`` as int64[nodes]. ``what``: name of a value in error messages.
+    Raises InputError if a value is negative or not a whole number."""
     given = np.asarray(values if len(values) else np.zeros(0, np.int64))
     if given.ndim != 1 or given.dtype.kind not in "iu":
         wrong = given[given != np.floor(given)] if given.dtype.kind == "f" else given
@@ -237,10 +248,11 @@ def whole_numbers(what: str, values: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def _shares(total: int, weights: np.ndarray, whole: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the floors of total x weights / whole, and their remainders x whole, int64[nodes].
+    """Return the floors of total x weights / whole, and the remainders of these divisions,
+    int64[nodes] each.
 
     With total = rounds x whole + remainder, the product remainder x weights fits into 64 bits if
-    whole x weights does.
+    the product whole x weights does.
     """
     rounds, remainder = divmod(total, whole)
     part, rest = np.divmod(remainder * weights, whole)

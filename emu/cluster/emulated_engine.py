@@ -5,8 +5,8 @@ preset's training ratio), the benchmark (throughput_benchmark.py) or other progr
 (load/contention.py).
 Source: STANNIS (DAC 2020), Table I: one batch and speed per network and engine. Below that batch,
 the step time has a constant term, so the speed is lower [assumed, networks.toml]. Above that batch,
-the speed is constant. For other trainings the speed is constant at every batch, because only one
-batch is known.
+the speed is constant. For models without a table entry, the speed is constant at every batch,
+because only one batch is known.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class Emulated:
     """Engine in virtual time: calling it with a batch returns the time of a step in seconds.
 
     ``speed`` is the full speed (samples/s), and ``batch`` the smallest batch that reaches it.
-    ``limit`` is the largest batch that memory holds. ``half_batch`` is the batch at which a curve
-    without the limit ``batch`` would reach half of its asymptotic speed.
+    ``limit`` is the largest batch that fits into memory. ``half_batch`` is the batch at which the
+    engine would reach half of its asymptotic speed if the curve for batches below ``batch`` applied
+    to all batches.
     """
 
     name: str
@@ -40,8 +41,8 @@ class Emulated:
     half_batch: float
 
     def __call__(self, batch: int) -> float:
-        """Return the time of a step, seconds. Raises MemoryError beyond the memory limit, as a real
-        engine does."""
+        """Return the time of a step, seconds. Raises MemoryError, like a real engine, if ``batch``
+        exceeds the memory limit."""
         if batch > self.limit:
             raise MemoryError(f"{self.name}: batch {batch} exceeds the memory limit, {self.limit}")
         if batch >= self.batch:
@@ -50,7 +51,7 @@ class Emulated:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Batch sizes to benchmark: the powers of two up to twice ``batch``, and ``batch``."""
+        """Batch sizes to benchmark: ``batch``, and the powers of two up to twice ``batch``."""
         powers = [1 << i for i in range((2 * self.batch).bit_length())]
         return tuple(sorted({*powers, self.batch}))
 
@@ -58,8 +59,9 @@ class Emulated:
         """Benchmark batch sizes up to ``largest`` (default: the engine's batch) and return the
         fitted curve.
 
-        The fitted line meets ``speed`` at ``batch`` exactly (throughput_benchmark.Fitted). If
-        ``half_batch`` is 0, no speed of smaller batches is known: return a constant speed.
+        The fitted line has exactly the speed ``speed`` at ``batch`` (throughput_benchmark.Fitted).
+        If ``half_batch`` is 0, the speeds of smaller batches are unknown, and the returned engine
+        has the constant speed ``speed``.
         """
         most = self.batch if largest is None else largest
         if not self.half_batch:
@@ -71,7 +73,7 @@ class Emulated:
 
 def published(network: Network) -> tuple[Engine, Engine]:
     """Return the engines (host, drive) with the single batch and speed that the paper gives for
-    each; this batch is also the largest one measured.
+    each engine. This batch is also the largest batch of the curve.
 
     Raises InputError if the paper gives no speed.
     """
@@ -88,8 +90,8 @@ def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
     """Return the emulated engines (host, drive) of the preset ``cfg`` for the training of a
     network.
 
-    Raises InputError if the speed is not published, the drives cannot train, or one sample does not
-    fit into memory.
+    Raises InputError if the speed is not published, if the layers of the network are needed but not
+    known, if the drives cannot train, or if one sample does not fit into memory.
     """
     host, macs = network.tuned_host_speed, 0
     if cfg.host.accelerator_peak_flop_per_s or cfg.isp.flops_per_cycle:
@@ -119,8 +121,8 @@ def _macs(network: Network) -> int:
     InputError if the layers of the network are not known."""
     if network.name not in synth.models():
         raise InputError(
-            f"{network.title}: its layers are not known, so that its speed does not follow from "
-            "the FLOP/s of a device; use a device that states isp.training_ratio"
+            f"{network.title}: its layers are not known, so its speed cannot be computed from "
+            "the FLOP/s of a device; use a preset that sets isp.training_ratio"
         )
     trace = synth.build(network.name)
     return trace.macs_forward + trace.macs_backward
@@ -135,13 +137,14 @@ def traced(
     host_batch: int | None = None,
     drive_batch: int | None = None,
 ) -> tuple[Engine, Engine]:
-    """Return the engines (host, drive) of the preset ``cfg`` for a training of which only one
-    ``batch`` of the host and its ``speed`` (samples/s) are known.
+    """Return the engines (host, drive) of the preset ``cfg`` for a training run of which only one
+    batch of the host, ``batch``, and the speed at this batch, ``speed`` (samples/s), are known.
 
-    ``name``: name of the trace, which may be that of a network. ``ratio``: speed of a drive divided
-    by ``speed`` (compute/training.py). The host's largest batch is ``host_batch`` or ``batch``,
-    because no larger batch is known to fit. The drive's batch is the largest for which Algorithm 1
-    gives the host at most that batch. The drive's memory is assumed to hold ``drive_batch``.
+    ``name``: name of the trace; it may be the name of a network. ``ratio``: speed of a drive
+    divided by ``speed`` (compute/training.py). The host's largest batch is ``host_batch`` or
+    ``batch``, because no larger batch is known to fit. The drive's batch is the largest batch for
+    which Algorithm 1 gives the host at most that batch. The drive's memory is assumed to hold
+    ``drive_batch``.
     """
     half = half_batch() if name in NETWORKS else 0.0
     most = host_batch or batch

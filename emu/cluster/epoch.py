@@ -4,13 +4,14 @@ Owns the remaining samples of an epoch under any sequence of batch changes, depa
 joins. Each public sample is used once, by any node. Each private sample is used by the node that
 stores it, once or, with leveling = repeat, several times. Does not own batch sizes, Eq. 1
 (data_split.py) or the order of samples (permutation.py).
-Source: none; STANNIS (DAC 2020) for Eq. 1 and private data. HyperTune ends the epoch instead.
+Source: this project; STANNIS (DAC 2020) for Eq. 1 and private data. In HyperTune, a change of
+batches ends the epoch.
 
 Algorithm: between two changes of batches or nodes, all steps have nearly equal sizes. With S steps
 left, node i gets n_i of the remaining samples. The samples of all nodes are numbered consecutively,
-and number j belongs to step j mod S. Steps therefore differ by at most one sample, in total and on
-each node. Private samples are spread evenly over a node's steps. Public samples belong to no node
-before a node takes them: they are ranges of positions of one shuffled order.
+and sample j belongs to step j mod S. Steps therefore differ by at most one sample, in total and on
+each node. Private samples are spread evenly over a node's steps. A public sample belongs to no node
+before a node takes it: the untaken public samples are ranges of positions in one shuffled order.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ from ondie.emu.cluster.permutation import Shuffle
 from ondie.emu.units import InputError
 
 MOST_NODE_SAMPLES = 3_000_000_000
-"""Maximum number of samples of one node in an epoch; with it, all products fit into 64 bits."""
+"""Maximum number of samples of one node in an epoch. With this limit, all products fit into 64
+bits."""
 
 
 @dataclass(frozen=True)
 class Take:
     """Samples of each node in one step, as ranges of shuffled positions.
 
-    A private range has positions in the order of one node's private samples; positions beyond
-    their number start another pass over these samples. Public ranges have positions in the order
-    that all nodes share, one row per range, nodes ascending. A node has several public ranges if
-    samples were put back.
+    The positions of a private range refer to the order of one node's private samples. A position
+    after the last of these samples belongs to a repeated pass over them. The positions of a public
+    range refer to the order that all nodes share. The public ranges are sorted by node. A node has
+    several public ranges if samples were put back.
     """
 
     step: int
@@ -79,7 +81,7 @@ class _Plan:
     private: np.ndarray
     """Number of private samples among ``samples``."""
     first: np.ndarray
-    """Number of each node's first sample in the consecutive numbering of the plan's samples."""
+    """Index of each node's first sample in the consecutive numbering of the plan's samples."""
     done: int = 0
     """Number of steps of the plan that have been taken."""
 
@@ -93,8 +95,8 @@ class _Plan:
         return below(self.first + self.samples) - below(self.first)
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
-        """Advance by one step. Return each node's number of samples in that step, and how many of
-        these samples are private, int64[nodes] each."""
+        """Advance by one step. Return each node's number of samples in that step, and the number of
+        private samples among them, int64[nodes] each."""
         whole = np.maximum(self.samples, 1)
         before, after = self.until(self.done), self.until(self.done + 1)
         own = self.private * after // whole - self.private * before // whole
@@ -105,7 +107,7 @@ class _Plan:
 class Epoch:
     """Epoch of ``public`` samples for any node and ``private[i]`` samples for node i only.
 
-    ``seed``: seed of the shuffle; use a different one for each epoch. ``leveling``: method of
+    ``seed``: seed of the shuffle; use a different seed for each epoch. ``leveling``: method of
     data_split.split for unequal private data.
     """
 
@@ -158,8 +160,8 @@ class Epoch:
 
     @property
     def deferred(self) -> int:
-        """Number of private samples of absent nodes; the epoch ends without them unless the nodes
-        return."""
+        """Number of private samples of absent nodes. The epoch ends without these samples unless
+        the nodes return."""
         return int(self.private_left[self.away].sum())
 
     @property
@@ -182,7 +184,8 @@ class Epoch:
     def start(self, batches: Sequence[int] | np.ndarray) -> None:
         """Start the epoch with one batch per node, int64[nodes].
 
-        Raises InputError if the epoch has started, or if private data cannot be leveled.
+        Raises InputError if the epoch has started, if the batches are invalid, or if private data
+        cannot be leveled.
         """
         if self._plan is not None:
             raise InputError("the epoch has started; call resplit() to change its batches")
@@ -191,13 +194,15 @@ class Epoch:
         self.resplit(sizes)
 
     def resplit(self, batches: Sequence[int] | np.ndarray) -> None:
-        """Set new batches from the next step on; the previous step remains valid.
+        """Set new batches, starting with the next step. The samples of the previous step stay
+        assigned and can no longer be put back.
 
         If the remaining private samples of a node exceed its proportion of all remaining samples,
-        the epoch is lengthened. The other nodes then take smaller batches. They repeat private data
-        instead if leveling is "repeat" and there are enough public samples for the nodes without
-        private data. Raises InputError, without any change, for a batch of a node that has left,
-        and for batch 0 of a node with private samples left.
+        the epoch is lengthened, and the other nodes take smaller batches. If leveling is "repeat"
+        and there are enough public samples for the nodes without private data, the other nodes
+        repeat private data instead. Raises InputError, and changes nothing, if there is not one
+        valid batch per node, if a node that has left gets a batch, if a node with remaining private
+        samples gets batch 0, or if a node would have more than MOST_NODE_SAMPLES samples.
         """
         sizes, _ = checked_batches("batch", batches)
         if len(sizes) != self.nodes:
@@ -206,7 +211,9 @@ class Epoch:
             )
         gone = np.flatnonzero(self.away & (sizes > 0))
         if len(gone):
-            raise InputError(f"node {gone[0]} has left, batch {sizes[gone[0]]}: call join() first")
+            raise InputError(
+                f"node {gone[0]} has left, but has batch {sizes[gone[0]]}; call join() first"
+            )
         self._plan = self._planned(sizes)
         self.batches, self._last = sizes, None
 
@@ -214,10 +221,10 @@ class Epoch:
         """Remove nodes from the epoch; keep the batches of the other nodes.
 
         The epoch uses the remaining private samples of a removed node only if the node returns.
-        ``unfinished``: the nodes did not finish the last step; put back its samples.
-
-        Returns the number of remaining private samples of each removed node, int64[len(nodes)].
-        Raises InputError if no node would remain, or if a node is not present.
+        ``unfinished``: True if the nodes did not finish the last step; their samples of this step
+        are put back. Returns the number of remaining private samples of each removed node,
+        int64[len(nodes)]. Raises InputError if no node with a batch would remain, if a node number
+        is invalid or repeated, or if a node has already left.
         """
         at = self._known(nodes)
         gone = np.flatnonzero(self.away[at])
@@ -226,7 +233,9 @@ class Epoch:
         batches = self.batches.copy()
         batches[at] = 0
         if self._plan is not None and not batches.any():
-            raise InputError(f"node {at[0]} is the last one that trains; it cannot leave the epoch")
+            raise InputError(
+                f"node {at[0]} is the last node that trains; it cannot leave the epoch"
+            )
         if unfinished:
             self._give_back(at)
         self.away[at] = True
@@ -239,7 +248,9 @@ class Epoch:
     def join(self, nodes: Sequence[int] | np.ndarray, batches: Sequence[int] | np.ndarray) -> None:
         """Add nodes that had left, and set the batches of all nodes, int64[nodes].
 
-        The private samples of these nodes continue at the position where the nodes left.
+        The private samples of these nodes continue at the position where the nodes left. Raises
+        InputError if a node number is invalid or repeated, if a node is present, or if
+        :meth:`resplit` rejects the batches.
         """
         at = self._known(nodes)
         there = np.flatnonzero(~self.away[at])
@@ -255,8 +266,8 @@ class Epoch:
     # --- steps
 
     def take(self) -> Take:
-        """Return the samples of the next step; after this call, the previous step can no longer be
-        put back. Raises InputError if no step is left."""
+        """Return the samples of the next step. After this call, the samples of the previous step
+        can no longer be put back. Raises InputError if no step is left."""
         plan = self._started()
         if plan.done == plan.steps:
             raise InputError(f"the epoch is over after {self.step} steps; no samples are left")
@@ -269,9 +280,8 @@ class Epoch:
         return take
 
     def public_indices(self, start: int | np.ndarray, length: int | np.ndarray) -> np.ndarray:
-        """Return the indices of the public samples in one range of positions or in several ranges,
-        concatenated: int64[sum of lengths], each from 0 to public - 1.
-        """
+        """Return the indices of the public samples in one range of positions, or in several ranges
+        one after the other: int64[sum of lengths], each index from 0 to public - 1."""
         begin, size = np.atleast_1d(start), np.atleast_1d(length)
         offset = np.repeat(begin - (np.cumsum(size) - size), size)
         return self._order(offset + np.arange(len(offset)))
@@ -285,8 +295,8 @@ class Epoch:
         return self._plan
 
     def _known(self, nodes: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return validated node numbers, int64[k]: at least one, without duplicates. Raises
-        InputError for others."""
+        """Return node numbers, int64[k], after validation: at least one number, without duplicates.
+        Raises InputError for invalid numbers."""
         at = whole_numbers("node", nodes)
         if not len(at) or at.max() >= self.nodes or len(np.unique(at)) < len(at):
             raise InputError(
@@ -297,7 +307,8 @@ class Epoch:
 
     def _planned(self, batches: np.ndarray) -> _Plan:
         """Return a plan that distributes the remaining samples among the nodes in proportion to
-        ``batches``, int64[nodes]. Raises InputError for batch 0 with private samples left."""
+        ``batches``, int64[nodes]. Raises InputError if a node with remaining private samples has
+        batch 0, or if a node would have more than MOST_NODE_SAMPLES samples."""
         own, public = np.where(self.away, 0, self.private_left), self.public_left
         stuck = np.flatnonzero((own > 0) & (batches == 0))
         if len(stuck):
@@ -320,13 +331,12 @@ class Epoch:
         return self._shared(steps, own + given, own)
 
     def _shared(self, steps: int, samples: np.ndarray, private: np.ndarray) -> _Plan:
-        """Return a plan with these numbers of samples and private samples, int64[nodes]. Raises
-        InputError if a node has more than MOST_NODE_SAMPLES samples.
-        """
+        """Return a plan with these numbers of samples and of private samples per node, int64[nodes]
+        each. Raises InputError if a node has more than MOST_NODE_SAMPLES samples."""
         if samples.max() > MOST_NODE_SAMPLES:
             node = int(samples.argmax())
             raise InputError(
-                f"node {node}: {samples[node]} samples of an epoch; must be at most "
+                f"node {node}: {samples[node]} samples in an epoch; must be at most "
                 f"{MOST_NODE_SAMPLES}"
             )
         return _Plan(steps, samples, private, np.cumsum(samples) - samples)

@@ -1,7 +1,7 @@
-"""History of a simulated training: a record per step, totals per node, and events.
+"""History of a simulated training run: a record per step, totals per node, and events.
 
 Owns the record and the sums over it. Does not own the simulation (training_sim.py) or the output.
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STEP = np.dtype(
 
 @dataclass(frozen=True)
 class Note:
-    """Event of a simulated training: its step, virtual time (s), type (``what``) and details
+    """Event of a simulated training run: its step, virtual time (s), type (``what``) and details
     (``text``)."""
 
     step: int
@@ -46,19 +46,19 @@ class Note:
 
 @dataclass
 class History:
-    """Record of a simulated training; the simulation appends one row per step.
+    """Record of a simulated training run; the simulation appends one row per step.
 
     ``hosts``: number of hosts, which are the first nodes.
     """
 
     hosts: int
     busy_s: np.ndarray
-    """Time that each node computed, seconds, float64[nodes]."""
+    """Time for which each node computed, seconds, float64[nodes]."""
     samples_of: np.ndarray
     """Number of samples that each node trained on, int64[nodes]."""
     notes: list[Note] = field(default_factory=list)
     dropped: int = 0
-    """Number of samples dropped by epochs that were terminated early."""
+    """Number of samples that were dropped because their epoch ended early."""
     deferred: int = 0
     """Number of private samples of absent nodes that were not trained on by the end of
     their epoch."""
@@ -124,7 +124,7 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """End time of the last step (s); it includes the time between steps for joining nodes."""
+        """End time of the last step (s), including the time between steps in which nodes joined."""
         last = self._rows[-1]
         return float(sum(last[:4]))
 
@@ -135,12 +135,12 @@ class History:
 
     @property
     def joules(self) -> float:
-        """Total energy, including the time between steps (J)."""
+        """Total energy (J), including the energy between steps."""
         return float(self.steps["joules"].sum()) + self.between_joules
 
     @property
     def samples_per_s(self) -> float:
-        """Mean speed of the cluster over the whole training, samples per second."""
+        """Mean speed of the cluster over the whole training run, samples per second."""
         return self.samples / self.seconds
 
     @property
@@ -156,9 +156,8 @@ class History:
         return float(part["samples"].sum() / spent.sum())
 
     def settled(self) -> float | None:
-        """Return the average speed after the last change of batches, samples per second. None if
-        there was no change, or if no step follows it.
-        """
+        """Return the average speed after the last change of batches, samples per second. Returns
+        None if the batches did not change, or if no step follows the last change."""
         changed = [note.step for note in self.notes if note.what == "batches"]
         first = changed[-1] + 1 if changed else len(self._rows)
         return self.between(first, len(self._rows)) if first < len(self._rows) else None
@@ -166,7 +165,8 @@ class History:
     def data(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """Return the history as a JSON-serializable dictionary.
 
-        ``names``: name of the kind of each node; if given, the result includes totals per node.
+        ``names``: name of the kind of each node; if it is given, the result includes totals per
+        node.
         """
         columns = self.steps
         out: dict[str, Any] = {

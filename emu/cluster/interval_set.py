@@ -1,7 +1,8 @@
-"""Ranges of sample positions that no node has taken, and their distribution to all nodes at once.
+"""Ranges of sample positions that no node has taken, and their distribution to the nodes.
 
 Owns these ranges. Does not own the number of positions that a node takes (epoch.py) or the mapping
-from position to sample (permutation.py). Source: none.
+from position to sample (permutation.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ class Ranges:
         return int(self._length.sum())
 
     def take(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take ``wanted[i]`` positions for node i, int64[nodes], together at most ``total``.
+        """Take ``wanted[i]`` positions for node i. ``wanted`` is int64[nodes], and its sum must be
+        at most :attr:`total`.
 
-        Returns the arrays (node, start, length), int64[ranges] each, nodes ascending. A node gets
-        several ranges if its positions are not contiguous.
+        Returns the arrays (node, start, length), int64[ranges] each, with ascending nodes. A node
+        gets several ranges if its positions are not contiguous.
         """
         ends, sizes = np.cumsum(wanted), np.cumsum(self._length)
         total = int(ends[-1])

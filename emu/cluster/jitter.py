@@ -3,10 +3,11 @@
 Owns jitter and stragglers, the mean speed under them, and the equivalent noise for HyperTune's
 gate. Does not own the gate (hypertune/slowdown_detector.py, hypertune/expected_speed.py) or the
 steps (training_sim.py).
-Source: none. Jitter is log-normal; a straggler's step is longer by a constant factor. The mean of
-a few steps with rare stragglers is not normally distributed: one straggler lowers as many
-consecutive means as HyperTune requires flags in a row. The gate must therefore tolerate a number of
-stragglers that is exceeded only with probability SELDOM.
+Source: this project. Jitter is log-normal; a straggler's step is longer by a constant factor.
+
+The mean of a few steps with rare stragglers is not normally distributed: one straggler lowers
+RECENT consecutive means, and HyperTune resizes after the same number of consecutive flags. The gate
+must therefore tolerate a number of stragglers that is exceeded only with probability SELDOM.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from ondie.emu.cluster.hypertune.slowdown_detector import FLAGS, RECENT
 from ondie.emu.units import InputError
 
 SELDOM = 1e-7
-"""Probability, per node and step, with which stragglers alone may cause enough consecutive flags
-for a change [assumed, 1e-9 to 1e-5]: once in a thousand steps of ten thousand nodes."""
+"""Maximum probability, per node and step, with which stragglers alone cause enough consecutive
+flags for a change [assumed, 1e-9 to 1e-5]. The value corresponds to one change in a thousand steps
+of ten thousand nodes."""
 
 
 @dataclass(frozen=True)
 class Chance:
-    """Parameters of the random variation of step times."""
+    """Parameters of the random variation of step times. Raises InputError if a value is out of
+    range."""
 
     jitter: float = 0.0
     """Standard deviation of the logarithm of a node's speed, drawn for every step."""
@@ -39,17 +42,17 @@ class Chance:
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter <= 1:
-            raise InputError(f"jitter {self.jitter}: must be from 0 to 1, 0.05 for 5 %")
+            raise InputError(f"jitter {self.jitter}: must be from 0 to 1 (0.05 means 5 %)")
         if not 0 <= self.stragglers <= 1:
             raise InputError(f"share of stragglers {self.stragglers}: must be from 0 to 1")
         if not 1 <= self.slower < np.inf:
-            raise InputError(f"straggler's factor {self.slower}: must be at least 1")
+            raise InputError(f"slowdown factor of stragglers {self.slower}: must be at least 1")
         if self.seed < 0:
             raise InputError(f"seed {self.seed}: must be at least 0")
 
     def longer(self, random: np.random.Generator, nodes: int) -> np.ndarray | float:
         """Return the factor by which each node's step time is multiplied, drawn from ``random``,
-        float64[nodes]; the number 1 without variation."""
+        float64[nodes]. The result is the number 1 if ``jitter`` and ``stragglers`` are 0."""
         out: np.ndarray | float = 1.0
         if self.jitter:
             out = np.exp(random.normal(0.0, self.jitter, nodes))
@@ -59,13 +62,12 @@ class Chance:
 
     @property
     def speed(self) -> float:
-        """Mean speed of a node under random variation, relative to its speed without it."""
+        """Mean speed of a node under random variation, relative to its speed without variation."""
         return exp(self.jitter**2 / 2) * (1 - self.stragglers * self._slack)
 
     def noise(self, sigmas: float) -> float:
-        """Return the relative standard deviation of an observed speed with which a gate of
-        ``sigmas`` standard errors tolerates jitter and stragglers.
-        """
+        """Return the relative standard deviation of an observed speed at which a gate of ``sigmas``
+        standard errors tolerates jitter and stragglers."""
         jitter = sqrt(expm1(self.jitter**2))
         if not 0 < self.stragglers < 1 or self.slower == 1:
             return jitter
@@ -80,9 +82,9 @@ class Chance:
     def allowed(self) -> int:
         """Number of stragglers among RECENT steps that a gate must tolerate.
 
-        It is the smallest number, at least 1, that all of FLAGS consecutive means exceed with a
-        probability of at most SELDOM. The probability is summed over all patterns of stragglers in
-        the steps that these means cover.
+        It is the smallest number, at least 1, that is exceeded in FLAGS consecutive windows of
+        RECENT steps with a probability of at most SELDOM. The probability is summed over all
+        patterns of stragglers in the steps that these windows cover.
         """
         steps = RECENT + FLAGS - 1
         pattern = (np.arange(1 << steps)[:, None] >> np.arange(steps)) & 1
@@ -97,5 +99,5 @@ class Chance:
 
     @property
     def _slack(self) -> float:
-        """Relative loss of speed of a straggler, 1 - 1 / slower."""
+        """Relative loss of speed of a straggler, 1 - 1 / ``slower``."""
         return 1 - 1 / self.slower

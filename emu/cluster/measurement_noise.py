@@ -2,7 +2,7 @@
 
 Owns the random errors of these reported values. Does not own the variation of step times
 (jitter.py), or the gate that tolerates both (hypertune/expected_speed.py).
-Source: none; errors are normal and independent from step to step.
+Source: this project; errors are normally distributed and independent from step to step.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ class Noise:
         self, random: np.random.Generator, speed: np.ndarray, cores: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the speeds and fractions of free cores that the nodes report in a step,
-        float64[nodes] each: the true values ``speed`` and ``cores`` with random errors. A reported
-        speed is at least 0, and a reported fraction is from 0 to 1. NaN stays NaN.
+        float64[nodes] each: the true values ``speed`` and ``cores`` with random errors.
+
+        A reported speed is at least 0, and a reported fraction is from 0 to 1. NaN values are not
+        changed.
         """
         nodes = len(speed)
         reported = speed * np.maximum(1 + self.speed * random.standard_normal(nodes), 0)

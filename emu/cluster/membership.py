@@ -1,7 +1,7 @@
 """Membership events: the times at which nodes join, leave or die.
 
 Owns these events and their CSV file. Does not own their effects (training_sim.py, epoch.py).
-Source: none; STANNIS and HyperTune have a constant set of nodes.
+Source: this project; STANNIS and HyperTune have a constant set of nodes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ COLUMNS = ("seconds", "node", "event")
 class Member:
     """One membership event of one node.
 
-    ``seconds``: virtual time. ``event``: an element of EVENTS. A node is absent before it joins. A
-    node leaves between two steps. A node that dies does not finish its current step.
+    ``seconds``: virtual time. ``event``: an element of EVENTS. A node whose first event is a join
+    is absent before that event. A node leaves between two steps. A node that dies does not finish
+    its current step.
     """
 
     seconds: float
@@ -39,12 +40,12 @@ def rows(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not lines or tuple(name.strip() for name in lines[0]) != tuple(columns):
-        raise InputError(f"{path}: its first line is not {','.join(columns)}")
+        raise InputError(f"{path}: its first line must be {','.join(columns)}")
     return list(enumerate(lines[1:], 2))
 
 
 def number_of_node(text: str) -> int:
-    """Convert text to a 64-bit integer. Raises ValueError for other text."""
+    """Convert text to a 64-bit integer. Raises ValueError if the text is not a 64-bit integer."""
     number = digits(text.strip())
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(text)
@@ -52,8 +53,9 @@ def number_of_node(text: str) -> int:
 
 
 def read(path: Path) -> tuple[Member, ...]:
-    """Return the events in a CSV file with the header ``seconds,node,event``. Raises InputError,
-    with the line number, for an invalid line."""
+    """Return the events in a CSV file with the header ``seconds,node,event``. Raises InputError if
+    the file cannot be read, if its header differs, or, with the line number, if a line is
+    invalid."""
     out = []
     for number, cells in rows(path, COLUMNS):
         place = f"{path}, line {number}"
@@ -77,15 +79,15 @@ def read(path: Path) -> tuple[Member, ...]:
 def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, ...]:
     """Return the events in the order of their times.
 
-    Raises InputError if a time is negative or not finite, if a node is not one of the drives,
-    ``hosts`` to ``nodes`` - 1, if a present node joins, or if an absent node leaves or dies.
+    Raises InputError if a time is negative or not finite, if a node is not a drive (nodes ``hosts``
+    to ``nodes`` - 1), if a present node joins, or if an absent node leaves or dies.
     """
     out = sorted(events, key=lambda event: event.seconds)
     there: dict[int, bool] = {}
     for event in out:
         if not 0 <= event.seconds < float("inf"):
             raise InputError(
-                f"node {event.node} {event.event} at {event.seconds} s: must be at least 0"
+                f"node {event.node} {event.event} at {event.seconds} s: time must be at least 0 s"
             )
         if not hosts <= event.node < nodes:
             raise InputError(
@@ -95,7 +97,7 @@ def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, .
         before = there.setdefault(event.node, event.event != JOINS)
         if before == (event.event == JOINS):
             raise InputError(
-                f"node {event.node} {event.event} at {event.seconds:g} s, but is "
+                f"node {event.node} {event.event} at {event.seconds:g} s: the node is "
                 f"{'present' if before else 'absent'} at that time"
             )
         there[event.node] = event.event == JOINS
@@ -103,7 +105,7 @@ def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, .
 
 
 def absent(events: Sequence[Member]) -> list[int]:
-    """Return the nodes that are absent at the start: those whose first event is a join."""
+    """Return the nodes that are absent at the start: the nodes whose first event is a join."""
     first: dict[int, str] = {}
     for one in events:
         first.setdefault(one.node, one.event)

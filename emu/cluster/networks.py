@@ -1,7 +1,7 @@
 """Networks trained in STANNIS and HyperTune: size, tuned batches and speeds, each with a source.
 
 Owns the reading of networks.toml. Does not own the layers of a network (traces/convnets.py), the
-drive's memory and speed ratio (the presets) or the rules that use them.
+drive's memory and speed ratio (the presets) or the rules that use these values.
 Source: given with each value in networks.toml; no speed is derived from a count of operations.
 """
 
@@ -17,10 +17,10 @@ from typing import Any
 from ondie.emu.units import InputError, known_names
 
 VALUE_BYTES = 4
-"""Bytes of an FP32 value."""
+"""Size of an FP32 value, bytes."""
 VECTORS = 3
-"""Vectors per parameter: weights, gradient and momentum, as in the synthetic traces of these
-networks."""
+"""Number of vectors that have one value per parameter: weights, gradient and momentum, as in the
+synthetic traces of these networks."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Origin:
 class Network:
     """A network and its published training on a server with one kind of drive.
 
-    Speeds are in samples/s; None: not published. ``tuned_*`` are the speeds to which the published
-    batches were tuned.
+    Speeds are in samples/s, or None if they are not published. ``tuned_*`` are the speeds for which
+    the published batches were tuned.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Network:
     params: int
     bytes_per_sample: int
     activation_bytes: int
-    """Bytes of activations that a node keeps per sample between forward and backward."""
+    """Size of the activations that a node stores per sample between forward and backward, bytes."""
     host_batch: int
     drive_batch: int
     host_speed: float | None
@@ -65,19 +65,18 @@ class Network:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of weights, gradient and optimizer state on a node."""
+        """Size of weights, gradient and optimizer state on a node, bytes."""
         return VECTORS * VALUE_BYTES * self.params
 
     def memory_limit(self, room_bytes: int) -> int:
-        """Return the largest batch that fits into ``room_bytes`` of memory next to the model.
-
-        Raises InputError if no batch fits.
-        """
+        """Return the largest batch that fits, with the model, into ``room_bytes`` bytes of memory.
+        Raises InputError if not even one sample fits."""
         most = (room_bytes - self.model_bytes) // self.activation_bytes
         if most < 1:
             raise InputError(
                 f"{self.title}: the model takes {self.model_bytes / 1e9:.4g} GB and one sample "
-                f"{self.activation_bytes / 1e9:.4g} GB; {room_bytes / 1e9:.4g} GB hold no batch"
+                f"{self.activation_bytes / 1e9:.4g} GB; they do not fit together into "
+                f"{room_bytes / 1e9:.4g} GB of memory"
             )
         return most
 
@@ -95,7 +94,8 @@ NETWORKS: tuple[str, ...] = tuple(name for name in _tables() if name != CURVE)
 
 
 def half_batch() -> float:
-    """Return the batch at which an emulated engine reaches half of its full speed [assumed]."""
+    """Return the batch at which the curve of an emulated engine has half of its asymptotic speed
+    [assumed]."""
     return float(_tables()[CURVE]["half_batch"]["value"])
 
 
@@ -118,7 +118,7 @@ def servers(name: str) -> tuple[str, ...]:
 
 
 def network(name: str, drive: str | None = None) -> Network:
-    """Return a network by name, on a server with drives of one kind.
+    """Return the network ``name`` as trained on a server with one kind of drive.
 
     ``drive``: ``newport`` or ``laguna``; default: the first kind that the network was trained on.
     Raises InputError for an unknown network or kind.

@@ -2,8 +2,8 @@
 
 Owns the bijection. Does not own the assignment of positions to nodes (epoch.py).
 Source: a Feistel network (Luby and Rackoff 1988) with cycle walking (Black and Rogaway 2002) to
-reduce its domain to n; the round function is the finalizer of SplitMix64 (Steele et al. 2014). For
-training order only; it is not a cipher.
+reduce its domain to n; the round function is the finalizer of SplitMix64 (Steele et al. 2014). The
+permutation only determines the training order; it is not a secure cipher.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _SHIFTS = np.array([30, 27, 31], np.uint64)
 class Shuffle:
     """Permutation of 0 to ``count`` - 1, determined by ``seed``.
 
-    ``seed``: one or several integers, such as the seed of a run and the number of an epoch.
+    ``seed``: one or several integers, such as the seed of a run and the number of an epoch. Raises
+    InputError if ``count`` is out of range.
     """
 
     def __init__(self, count: int, *seed: int) -> None:
@@ -34,7 +35,8 @@ class Shuffle:
         self._keys = np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64)
 
     def __call__(self, positions: np.ndarray) -> np.ndarray:
-        """Return the indices at ``positions``, int64 of any shape, each from 0 to n - 1."""
+        """Return the indices at ``positions``, int64 of any shape, each from 0 to n - 1. Raises
+        InputError if a position is out of range."""
         where = np.asarray(positions, np.int64)
         if where.size and not 0 <= where.min() <= where.max() < self.n:
             wrong = where.min() if where.min() < 0 else where.max()
@@ -47,8 +49,8 @@ class Shuffle:
         return out.astype(np.int64).reshape(where.shape)
 
     def _once(self, values: np.ndarray) -> np.ndarray:
-        """Return ``values`` after one application of the Feistel network, uint64; results may be n
-        or more."""
+        """Return ``values`` after one application of the Feistel network, uint64. A result may be n
+        or larger."""
         left, right = values >> self._half, values & self._mask
         for key in self._keys:
             left, right = right, left ^ (_mixed(right + key) & self._mask)

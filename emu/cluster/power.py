@@ -2,8 +2,10 @@
 
 Owns the sum P = host_w + drives x drive_w. Does not own the constants (the presets) or speeds.
 Source: STANNIS (DAC 2020), Table II, and HyperTune's energies, as stored in the presets.
-host.compute_power is the host while it trains, including its idle drives. A computing drive adds
-the power of its controller and all of its cores (energy.controller, energy.isp_core).
+
+host.compute_power is the power of the host while it trains, including the power of its idle drives.
+A computing drive adds the power of its controller and all of its cores (energy.controller,
+energy.isp_core).
 """
 
 from __future__ import annotations
@@ -30,14 +32,15 @@ class Server:
         return Server(cfg.host.compute_power_mw / 1e3, drive_mw / 1e3)
 
     def watts(self, drives: int) -> float:
-        """Return the power (W) with ``drives`` drives training; idle drives are part of the host's
-        power."""
+        """Return the power (W) while ``drives`` drives train. The power of idle drives is part of
+        the host's power. Raises InputError if ``drives`` is negative."""
         if drives < 0:
             raise InputError(f"{drives} drives: must be at least 0")
         return self.host_w + drives * self.drive_w
 
     def joules(self, samples_per_s: float, drives: int) -> float:
-        """Return the energy per sample (J) with ``drives`` drives training."""
+        """Return the energy per sample (J) while ``drives`` drives train. Raises InputError if
+        ``samples_per_s`` is not positive, or if ``drives`` is negative."""
         if not (math.isfinite(samples_per_s) and samples_per_s > 0):
             raise InputError(f"{samples_per_s} samples/s: must be more than 0")
         return self.watts(drives) / samples_per_s

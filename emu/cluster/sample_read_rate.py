@@ -2,8 +2,8 @@
 
 Owns the measurement of this rate. Does not own the drive (engine/run/system.py) or the wait for
 samples (training_sim.py).
-Source: STANNIS, only for the data path: the processor of a drive accesses the flash directly and
-bypasses the front end and NVMe.
+Source: STANNIS (DAC 2020) for the data path: the processor of a drive accesses the flash directly
+and bypasses the front end and NVMe.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ SAMPLES = 2048
 
 
 def feed_bytes_per_s(cfg: Config, sample_bytes: int, *, host: bool = False, seed: int = 0) -> float:
-    """Return the rate at which one drive's processor, or the ``host`` through NVMe, reads samples
-    of one drive, bytes per second.
+    """Return the rate at which the processor of one drive reads samples from this drive, bytes per
+    second. If ``host`` is True, the host reads the samples through NVMe.
 
-    Samples are read in random order; each starts at a page boundary. As many commands are
-    outstanding as the drive accepts, and whole pages cross the channels. Raises InputError for a
-    ``sample_bytes`` below 1 or above MOST_BYTES, or if a sample does not fit the drive.
+    Samples are read in random order; each sample starts at a page boundary. The drive always has as
+    many outstanding commands as it accepts, and whole pages cross the channels. Raises InputError
+    if ``sample_bytes`` is less than 1 or more than MOST_BYTES, or if a sample does not fit into the
+    drive.
     """
     if not 0 < sample_bytes <= MOST_BYTES:
         raise InputError(f"samples of {sample_bytes:,} bytes: must be from 1 to {MOST_BYTES:,}")
@@ -41,7 +42,7 @@ def feed_bytes_per_s(cfg: Config, sample_bytes: int, *, host: bool = False, seed
     room = int(system.arrays.cfg.lpns[0]) // pages
     number = min(number, room)
     if not number:
-        raise InputError(f"samples of {sample_bytes:,} bytes do not fit {cfg.system.name}")
+        raise InputError(f"samples of {sample_bytes:,} bytes do not fit into {cfg.system.name}")
     system.fill(0, 0, number * pages)
     block = min(cfg.host.io_block_bytes, sample_bytes)
     at = np.arange(0, sample_bytes, block, dtype=np.int64)

@@ -3,9 +3,10 @@
 Owns the plan, the synchronization interval and the number of engines. Does not own the search for a
 plan's samples (throughput_search.py), speed curves (batch_tuner.py), the time of an all-reduce (an
 input) or the effect of a large batch or a stale step on accuracy: it reports batch and staleness.
-Source: none. Unlike STANNIS (DAC 2020) it has no idle margin and synchronizes less often: by
-gradient accumulation (exact: one update from a larger batch) or by local steps between averages
-(Stich 2019, Local SGD: the nodes' weights diverge for that number of steps).
+Source: this project. Unlike STANNIS (DAC 2020), the allocator has no idle margin and synchronizes
+less often: by gradient accumulation (exact: one update from a larger batch) or by local steps
+between averages of the weights (Stich 2019, Local SGD: the nodes' weights diverge during the local
+steps).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ExchangeTime = float | Callable[[int], float]
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers of samples and steps of every engine between two synchronizations; tuples have one
+    """Number of samples and steps of every engine between two synchronizations; tuples have one
     value per kind of engine."""
 
     method: str
@@ -68,7 +69,7 @@ class Plan:
 
     @property
     def period_s(self) -> float:
-        """Time from one synchronization to the next, seconds."""
+        """Time from the start of one synchronization to the start of the next one, seconds."""
         return self.compute_s + self.exchange_s
 
     @property
@@ -78,19 +79,19 @@ class Plan:
 
     @property
     def staleness(self) -> int:
-        """Number of local steps of a node between two synchronizations; 1 means that no step uses
-        stale weights."""
+        """Number of local steps of a node between two synchronizations. The value 1 means that no
+        step uses stale weights."""
         return max(self.micro_batches) if self.method == "local" else 1
 
     @property
     def effective_batch(self) -> int:
-        """Number of samples per update of the weights: all samples of the plan, or those of one
-        local step."""
+        """Number of samples per update of the weights: all samples of the plan, or, with the method
+        "local", the samples of one local step of all engines."""
         return -(-self.total // self.staleness)
 
     @property
     def risk(self) -> str:
-        """Description, for the results, of how the plan may affect accuracy."""
+        """Description of how the plan may affect accuracy, for the results."""
         if self.method == "local" and self.staleness > 1:
             return (
                 f"weights of the nodes are {self.staleness} local steps apart when averaged; "
@@ -104,7 +105,8 @@ def interval(seconds: float, exchange_s: float, overhead: float) -> int:
     takes at most the fraction ``overhead`` of the time.
 
     The number satisfies exchange_s / (number x seconds + exchange_s) <= overhead. ``seconds``: time
-    of one step. ``exchange_s``: time of one synchronization, seconds.
+    of one step. ``exchange_s``: time of one synchronization, seconds. Raises InputError if a value
+    is out of range.
     """
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"step of {seconds} s: must be more than 0")
@@ -139,22 +141,22 @@ def plan(
     """Return the plan with the most samples per second for ``counts[i]`` engines of kind i.
 
     No engine takes more than ``most_micro_batches`` steps between two synchronizations. No batch
-    exceeds the engine's memory or its largest measured batch. All engines together take at most
-    ``most_samples`` per update of the weights. ``overhead`` limits the number of steps to the
-    smallest one at which synchronization takes at most this fraction of the time. With method
-    "local" all engines take equally many steps, of equal batches.
+    exceeds the engine's memory or its largest measured batch. All engines together process at most
+    ``most_samples`` samples per update of the weights. ``overhead`` limits the number of steps to
+    the smallest number at which synchronization takes at most this fraction of the time. With the
+    method "local", all engines take the same number of steps, with batches of equal size.
 
-    The search covers every time that an engine can take. It is exact if one engine is the only one
-    of its kind (a host), else within one sample per engine of ``most_samples``. Raises InputError
-    if the limits exclude every plan.
+    The search covers every time that an engine can take. It is exact if one kind has a single
+    engine (a host); otherwise the total may be less than ``most_samples`` by at most one sample per
+    engine. Raises InputError if an argument is invalid, or if the limits exclude every plan.
     """
     each = tuple(count_each(engines, counts))
     if method not in METHODS:
         raise InputError(f"method {method!r}: {known_names(method, METHODS)}")
     if most_micro_batches < 1:
-        raise InputError(f"at most {most_micro_batches} micro-batches: must be at least 1")
+        raise InputError(f"most_micro_batches = {most_micro_batches}: must be at least 1")
     if most_samples is not None and most_samples < 1:
-        raise InputError(f"at most {most_samples} samples: must be at least 1")
+        raise InputError(f"most_samples = {most_samples}: must be at least 1")
     took = _exchange(exchange_s, sum(each))
     names = tuple(engine.name for engine in engines)
     search = Search(tuple(engines), each, took, most_samples)
@@ -176,13 +178,14 @@ def recruited(
     exchange_s: Callable[[int], float],
     **limits: Any,
 ) -> Plan:
-    """Return the plan with the most samples per second, which may use only some of the engines.
+    """Return the plan with the most samples per second. The plan may use only some of the engines.
 
-    The search varies the count of the most numerous kind (the last if several are equal): with too
-    many nodes, the all-reduce costs more time than another node saves. Up to TRIED engines it tries
-    every number; beyond that it tries a grid, then a finer grid around the best number.
-    ``exchange_s``: function from the number of nodes to the time of a synchronization, seconds.
-    ``limits``: keyword arguments of :func:`plan`.
+    The search varies the count of the most numerous kind of engine, or of the last such kind if
+    several kinds are equally numerous. With too many nodes, the all-reduce costs more time than
+    another node saves. Up to TRIED engines, every number is tried. With more engines, a coarse grid
+    is tried first, then a finer grid around the best number. ``exchange_s``: function from the
+    number of nodes to the time of a synchronization, seconds. ``limits``: keyword arguments of
+    :func:`plan`. Raises InputError as :func:`plan` does.
     """
     count_each(engines, counts)
     kind = max(range(len(counts)), key=lambda i: (counts[i], i))
@@ -212,7 +215,7 @@ def recruited(
 
 def _exchange(exchange_s: ExchangeTime, nodes: int) -> float:
     """Return the time of a synchronization among ``nodes`` nodes, seconds. Raises InputError if it
-    is negative."""
+    is negative or not finite."""
     took = exchange_s(nodes) if callable(exchange_s) else exchange_s
     if not (math.isfinite(took) and took >= 0):
         raise InputError(f"exchange of {took} s among {nodes} nodes: must be at least 0")

@@ -1,10 +1,11 @@
 """Benchmark of an engine: measured or emulated step time by batch size, and the fitted line.
 
-Owns the measuring loop, the largest batch that memory holds, and the fit of speed(batch). Does not
-own measured curves (batch_tuner.py), the training step that is run, or any machine
+Owns the measuring loop, the largest batch that fits into memory, and the fit of speed(batch). Does
+not own measured curves (batch_tuner.py), the training step that is run, or any machine
 (emulated_engine.py).
 Source: STANNIS (DAC 2020): every engine is benchmarked over a list of batch sizes. The line t(b) =
-start + b / rate has no source: a step launches a constant number of layers at every batch.
+start + b / rate is an assumption of this project: a step launches a constant number of layers at
+every batch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Fitted(Engine):
     """Engine whose step time is linear in the batch: ``start_s`` + batch x ``sample_s``, seconds.
 
     ``points``: the measured (batch, samples/s). ``error``: the largest relative error of the line
-    at the fitted points. ``full``: (batch, samples/s); from that batch on, the speed is constant.
+    at the fitted points. ``full``: (batch, samples/s); the speed is constant starting at this
+    batch. It is None if the line applies to every batch.
     """
 
     start_s: float = 0.0
@@ -39,8 +41,8 @@ class Fitted(Engine):
     """True if the benchmark ended at the memory limit."""
 
     def speed(self, batch: int) -> float:
-        """Return the speed at a batch, samples per second: by the fitted line below ``full``, and
-        constant from ``full`` on."""
+        """Return the speed at a batch, samples per second. It follows the fitted line below the
+        batch ``full[0]`` and is constant starting at this batch."""
         if self.full is not None and batch >= self.full[0]:
             return self.full[1]
         return batch / (self.start_s + batch * self.sample_s)
@@ -78,7 +80,7 @@ class Measured:
     seconds: tuple[float, ...]
     spread: tuple[float, ...]
     limit: int | None
-    """Largest batch that memory holds; None if all tried batches fit."""
+    """Largest batch that fits into memory, or None if all tried batches fit."""
 
     @property
     def points(self) -> tuple[tuple[int, float], ...]:
@@ -89,27 +91,29 @@ class Measured:
         )
 
     def engine(self) -> Engine:
-        """Return the measured curve, with speed linear between its points.
+        """Return the measured curve, with the speed linear between its points.
 
-        Raises InputError if a larger batch took no longer than a smaller one; use :meth:`fit` then.
+        Raises InputError if a larger batch took no longer than a smaller batch; use :meth:`fit` in
+        this case.
         """
         return Engine(self.name, self.points, self.limit)
 
     def fit(self, full: int | None = None) -> Fitted:
-        """Return the least-squares line through the times, with neither term negative.
+        """Return the engine with the least-squares line through the measured times. The intercept
+        and the slope of the line are not negative.
 
-        ``full``: batch from which on the speed is constant. The line is fitted to the batches up to
-        ``full``. If ``full`` was measured, the line is scaled to meet its time exactly. Raises
-        InputError if the time does not grow with the batch, or if no batch up to ``full`` was
-        measured.
+        ``full``: batch starting at which the speed is constant. The line is fitted to the batches
+        up to ``full``. If ``full`` was measured, the line is scaled to pass exactly through its
+        time. Raises InputError if the time does not grow with the batch, or if no batch up to
+        ``full`` was measured.
         """
         batches, times = np.array(self.batches, np.float64), np.array(self.seconds)
         if full is not None:
             batches, times = batches[batches <= full], times[: int((batches <= full).sum())]
             if not len(batches):
                 raise InputError(
-                    f"{self.name}: no batch up to {full} was measured, and its speed is taken as "
-                    f"constant above; measure at least one"
+                    f"{self.name}: no batch up to {full} was measured; measure at least one of "
+                    f"them, because the speed is assumed to be constant above {full}"
                 )
         start, slope = 0.0, float(batches @ times / (batches @ batches))
         if len(batches) > 1:
@@ -143,13 +147,13 @@ def benchmark(
     out_of_memory: tuple[type[Exception], ...] = (MemoryError,),
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measured:
-    """Measure the time of ``run(batch)``, one training step, for each of ``batches``.
+    """Measure the time of ``run(batch)``, one training step, for each batch in ``batches``.
 
-    ``run`` returns the step's seconds (an emulated engine), or None to be timed by ``clock`` (a
-    real engine; it must return when the step has finished). If a batch raises one of
-    ``out_of_memory``, search for the largest batch that fits between that batch and the previous
-    one, and skip larger batches. Raises InputError for invalid arguments, and if a batch of 1 does
-    not fit into memory.
+    ``run`` returns the time of the step in seconds (an emulated engine), or None if ``clock`` must
+    measure the time (a real engine; ``run`` must return when the step has finished). If a batch
+    raises one of the exceptions in ``out_of_memory``, the function searches for the largest batch
+    that fits between the previous batch and this batch, and skips larger batches. Raises InputError
+    for invalid arguments, and if a batch of 1 does not fit into memory.
     """
     wanted = sorted(set(batches))
     if not wanted or wanted[0] < 1:
@@ -158,8 +162,8 @@ def benchmark(
         )
     if repeats < 1 or warm_ups < 0:
         raise InputError(
-            f"{name}: {repeats} repeats after {warm_ups} warm-ups: must be at least 1 and at "
-            f"least 0"
+            f"{name}: {repeats} repeats after {warm_ups} warm-ups: must be at least 1 repeat "
+            f"and 0 warm-ups"
         )
     found: dict[int, list[float]] = {}
 
@@ -197,7 +201,8 @@ def benchmark(
 def _seconds(
     name: str, run: Callable[[int], float | None], batch: int, clock: Callable[[], float]
 ) -> float:
-    """Return the time of one step in seconds. Raises InputError if it is not above 0."""
+    """Return the time of one step in seconds. Raises InputError if the time is not finite or not
+    more than 0."""
     begin = clock()
     told = run(batch)
     took = clock() - begin if told is None else told

@@ -3,8 +3,8 @@
 Owns the tables of the least time for each number of samples, and the selection among all step
 times. Does not own plans and their limits (throughput_allocator.py) or speed curves
 (batch_tuner.py).
-Source: none. The search maximizes samples / (T + exchange) over every time T that an engine can
-take between two synchronizations.
+Source: this project. The search maximizes samples / (T + exchange) over every time T that an engine
+can take between two synchronizations.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ondie.emu.units import InputError
 ROOM = 1 << 20
 """Maximum number of samples of one engine between two synchronizations that the search covers."""
 Found = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
-"""Result of a search: (samples, steps, compute time in seconds) of one engine, each a tuple with
-one value per kind of engine."""
+"""Result of a search: the samples, the steps and the compute time in seconds of one engine; each is
+a tuple with one value per kind of engine."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Search over the number of samples of each of ``counts[i]`` engines of kind i.
+    """Search for the best number of samples of each engine, with ``counts[i]`` engines of kind i.
 
     ``exchange_s``: time of one synchronization, seconds. ``most_samples``: maximum number of
-    samples of all engines together; None: no maximum.
+    samples of all engines together, or None for no maximum.
     """
 
     engines: tuple[Engine, ...]
@@ -40,7 +40,8 @@ class Search:
 
     @cached_property
     def most(self) -> tuple[int, ...]:
-        """Largest batch of an engine of each kind. Raises InputError if it exceeds the search."""
+        """Largest batch of an engine of each kind, at most ``most_samples``. Raises InputError if a
+        value is larger than ROOM."""
         found = []
         for engine in self.engines:
             cap = min(engine.most, self.most_samples or ROOM + 1)
@@ -53,8 +54,9 @@ class Search:
         return tuple(found)
 
     def local(self, steps: int) -> Found:
-        """Return the number of samples with the most samples per second if every engine takes
-        ``steps`` steps of equal batches."""
+        """Return the result with the most samples per second if every engine takes ``steps`` steps
+        with batches of equal size. Raises InputError if the search would cover more than ROOM
+        samples, or if ``most_samples`` allows no sample."""
         tables = [
             (times, np.ones(len(times), np.int64))
             for times in (
@@ -72,15 +74,16 @@ class Search:
         )
 
     def accumulated(self, micro_batches: int) -> Found:
-        """Return the number of samples with the most samples per second if every engine takes its
-        fastest number of steps, at most ``micro_batches``."""
+        """Return the result with the most samples per second if every engine takes the number of
+        steps that is fastest for its samples, at most ``micro_batches``. Raises InputError if the
+        search would cover more than ROOM samples, or if ``most_samples`` allows no sample."""
         tables = []
         for engine, most in zip(self.engines, self.most, strict=True):
             size = min(most * micro_batches, self.most_samples or ROOM + 1)
             if size > ROOM:
                 raise InputError(
-                    f"{engine.name}: {micro_batches} micro-batches of {most}; the search covers "
-                    f"at most {ROOM} samples; use fewer micro-batches or a smaller most_samples"
+                    f"{engine.name}: {micro_batches} micro-batches of {most} samples exceed the "
+                    f"limit of {ROOM} samples; use fewer micro-batches or a smaller most_samples"
                 )
             tables.append(_accumulating(_times(engine, most), size, micro_batches))
         chosen = self._chosen(tables, self.exchange_s)
@@ -94,8 +97,8 @@ class Search:
     def _chosen(
         self, tables: Sequence[tuple[np.ndarray, np.ndarray]], exchange_s: float
     ) -> tuple[int, ...]:
-        """Return the number of samples, for one engine of each kind, with the most samples per
-        second.
+        """Return the number of samples of one engine of each kind for which the samples per second
+        are highest.
 
         ``tables``: (seconds, steps) by number of samples, for each kind. For every time T in the
         tables, each engine takes as many samples as it completes within T. The total is then
@@ -110,7 +113,7 @@ class Search:
         total = (fit * counts).sum(axis=0)
         if not total.any():
             raise InputError(
-                f"at most {self.most_samples} samples: too few for any of {sum(self.counts)} "
+                f"most_samples = {self.most_samples}: too few for a plan of {sum(self.counts)} "
                 f"engines; must be at least {min(self.counts)}"
             )
         at = int(np.argmax(total / (when + exchange_s)))
@@ -123,9 +126,11 @@ def _times(engine: Engine, most: int) -> np.ndarray:
 
 
 def _accumulating(times: np.ndarray, size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least time (s) for 1 to ``size`` samples, and the number of steps that achieves
-    it: float64[size], int64[size]. There are at most ``most`` steps, whose batches differ by at
-    most one sample. ``times``: seconds of one step by batch.
+    """Return the least time (s) for 1 to ``size`` samples, float64[size], and the number of steps
+    that achieves it, int64[size].
+
+    There are at most ``most`` steps, whose batches differ by at most one sample. ``times``: time of
+    one step by batch, seconds.
     """
     samples = np.arange(1, size + 1)
     of = np.concatenate([[0.0], times, [np.inf]])
@@ -145,9 +150,10 @@ def _accumulating(times: np.ndarray, size: int, most: int) -> tuple[np.ndarray, 
 def _cut(fit: np.ndarray, counts: np.ndarray, most: int) -> np.ndarray:
     """Return ``fit``, int64[kinds, candidates], reduced to at most ``most`` samples per candidate.
 
-    ``fit``: samples of one engine of each kind; ``counts``: number of engines, int64[kinds]. All
-    engines of a kind lose equally many samples. The first pass starts with the most numerous kind
-    and removes at most the excess; the second starts with the rarest kind and rounds up.
+    ``fit``: samples of one engine of each kind. ``counts``: number of engines, int64[kinds]. All
+    engines of a kind lose the same number of samples. The first pass starts with the most numerous
+    kind and removes at most the excess. The second pass starts with the rarest kind and removes the
+    rest of the excess, rounded up.
     """
     out = fit.copy()
     over = (fit * counts[:, None]).sum(axis=0) - most

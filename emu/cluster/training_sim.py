@@ -29,10 +29,10 @@ from ondie.emu.cluster.measurement_noise import Noise
 from ondie.emu.units import InputError, plural
 
 MOST_TOLD = 4
-"""Maximum number of nodes that a note lists by name."""
+"""Maximum number of changed nodes that the note of a batch change lists."""
 DETECTION_S = 30.0
-"""Time until the other nodes detect that a node has died (s) [assumed]: o2cb's network idle time;
-MPI and gloo wait for minutes."""
+"""Time until the other nodes detect that a node has died (s) [assumed]. The value is the network
+idle time of o2cb; MPI and gloo wait for minutes."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,11 @@ class Data:
 
 @dataclass
 class Simulation:
-    """Simulated training of a cluster.
+    """Simulated training run of a cluster.
 
     ``batches``: batch of each node, int64[nodes], including nodes that join later. ``events``:
-    membership events. ``tuner``: HyperTune's controller; None: batches do not change.
+    membership events. ``tuner``: HyperTune's controller; if it is None, the batches do not change.
+    Raises InputError for invalid batches, samples or events.
     """
 
     fleet: Fleet
@@ -61,11 +62,12 @@ class Simulation:
     tuner: HyperTune | None = None
     chance: Chance = Chance()
     pieces: np.ndarray | None = None
-    """Number of micro-batches that each node's batch is divided into, int64[nodes]; None: 1 each. A
-    node adds up the gradients of its micro-batches."""
+    """Number of micro-batches into which each node's batch is divided, int64[nodes]; None means one
+    for each node. A node adds up the gradients of its micro-batches."""
     detection_s: float = DETECTION_S
     noise: Noise | None = None
-    """Noise of the speeds and shares of free cores that HyperTune observes; None: exact values."""
+    """Noise of the speeds and fractions of free cores that HyperTune observes, or None if it
+    observes exact values."""
 
     def __post_init__(self) -> None:
         fleet = self.fleet
@@ -77,7 +79,7 @@ class Simulation:
         self.pace = (self.load or Load.none()).pace(fleet.cores, fleet.pace)
         self.now = 0.0
         self.rate = 1.0
-        """Learning rate relative to the rate that the batches were tuned for."""
+        """Learning rate relative to the rate for which the batches were tuned."""
         self.history = History.of(fleet)
         self._random = np.random.default_rng(self.chance.seed)
         self._noise_random = self.noise.generator() if self.noise is not None else None
@@ -88,15 +90,17 @@ class Simulation:
         self.epoch = self._begin()
 
     def _check(self) -> None:
-        """Raise InputError unless batches, private samples and micro-batches fit the cluster."""
+        """Raise InputError unless the batches, private samples and micro-batches are valid for the
+        cluster. Set the missing number of micro-batches to 1 for each node."""
         fleet, batches = self.fleet, self.batches
         if batches.shape != (fleet.nodes,) or self.data.private.shape != (fleet.nodes,):
             raise InputError(
                 f"{len(batches)} batches and {len(self.data.private)} numbers of private samples; "
-                f"the cluster has {fleet.nodes} nodes: give one of each per node"
+                f"the cluster has {fleet.nodes} nodes: give one batch and one "
+                f"number of private samples per node"
             )
         if np.any(batches < 0) or not np.any(batches):
-            raise InputError("batches: must be at least 0, and not all 0")
+            raise InputError("batches: each must be at least 0, and at least one must be above 0")
         if self.pieces is None:
             self.pieces = np.ones(fleet.nodes, np.int64)
         if self.pieces.shape != (fleet.nodes,) or np.any(self.pieces < 1):
@@ -108,7 +112,7 @@ class Simulation:
             raise InputError(
                 f"node {over[0]} ({kind.name}): batch {batches[over[0]]} in "
                 f"{plural(int(self.pieces[over[0]]), 'piece')} exceeds the memory limit, "
-                f"{kind.engine.limit}"
+                f"{kind.engine.limit} samples per piece"
             )
 
     def _wanted(self) -> np.ndarray:
@@ -117,7 +121,7 @@ class Simulation:
         return out
 
     def _begin(self) -> Epoch:
-        """Start the next epoch without the absent nodes, and return it."""
+        """Start the next epoch without the absent nodes; return the epoch."""
         data = self.data
         epoch = Epoch(
             data.public, data.private, seed=self.chance.seed + self._epochs,
@@ -132,7 +136,9 @@ class Simulation:
         return epoch
 
     def run(self, steps: int, progress: Callable[[int], None] | None = None) -> History:
-        """Simulate ``steps`` steps; when an epoch ends, the next one starts."""
+        """Simulate ``steps`` steps and return the history. When an epoch ends, the next epoch
+        starts. Raises InputError if ``steps`` is less than 1, if a step cannot end because a node
+        has no free core, or if the run needs more loaded spells than Spells.check allows."""
         if steps < 1:
             raise InputError(f"{steps} steps: must be at least 1")
         for step in range(steps):
@@ -163,8 +169,8 @@ class Simulation:
         late = np.flatnonzero(np.isinf(end))
         if len(late):
             raise InputError(
-                f"node {late[0]} has no core left from {self.now:.6g} s on, and none is freed "
-                f"later; leave the node at least one core, or let it leave"
+                f"node {late[0]} has no core left from {self.now:.6g} s on, and no core is freed "
+                f"later; leave the node at least one core, or add an event that removes it"
             )
         left = self.pace.left()
         trained = float(end.max())
@@ -190,7 +196,7 @@ class Simulation:
         self._observe(step, at, steps, counts, end - begin, left, counted)
 
     def _seconds(self, counts: np.ndarray) -> np.ndarray:
-        """Return the total time of each node's micro-batches in seconds, float64[nodes].
+        """Return the total time of the micro-batches of each node in seconds, float64[nodes].
 
         ``counts``: samples of each node, int64[nodes]. The sizes of a node's micro-batches differ
         by at most one sample.
@@ -213,10 +219,8 @@ class Simulation:
     # --- membership and batches
 
     def _between(self, step: int) -> None:
-        """Apply the joins and departures whose time is not later than the current virtual time.
-
-        A node that dies between two steps is detected in the next step.
-        """
+        """Apply the joins and departures up to the current virtual time. The death of a node
+        between two steps takes effect in the next step."""
         while self._events and self._events[-1].seconds <= self.now:
             if self._events[-1].event == membership.DIES:
                 break
@@ -234,9 +238,8 @@ class Simulation:
             self.history.note(step, self.now, event.event, f"node {event.node}")
 
     def _deaths(self, until: float) -> list[membership.Member]:
-        """Remove from the queue and return the deaths up to time ``until`` (s). Joins and
-        departures stay queued, because they take effect between two steps.
-        """
+        """Remove the deaths up to time ``until`` (s) from the queue of events and return them.
+        Joins and departures stay in the queue, because they take effect between two steps."""
         out: list[membership.Member] = []
         later: list[membership.Member] = []
         while self._events and self._events[-1].seconds <= until:
@@ -246,17 +249,17 @@ class Simulation:
         return out
 
     def _gone(self, nodes: list[int], unfinished: bool) -> None:
-        """Remove nodes from the training. With ``unfinished``, put the samples of their last step
-        back into the epoch."""
+        """Remove nodes from the training. If ``unfinished`` is True, put the samples of their last
+        step back into the epoch."""
         before = int(self._wanted().sum())
         self.there[nodes] = False
         self.epoch.leave(nodes, unfinished=unfinished)
         self._resplit(before)
 
     def _resplit(self, before: int) -> None:
-        """Discard the samples that were read ahead, and adapt the learning rate to the new total
-        batch by HyperTune's rule (linear by default). ``before``: previous total batch, samples.
-        """
+        """Discard the samples that nodes have read in advance, and adapt the learning rate to the
+        new total batch by HyperTune's rule (linear by default). ``before``: previous total batch,
+        samples."""
         self._reader[:] = self.now
         factor = int(self._wanted().sum()) / before
         rule = self.tuner.rule.learning_rate if self.tuner is not None else "linear"

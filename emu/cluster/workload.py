@@ -1,4 +1,4 @@
-"""Workload of a cluster: a network of the papers or any trace, with a speed for each kind of node.
+"""Workload of a cluster: a published network or any trace, with a speed for each kind of node.
 
 Owns the conversion of networks and traces into this description. Does not own published speeds
 (networks.py) or the cluster (build.py).
@@ -25,8 +25,8 @@ PUBLIC, PRIVATE = 72_000, 12_000
 """Number of images of STANNIS (DAC 2020): public images, and images that are private to its 24
 drives."""
 ROUNDED = 0.02
-"""Maximum relative difference between the number of parameters of a network as printed in a paper
-and as counted."""
+"""Maximum relative difference between the printed number of parameters of a network and the number
+in its synthetic trace."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Workload:
     name: str
     params: int
     sample_bytes: int
-    """Size of one sample on flash, bytes; 0: unknown, and reading takes no time."""
+    """Size of one sample on flash, bytes. The value 0 means that the size is unknown and reading
+    takes no time."""
     public: int
     private: int
     """Number of private samples of all drives together."""
@@ -45,9 +46,11 @@ class Workload:
     drives: tuple[Engine, ...]
     """Speed curve of each kind of drive."""
     updates_s: tuple[float, ...]
-    """Weight update time on the host and on each kind of drive (s); 0 if the speeds include it."""
+    """Weight update time on the host and on each kind of drive (s); 0 if the speeds include this
+    time."""
     published: tuple[int, ...] | None = None
-    """Published batch of the host and of the one kind of drive; None if none is published."""
+    """Published batch of the host and of the single kind of drive, or None if no batches are
+    published."""
     notes: tuple[str, ...] = ()
     """Notes on the origin of the values, which are printed with the results."""
 
@@ -62,7 +65,7 @@ def of_network(name: str, presets: Sequence[Config]) -> Workload:
 
     Speeds are published for whole training steps, so they include the update. Sizes, batches and
     the host's speed come from the paper that trained the network on the first preset. Raises
-    InputError for unknown networks and unpublished values.
+    InputError for an unknown network, or if a needed value is not published.
     """
     drive = presets[0].system.name
     first, engines, notes = network(name, drive if drive in servers(name) else None), [], []
@@ -90,7 +93,7 @@ def of_network(name: str, presets: Sequence[Config]) -> Workload:
 
 
 def _unpublished(network: Network, cfg: Config, kind: int) -> str:
-    """Return the note that says which values are not published for drives of this preset."""
+    """Return the note that lists the values that are not published for drives of this preset."""
     drive = cfg.system.name
     if cfg.isp.flops_per_cycle:
         return (
@@ -112,11 +115,12 @@ def of_trace(
     *,
     timed: bool = False,
 ) -> Workload:
-    """Return the workload of a trace's first step; batches as in emulated_engine.traced.
+    """Return the workload of a trace's first step. ``host_batch``, ``drive_batch``: as in
+    emulated_engine.traced.
 
-    ``timed``: the times in the trace already apply to this device (compute/training.py). Raises
-    InputError if the forward and backward time is unknown, if no update kernel is known, if a
-    preset's drives cannot train, or if weights, states and gradient exceed a drive's memory.
+    ``timed``: True if the times in the trace already apply to this device (compute/training.py).
+    Raises InputError if the forward and backward time is unknown, if no update kernel is known, if
+    a preset's drives cannot train, or if weights, states and gradient exceed a drive's memory.
     """
     if not timed:
         trace, _ = training.timed(trace, presets[0])
@@ -144,7 +148,7 @@ def of_trace(
         if need > cfg.dram.isp_bytes:
             raise InputError(
                 f"{trace.name}: weights, states and gradient take {need / 1e9:.4g} GB on every "
-                f"node, dram.isp of {cfg.system.name} is {cfg.dram.isp_bytes / 1e9:.4g} GB"
+                f"node, but dram.isp of {cfg.system.name} is {cfg.dram.isp_bytes / 1e9:.4g} GB"
             )
         engines.append(traced(trace.name, step.samples, speed, ratio, cfg, host_batch, drive_batch))
         updates.append(
@@ -163,14 +167,14 @@ def of_trace(
 
 
 def is_network(name: str) -> bool:
-    """Return True if ``name`` is the name of a network, not the file of a trace."""
+    """Return True if ``name`` is the name of a network, not of a trace file."""
     return name in NETWORKS
 
 
 def trains_network(trace: Trace) -> bool:
-    """Return True if a trace is the synthetic trace of a network of the papers. The trace's number
-    of parameters may differ from the published, rounded number by the fraction ROUNDED.
-    """
+    """Return True if a trace is the synthetic trace of a network of STANNIS or HyperTune, and its
+    number of parameters differs from the published, rounded number by at most the fraction
+    ROUNDED."""
     if trace.name not in NETWORKS or not trace.attrs.get("synthetic"):
         return False
     return abs(trace.n_params / network(trace.name).params - 1) <= ROUNDED

@@ -1,7 +1,7 @@
-"""Processor models: host CPU, ISP cores and the processing elements (PEs) on the dies; functions of
-the engines for encryption, randomizing and NaN comparison on bytes.
+"""Models of the processors (host CPU, ISP cores, and the dies' processing elements, PEs) and of the
+drive's engines for encryption, randomizing and NaN comparison.
 
-This package owns the time of an update on each processor, and the functions of these engines. It
-does not own the arithmetic of updates (ondie.kernels).
+This package owns the time of an update on each processor, and the functions that these engines
+apply to data. It does not own the arithmetic of updates (ondie.kernels).
 Source: see each module.
 """

@@ -1,12 +1,14 @@
-"""AES on many blocks: the block cipher of the encryption of pages.
+"""AES for arrays of blocks: the block cipher that encrypts pages.
 
-Owns the key schedule, the definition in NumPy, step by step as the standard has it, and the same
-function in Numba with one table look-up for each byte and round. Does not own modes of operation
-(xts.py). Source: FIPS 197 (2001, updated 2023), sections 4 and 5; J. Daemen and V. Rijmen, "The
-Design of Rijndael" (2002), 4.2, on tables and on the inverse with the order of the cipher.
+Owns the key schedule, the reference implementation in NumPy, which follows the steps of the
+standard, and an equivalent implementation in Numba with one table look-up per byte and round. Does
+not own modes of operation (xts.py).
+Source: FIPS 197 (2001, updated 2023), sections 4 and 5; J. Daemen and V. Rijmen, "The Design of
+Rijndael" (2002), 4.2, on tables and on an inverse cipher with the step order of the cipher.
 
-It is made for bytes on emulated flash, not for secrets: its time depends on key and data. A word of
-the tables and of round keys is a column of the state, whose first byte is the least significant.
+This module is for data on emulated flash, not for secrets: its run time depends on key and data. In
+the Numba implementation, a word is a column of the state, of a round key or of a table. The first
+byte of the column is the least significant byte of the word.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ BLOCK_BYTES = 16
 KEY_BYTES = (16, 24, 32)
 BACKENDS = ("numpy", "numba")
 MIX, UNMIX = (2, 3, 1, 1), (14, 11, 13, 9)
-"""First rows of the matrices of MixColumns and InvMixColumns; the others are rotations of them."""
+"""First rows of the matrices of MixColumns and InvMixColumns. The other rows are rotations of the
+first row.
+"""
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.int64]
 
 
 def times(values: Bytes, factor: int) -> Bytes:
-    """Return the products of ``values``, uint8, with ``factor`` in GF(2^8), FIPS 197, 4.2."""
+    """Return the products of ``values``, uint8[...], with ``factor`` in GF(2^8), FIPS 197, 4.2."""
     result = np.zeros_like(values)
     while factor:
         if factor & 1:
@@ -54,7 +58,9 @@ def substitutions() -> Bytes:
 
 
 def mixed(columns: Bytes, first_row: tuple[int, ...]) -> Bytes:
-    """Return columns, uint8[..., 4], multiplied by the circulant matrix with row ``first_row``."""
+    """Return ``columns``, uint8[..., 4], multiplied by the circulant matrix with first row
+    ``first_row``.
+    """
     products = {factor: times(columns, factor) for factor in set(first_row)}
     rows = [[products[first_row[(j - i) % 4]][..., j] for j in range(4)] for i in range(4)]
     return np.stack([np.bitwise_xor.reduce(row) for row in rows], axis=-1)
@@ -63,15 +69,17 @@ def mixed(columns: Bytes, first_row: tuple[int, ...]) -> Bytes:
 SUB = substitutions()
 UNSUB = np.argsort(SUB).astype(np.uint8)
 SHIFT = np.array([4 * ((column + row) % 4) + row for column in range(4) for row in range(4)])
-"""Index in the block from which ShiftRows takes each byte; byte 4 c + r is in column c, row r."""
+"""Index in the input block of each output byte of ShiftRows. Byte 4 c + r is in column c, row r."""
 UNSHIFT = np.argsort(SHIFT)
 
 
 def expanded(key: bytes) -> Bytes:
-    """Return the round keys of a key, uint8[rounds + 1, 16] (5.2). Raises KernelError."""
+    """Return the round keys of ``key``, uint8[rounds + 1, 16] (5.2). Raises KernelError if the key
+    is not 16, 24 or 32 bytes long.
+    """
     if not isinstance(key, bytes) or len(key) not in KEY_BYTES:
         size = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
-        raise KernelError(f"AES key: {size}; must be bytes, 16, 24 or 32 of them")
+        raise KernelError(f"AES key: {size}; must be a bytes object of length 16, 24 or 32")
     own = len(key) // 4
     words = list(np.frombuffer(key, np.uint8).reshape(-1, 4))
     constant = np.array([1, 0, 0, 0], np.uint8)
@@ -90,7 +98,9 @@ def expanded(key: bytes) -> Bytes:
 
 
 def encrypted(keys: Bytes, blocks: Bytes) -> Bytes:
-    """Return blocks, uint8[n, 16], encrypted with round keys: the definition (5.1)."""
+    """Return ``blocks``, uint8[n, 16], encrypted with the round keys ``keys`` (5.1). This is the
+    reference implementation.
+    """
     state = blocks ^ keys[0]
     for key in keys[1:-1]:
         columns = SUB[state][:, SHIFT].reshape(-1, 4, 4)
@@ -99,7 +109,9 @@ def encrypted(keys: Bytes, blocks: Bytes) -> Bytes:
 
 
 def decrypted(keys: Bytes, blocks: Bytes) -> Bytes:
-    """Return blocks, uint8[n, 16], decrypted with round keys: the definition (5.3)."""
+    """Return ``blocks``, uint8[n, 16], decrypted with the round keys ``keys`` (5.3). This is the
+    reference implementation.
+    """
     state = blocks ^ keys[-1]
     for key in keys[-2:0:-1]:
         columns = (UNSUB[state[:, UNSHIFT]] ^ key).reshape(-1, 4, 4)
@@ -111,17 +123,19 @@ def decrypted(keys: Bytes, blocks: Bytes) -> Bytes:
 
 
 def as_words(data: Bytes) -> Words:
-    """Return the columns of blocks, uint8[n, 16], as int64[n, 4]."""
+    """Return the columns of ``data``, blocks as uint8[n, 16], as words, int64[n, 4]."""
     return np.ascontiguousarray(data).view("<u4").astype(np.int64)
 
 
 def as_bytes(words: Words) -> Bytes:
-    """Return the blocks, uint8[n, 16], whose columns are ``words``, int64[n, 4]."""
+    """Return the blocks whose columns are ``words`` (int64[n, 4]), as bytes, uint8[n, 16]."""
     return words.astype("<u4").view(np.uint8)
 
 
 def _tables(substitution: Bytes, first_row: tuple[int, ...]) -> Words:
-    """Return the column that each byte in each row becomes in a round, int64[4, 256]."""
+    """Return the tables of a round, int64[4, 256]: the column that each byte value in each row
+    contributes to the output.
+    """
     columns = np.zeros((4, 256, 4), np.uint8)
     for row in range(4):
         columns[row, :, row] = substitution
@@ -132,11 +146,13 @@ def _tables(substitution: Bytes, first_row: tuple[int, ...]) -> Words:
 ROUNDS, UNROUNDS = _tables(SUB, MIX), _tables(UNSUB, UNMIX)
 LAST, UNLAST = SUB.astype(np.int64), UNSUB.astype(np.int64)
 FORTH, BACK = 1, 3
-"""Columns from one row to the next in ShiftRows and its inverse."""
+"""Column offset between successive rows in ShiftRows (FORTH) and in its inverse (BACK)."""
 
 
 def inverse_keys(keys: Bytes) -> Bytes:
-    """Return the round keys of the inverse cipher in the order of the cipher (5.3.5)."""
+    """Return the round keys for the equivalent inverse cipher, which has the step order of the
+    cipher (5.3.5).
+    """
     found = keys[::-1].copy()
     columns = found[1:-1].reshape(-1, 4, 4)
     found[1:-1] = mixed(columns, UNMIX).reshape(-1, BLOCK_BYTES)
@@ -147,8 +163,9 @@ def inverse_keys(keys: Bytes) -> Bytes:
 def one_block(tables, last, step, keys, state, spare):
     """Encrypt or decrypt ``state``, int64[4], in place.
 
-    ``tables`` and ``last``: int64[4, 256] and int64[256]. ``step``: FORTH or BACK. ``keys``:
-    int64[rounds + 1, 4]. ``spare``: int64[4], overwritten.
+    ``tables``: int64[4, 256], columns by row and byte value. ``last``: int64[256], substitution of
+    the last round. ``step``: FORTH or BACK. ``keys``: int64[rounds + 1, 4], round keys. ``spare``:
+    int64[4], scratch space.
     """
     rounds = keys.shape[0] - 1
     for c in range(4):
@@ -178,7 +195,9 @@ def one_block(tables, last, step, keys, state, spare):
 
 @njit
 def each_block(tables, last, step, keys, blocks):
-    """Encrypt or decrypt all ``blocks``, int64[n, 4], in place; see :func:`one_block`."""
+    """Encrypt or decrypt all ``blocks``, int64[n, 4], in place. The other arguments are those of
+    :func:`one_block`.
+    """
     spare = np.zeros(4, np.int64)
     for i in range(blocks.shape[0]):
         one_block(tables, last, step, keys, blocks[i], spare)
@@ -187,7 +206,8 @@ def each_block(tables, last, step, keys, blocks):
 class Aes:
     """AES with a key of 16, 24 or 32 bytes.
 
-    ``backend``: "numpy" (the definition) or "numba"; both give the same bits. Raises KernelError.
+    ``backend``: "numpy" (reference implementation) or "numba"; the results are bit-identical.
+    Raises KernelError if the key or the backend is invalid.
     """
 
     def __init__(self, key: bytes, backend: str = "numba") -> None:
@@ -195,16 +215,16 @@ class Aes:
             raise unknown("backend", backend, BACKENDS)
         self.backend, self.keys = backend, expanded(key)
         self.forth = ROUNDS, LAST, FORTH, as_words(self.keys)
-        """Arguments of :func:`one_block` that encrypt."""
+        """Arguments of :func:`one_block` for encryption."""
         self.back = UNROUNDS, UNLAST, BACK, as_words(inverse_keys(self.keys))
-        """Arguments of :func:`one_block` that decrypt."""
+        """Arguments of :func:`one_block` for decryption."""
 
     def encrypt(self, blocks: Bytes) -> Bytes:
-        """Return blocks, uint8[n, 16], encrypted one by one."""
+        """Return ``blocks``, uint8[n, 16], encrypted. Each block is encrypted independently."""
         return encrypted(self.keys, blocks) if self.backend == "numpy" else _all(self.forth, blocks)
 
     def decrypt(self, blocks: Bytes) -> Bytes:
-        """Return blocks, uint8[n, 16], decrypted one by one."""
+        """Return ``blocks``, uint8[n, 16], decrypted. Each block is decrypted independently."""
         return decrypted(self.keys, blocks) if self.backend == "numpy" else _all(self.back, blocks)
 
 

@@ -1,6 +1,6 @@
 """Measured rate of CPU Adam on this machine, for `ondie compare --measure-host`.
 
-Owns the measurement and the configuration value made from it. Does not own the kernel
+Owns the measurement and the configuration value that results from it. Does not own the kernel
 (ondie.kernels) or the method of timing a kernel (ondie.kernels.bench.run).
 Source: this project.
 """
@@ -20,16 +20,17 @@ from ondie.kernels.bench.contenders import HYPER, KEY, filled
 from ondie.kernels.bench.run import free_bytes, machine, need, timed
 
 PARAMS = 1 << 25
-"""Number of parameters in the measurement. Their four arrays are far larger than any processor
-cache."""
+"""Maximum number of parameters in the measurement. Their four arrays are far larger than any CPU
+cache. A machine with little free memory measures fewer parameters.
+"""
 ROUNDS = 7
 RATE, DRAM = "host.adam", "host.dram_bandwidth"
 
 
 def adam_rate(threads: int) -> float:
-    """Measure Adam updates of arrays in DRAM and return the median rate, parameters per second.
+    """Measure Adam updates of arrays in DRAM and return the median rate (parameters per second).
 
-    ``threads``: number of CPU threads. The median is over ROUNDS updates.
+    ``threads``: number of CPU threads. The median is taken over ROUNDS updates.
     """
     n = min(PARAMS, free_bytes() // 2 // need(1))
     kernel = get("adam")
@@ -41,13 +42,16 @@ def adam_rate(threads: int) -> float:
 
 
 def with_measured_rate(cfg: Config, given: tuple[str, ...]) -> Config:
-    """Return the configuration with this host's Adam rate, recorded as measured.
+    """Return the configuration with this host's measured Adam rate, recorded as measured.
 
-    The host's DRAM bandwidth is raised if it is too low for that rate. ``given``: the user's
-    settings (KEY=VALUE). Raises InputError if one of them sets the rate.
+    The host's DRAM bandwidth in the configuration is raised if it is too low for that rate.
+    ``given``: the user's settings (KEY=VALUE). Raises InputError if a setting in ``given`` sets the
+    rate.
     """
     if any(text.partition("=")[0].strip() == RATE for text in given):
-        raise InputError(f"--measure-host cannot be combined with --set {RATE}")
+        raise InputError(
+            f"--measure-host cannot be combined with --set {RATE}; remove one of these options"
+        )
     threads = os.cpu_count() or 1
     rate = round(adam_rate(threads))
     where = machine(threads)

@@ -1,13 +1,14 @@
 """Processing elements (PEs) on the die: time of their vector passes.
 
-Owns the time of a stripe, and of the on-die ECC if configured. Does not own the passes, their
-cycles or their arithmetic (ondie.kernels.on_die), the contention for the die's bus (pe_bus.py),
-or the time at which a die computes (nand/channel.py).
-Source: OptimStore (HPCA 2023): the PE clock is a quarter of the interface rate, and a PE
-processes one 32-bit value per cycle, so a pass over a page takes as long as the transfer of the
-page on the bus. AiF (ISCA 2025): a code that corrects 10 bits in 1 KiB, at 6.4 GB/s. Assumption:
-each die has one encoder and decoder, which processes the pages of its planes one after the other,
-so that pages programmed by a PE have valid parity.
+Owns the PE time of a stripe, and the time of the on-die ECC. Does not own the passes, their cycles
+or their arithmetic (ondie.kernels.on_die), the contention for the die's bus (pe_bus.py), or the
+time at which a die computes (nand/channel.py). Source: OptimStore (HPCA 2023): the PE clock is a
+quarter of the interface rate, and a PE processes one 32-bit value per cycle, so a pass over a page
+takes as long as the transfer of the page on the bus. AiF (ISCA 2025): a code that corrects 10 bits
+in 1 KiB, at 6.4 GB/s.
+
+Assumption: each die has one ECC encoder and decoder. It processes the pages of the die's planes one
+after another, so that pages programmed by a PE have valid check bytes.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ VALUE_BYTES = 4
 def stripe_ps(
     cfg: Config, op: str, coupled_decay: bool, groups: int = 1, width: int = VALUE_BYTES
 ) -> tuple[int, int]:
-    """Return (PE time of one stripe, portion of that time on the die's bus or waiting for the
-    bus), ps.
+    """Return (PE time of one stripe, part of that time spent on the die's bus or waiting for the
+    bus), both in ps.
 
-    The PE time is the number of passes times the values of a page times one PE clock. ``width``:
-    bytes of a value; 2-byte values are processed pe.narrow_values per clock, on the bus as in the
-    PE. ``groups``: number of groups of planes in the stripe. The PEs of a die work in parallel,
-    so a stripe with several groups takes longer only because they contend for the bus.
+    If the bus causes no delay, the PE time is the number of passes times the values of a page times
+    one PE clock period. ``width``: bytes of a value; pe.narrow_values 2-byte values are processed
+    per clock cycle, on the bus as well as in the PE. ``groups``: number of groups of planes in the
+    stripe. The PEs of a die work in parallel, so a stripe with several groups takes longer only
+    because the groups contend for the bus.
     """
     values = cfg.flash.page_bytes // width
     if width < VALUE_BYTES:
@@ -42,35 +44,35 @@ def stripe_ps(
 
 
 def register_move_ps(cfg: Config) -> int:
-    """Return the time to move a page between the registers of two planes over the die's bus, ps.
+    """Return the time to move a page between the registers of two planes over the die's bus (ps).
 
-    A page is moved as 32-bit words, regardless of its format.
+    A page is moved as 32-bit words, regardless of the format of its values.
     """
     values = cfg.flash.page_bytes // VALUE_BYTES
     return cycles_ps(cfg, pe_bus.across(values, cfg.pe.bus_values))
 
 
 def cycles_ps(cfg: Config, cycles: int) -> int:
-    """Return the time of ``cycles`` cycles of the PE clock, ps."""
+    """Return the duration of ``cycles`` cycles of the PE clock (ps)."""
     return -(-cycles * cfg.pe.clock_divider * PS_PER_S // cfg.flash.bus_bytes_per_s)
 
 
 def extra_passes(cfg: Config) -> int:
-    """Return the number of passes over every page in use, in addition to those of the update.
+    """Return the number of passes over each page of the stripe in addition to the passes of the
+    update.
 
-    A randomiser on the die takes two: the key stream is removed after the read and applied before
-    the program. An integrity guard takes two: the guard is checked, then recomputed.
+    A randomizer on the die takes two passes: it removes the key stream after the read and applies
+    it before the program. An integrity guard takes two passes: it is checked, then recomputed.
     """
     return 2 * (cfg.pe.randomiser == "die") + 2 * (cfg.pe.integrity == "die")
 
 
 def guarding_ps(cfg: Config, planes: int) -> int:
-    """Return the additional time per stripe to randomise, check and encrypt its pages on the die,
-    ps.
+    """Return the additional time per stripe to randomize, check and encrypt its pages on the die
+    (ps).
 
-    ``planes``: number of pages of the stripe. The PEs of the planes pass over their pages in
-    parallel. The die's AES engine processes one page after the other, before and after the
-    update.
+    ``planes``: number of pages of the stripe. The PEs of the planes process their pages in
+    parallel. The die's AES engine processes one page after another, before and after the update.
     """
     time = cycles_ps(cfg, extra_passes(cfg) * (cfg.flash.page_bytes // VALUE_BYTES))
     size = 2 * planes * cfg.flash.page_bytes
@@ -80,8 +82,9 @@ def guarding_ps(cfg: Config, planes: int) -> int:
 
 
 def ecc_ps(cfg: Config, pages: int) -> int:
-    """Return the time of ``pages`` pages of a die in the on-die decoder or encoder, ps; 0 without
-    on-die ECC."""
+    """Return the time that the on-die decoder or encoder takes for ``pages`` pages of a die (ps),
+    or 0 if the die has no ECC.
+    """
     if cfg.pe.protection != "on_die_ecc":
         return 0
     return -(-pages * cfg.flash.page_bytes * PS_PER_S // cfg.pe.ecc_bytes_per_s)

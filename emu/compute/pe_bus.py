@@ -5,15 +5,17 @@ they contend for the bus. Does not own the passes and their operands (ondie.kern
 layout of vectors over planes (paths/layout/regions.py), or pages that change planes
 (ftl/reservoir.py).
 Source: OptimStore (HPCA 2023): a shared bus on the die gives a PE access to the register of
-another plane. The paper does not publish the rate of the bus. Assumptions: a pass is executed by
-the PE in the plane of the vector that the pass changes. The gradient and intermediate results are
-in cache registers, one in each, placed so that the fewest passes cross planes.
+another plane. The paper does not publish the rate of the bus.
 
-A pass reads one operand in the PE's plane, one value per cycle. If the other operand is in
-another plane, the pass also occupies a lane of the bus, which carries one value per cycle, for
-that time. A slower bus (less than one value per cycle) slows the pass. Groups of planes with
-separate vectors run in parallel. If there are fewer lanes than groups, they wait for a lane in
-first-come, first-served order.
+Assumptions: a pass is executed by the PE in the plane of the vector that the pass changes. The
+gradient and the intermediate results are in cache registers, one vector in each register, placed so
+that the fewest passes cross planes.
+
+A pass reads one operand in the PE's plane, one value per cycle. If the other operand is in another
+plane, the pass also occupies a lane of the bus for that time. A lane carries one value per cycle. A
+slower bus (less than one value per cycle) slows the pass. Groups of planes with separate vectors
+run in parallel. If there are fewer lanes than groups, the groups wait for a lane in first-come,
+first-served order.
 """
 
 from __future__ import annotations
@@ -27,22 +29,24 @@ from functools import cache
 from ondie.kernels import on_die
 
 MADE = ("g", "t")
-"""Vectors that are in cache registers and are not stored in a plane: gradient and intermediate
-result."""
+"""Vectors that are only in cache registers and not stored in a plane: gradient and intermediate
+result.
+"""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """PE cycles of the passes of a stripe. Passes that groups of planes run in parallel count
-    once."""
+    """Duration of the passes over a stripe in PE cycles. Groups of planes execute their passes in
+    parallel, so the duration is not the sum over the groups.
+    """
 
     total: int
     own: int
-    """Cycles of passes whose operands are all in the plane of the PE that executes the pass."""
+    """Cycles of the passes whose operands are all in the plane of the PE that executes the pass."""
 
     @property
     def bus(self) -> int:
-        """Cycles of passes that read over the die's bus, including waits for the bus."""
+        """Cycles of the passes that read over the die's bus, including waits for the bus."""
         return self.total - self.own
 
 
@@ -63,17 +67,19 @@ def crossing(op: str, coupled_decay: bool = False) -> tuple[bool, ...]:
 
 
 def across(n: int, lanes: float) -> int:
-    """Return the number of PE cycles in which the bus carries ``n`` values over one lane.
-    ``lanes``: values per cycle of the bus; below 1, a value takes more than one cycle."""
+    """Return the number of PE cycles that one lane of the bus takes to carry ``n`` values.
+    ``lanes``: values per cycle of the whole bus; if it is below 1, a value takes more than one
+    cycle.
+    """
     return n if lanes >= 1 else math.ceil(n / lanes)
 
 
 @cache
 def passes(op: str, groups: int, n: int, lanes: float, coupled_decay: bool = False) -> Passes:
-    """Return the PE cycles of an update of ``groups`` groups of planes with pages of ``n`` values
-    each.
+    """Return the PE cycles of an update of a stripe with ``groups`` groups of planes and ``n``
+    values per page.
 
-    ``lanes``: values per cycle that the bus carries; above 1 only the integer part counts.
+    ``lanes``: values per cycle that the bus carries; if above 1, it is rounded down.
     """
     crosses = crossing(op, coupled_decay)
     slow = across(n, lanes)

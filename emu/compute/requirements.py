@@ -1,9 +1,11 @@
-"""Conditions under which processors in drives can compute the layers of a training.
+"""Conditions under which processors in drives can compute the layers of a training run.
 
-Owns the checks and the text of each reason. Does not own their speeds (training.py) or whether data
-fit the flash (paths/). Source: this project.
+Owns the checks and the text of each reason. Does not own the speed of the processors (training.py)
+or the check that the data fits on flash (paths/).
+Source: this project.
 
-Each function returns the reason why the path cannot run, as text for its row, or None.
+Each function returns the reason why the path cannot run, as text for the path's row of a table, or
+None if the condition is met.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from ondie.traces import Trace
 
 
 def no_cores(cfg: Config, work: str) -> str | None:
-    """Return why the drive has no processor for ``work``, such as "train"; None if it has one."""
+    """Return the reason why the drive has no processor for ``work``, such as "train", or None if it
+    has one.
+    """
     if cfg.isp.kind == "cores":
         return None
     return (
@@ -25,15 +29,17 @@ def no_cores(cfg: Config, work: str) -> str | None:
 
 
 def no_samples(trace: Trace) -> str | None:
-    """Return why the size of a sample is unknown; None if the trace states it."""
+    """Return the reason why the size of a sample is unknown, or None if the trace states it."""
     if trace.bytes_per_sample:
         return None
     return f"{trace.name} does not state the size of its samples (bytes_per_sample = 0)"
 
 
 def no_times(trace: Trace, needed: Callable[[Sequence[float]], bool]) -> str | None:
-    """Return which step lacks its times; None if none does. ``needed``: any, or all, decides
-    whether the times of forward and backward of a step suffice."""
+    """Return a text that names the first step whose times are missing, or None if no step lacks
+    them. ``needed``: ``any`` if the forward or the backward time is enough, ``all`` if both are
+    needed.
+    """
     for i, record in enumerate(trace.steps):
         if not needed((record.forward_s, record.backward_s)):
             return (
@@ -44,8 +50,9 @@ def no_times(trace: Trace, needed: Callable[[Sequence[float]], bool]) -> str | N
 
 
 def no_speed(ratio: float) -> str | None:
-    """Return why the drive's processor cannot train; None if it can. ``ratio``: training speed of a
-    drive divided by that of the host."""
+    """Return the reason why the drive's processor cannot train, or None if it can. ``ratio``:
+    training speed of a drive divided by that of the host.
+    """
     if ratio:
         return None
     return (
@@ -55,7 +62,8 @@ def no_speed(ratio: float) -> str | None:
 
 
 def no_dram(cfg: Config, key: str, what: str, need: int) -> str | None:
-    """Return why ``need`` bytes do not fit in the DRAM of ``key`` (dram.isp or host.dram); None if
-    they do. ``what``: beginning of the reason, which names the data."""
+    """Return the reason why ``need`` bytes do not fit in the DRAM ``key`` (dram.isp or host.dram),
+    or None if they fit. ``what``: beginning of the reason, which names the data.
+    """
     room = {"dram.isp": cfg.dram.isp_bytes, "host.dram": cfg.host.dram_bytes}[key]
     return f"{what}, more than {key} = {room / 1e9:.4g} GB" if need > room else None

@@ -3,7 +3,7 @@
 Owns the training rates of both, the rule that selects a step's times, and the drive's speed
 relative to the host. Does not own the arithmetic of a step (traces/step_times.py) or batch sizes
 (cluster/).
-Source: the presets state peak rates and utilizations, or a ratio of speeds that a paper measured.
+Source: the presets, which state peak rates and utilizations, or a ratio of speeds from a paper.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from ondie.emu.units import InputError, fmt_flops
 from ondie.traces import Trace, step_times
 
 RULES = ("accelerator", "trace")
-"""Rules for the times of forward and backward. "accelerator": compute them from the rate of the
-device's accelerator. "trace": use the times in the trace."""
+"""Rules for the times of forward and backward. "accelerator": compute the times from the rate of
+the device's accelerator. "trace": use the times in the trace.
+"""
 
 
 def accelerator_flop_per_s(cfg: Config, model: str) -> float:
-    """Return the FLOP/s that the host's accelerator reaches on a model; 0 if none is stated."""
+    """Return the FLOP/s of the host's accelerator on ``model``, or 0 if no rate is stated."""
     host = cfg.host
     share = host.accelerator_utilization_by_model.get(model, host.accelerator_utilization)
     return host.accelerator_peak_flop_per_s * share
 
 
 def drive_flop_per_s(cfg: Config) -> float:
-    """Return the FLOP/s that the cores of a drive reach in training; 0 if no rate is stated."""
+    """Return the FLOP/s that the cores of a drive achieve in training; 0 if no rate is stated."""
     isp = cfg.isp
     if isp.kind != "cores":
         return 0.0
@@ -35,7 +36,8 @@ def drive_flop_per_s(cfg: Config) -> float:
 
 
 def training_ratio(cfg: Config, model: str, macs: int, host_speed: float) -> float:
-    """Return the training speed of a drive divided by the host's; 0 if the drive cannot train.
+    """Return the training speed of a drive divided by that of the host, or 0 if the drive cannot
+    train.
 
     ``macs``: multiply-accumulates of forward and backward per sample. ``host_speed``: the host's
     samples per second. Both are used only if the preset states a training rate for the drive
@@ -51,16 +53,16 @@ def training_ratio(cfg: Config, model: str, macs: int, host_speed: float) -> flo
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Rule by which the times of forward and backward were determined, with an explanation as
-    text."""
+    """Rule that determined the times of forward and backward, with an explanation as text."""
 
     rule: str
     """Name of the rule, one of RULES."""
     text: str
     flop_per_s: float | None = None
     forward_given: bool = False
-    """True if the user stated the time of forward. The next field, ``backward_given``, is True if
-    the user stated that of backward."""
+    """True if the user stated the forward time. The next field, ``backward_given``, is True if the
+    user stated the backward time.
+    """
     backward_given: bool = False
 
 
@@ -71,25 +73,25 @@ def timed(
     forward_s: float | None = None,
     backward_s: float | None = None,
 ) -> tuple[Trace, StepTimes]:
-    """Return the trace with the times of forward and backward that apply to a device, and the
-    rule.
+    """Return the trace with the times of forward and backward that apply to a device, and the rule
+    that determined these times.
 
-    ``asked``: one of RULES. None: "accelerator" if the device states a rate and the trace states
-    its multiply-accumulates, otherwise "trace". ``forward_s`` and ``backward_s`` (seconds per
-    step) override the times of either rule. Raises InputError for "accelerator" if the rate or
-    the multiply-accumulates are missing.
+    ``asked``: one of RULES, or None. With None, the rule is "accelerator" if the device states a
+    rate and the trace states its multiply-accumulates, otherwise "trace". ``forward_s`` and
+    ``backward_s`` (seconds per step) override the times of either rule. Raises InputError if
+    ``asked`` is "accelerator" and the rate or the multiply-accumulates are missing.
     """
     rate, rule = accelerator_flop_per_s(cfg, trace.name), asked
     macs = trace.macs_forward and trace.macs_backward
     if asked == "accelerator" and not rate:
         raise InputError(
-            f"--step-times accelerator: {cfg.system.name} states no rate "
+            f"--step-times accelerator: {cfg.system.name} does not state an accelerator rate "
             "(host.accelerator_peak = 0); use --set host.accelerator_peak=… and "
             "host.accelerator_utilization=…, or --device csd-pe"
         )
     if asked == "accelerator" and not macs:
         raise InputError(
-            f"--step-times accelerator: {trace.origin} states no multiply-accumulates "
+            f"--step-times accelerator: {trace.origin} does not state its multiply-accumulates "
             "(macs_forward, macs_backward); use --step-times trace, or --forward and --backward"
         )
     if asked is None:
@@ -103,7 +105,7 @@ def timed(
     else:
         text = f"the trace's ({trace.timing_source})"
         if rate and asked is None:
-            text += f", because {trace.name} states no multiply-accumulates"
+            text += f", because {trace.name} does not state its multiply-accumulates"
     given = [name for name, value in (("--forward", forward_s), ("--backward", backward_s))
              if value is not None]  # fmt: skip
     if given:

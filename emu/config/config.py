@@ -2,7 +2,7 @@
 
 Owns Config: lookup, replacement, resolution, hash, differences, tables. Does not own numbers
 (presets/*.toml), files (loader.py), or units beyond their names (units.py).
-Source: none; the tree is schema/, and TOML presets are checked against rules/.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 class Config(Tree):
     """One system: a host, a link and its drives, as plain numbers and their provenance.
 
-    The attributes are in base units, which their suffixes name; `records` holds a Leaf for each
-    key. Configurations compare by value and can be pickled. `load_preset` builds one, and `replace`
-    returns a changed copy.
+    The suffix of each attribute names its base unit. `records` has a Leaf for each key.
+    Configurations compare by value and can be pickled. `load_preset` builds a configuration, and
+    `replace` returns a changed copy.
     """
 
     records: Mapping[str, Leaf] = field(repr=False, compare=False)
 
     def leaf(self, key: str) -> Leaf:
-        """Return the record of `key`, such as "flash.t_read"; the attribute "flash.t_read_ps" works
-        too.
+        """Return the record of `key`, such as "flash.t_read". The attribute name "flash.t_read_ps"
+        is accepted, too.
 
-        Raises InputError for a key that this configuration does not have.
+        Raises InputError if this configuration does not have the key.
         """
         name = canonical(key, self.records, "")
         if name not in self.records:
@@ -88,13 +88,14 @@ class Config(Tree):
         """Return a copy with `changes` (text with units, or numbers in base units), fully checked.
 
         Changed leaves have source "set" and no range. If the flash changes and the capacity is not
-        among `changes`, the capacity follows the flash (nominal_capacity.py). Raises InputError.
+        among `changes`, the capacity follows the flash (nominal_capacity.py). Raises InputError if
+        a key is unknown, a value is invalid, or a rule is broken.
         """
         return _build(changed(self.records, changes, "", ref), self.system.name, self)
 
     def resolved(self) -> dict[str, Any]:
-        """Return the configuration as nested dictionaries: section, key, then value, unit and
-        source.
+        """Return the configuration as nested dictionaries: section, key, then the fields of the
+        leaf (see Leaf.resolved).
         """
         tree: dict[str, Any] = {section: {} for section in SECTIONS}
         for key in KEYS.values():
@@ -112,8 +113,9 @@ class Config(Tree):
     def sha256(self) -> str:
         """SHA-256 of the resolved configuration as canonical JSON.
 
-        The hash does not depend on the folder of a file or on the spelling of a value. It contains
-        system.name, which a file that states none takes from its own name.
+        The hash does not depend on the folder of a file or on the spelling of a value. The hashed
+        text includes system.name. If a file does not state system.name, the name is the stem of the
+        file name.
         """
         text = json.dumps(self.resolved(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -122,10 +124,10 @@ class Config(Tree):
 def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
     """Return the configuration of a preset or of a TOML file.
 
-    `source`: name of a preset, or a path; a path ends in .toml. `overrides`: texts "key=value". The
-    capacity follows the flash unless an override or the file states it. Raises InputError: unknown
-    preset, section, key or unit, missing leaf or source, bad value, or a broken rule between
-    leaves.
+    `source`: name of a preset, or path of a TOML file. `overrides`: texts "key=value". The capacity
+    follows the flash unless an override or the file states it. Raises InputError if a file cannot
+    be read, a preset, section, key or unit is unknown, a leaf or its source is missing, a value is
+    invalid, or a rule between leaves is broken.
     """
     if not isinstance(source, str):
         as_path("device", source)
@@ -137,14 +139,16 @@ def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -
 
 
 def restored(records: Mapping[str, Mapping[str, Any]], where: str) -> Config:
-    """Return the configuration with the leaves ``records`` (Config.resolved) by key.
+    """Return the configuration that has the leaves ``records``. The keys of ``records`` are the
+    names of the leaves, and its values have the form of Leaf.resolved.
 
-    Raises InputError that begins with ``where`` if this program does not have the same keys.
+    Raises InputError if this program does not have the same keys, or if a rule between leaves is
+    broken. The message begins with ``where``.
     """
     leaves = {}
     for name, record in records.items():
         if canonical(name, records, f"{where}: ") != name:
-            raise InputError(f"{where}: {name} is the key of another version of this program")
+            raise InputError(f"{where}: {name} is a key of another version of this program")
         key = key_of(name)[0]
         value = record["value"]
         exactly = key.kind is not None and isinstance(value, int)
@@ -155,7 +159,10 @@ def restored(records: Mapping[str, Mapping[str, Any]], where: str) -> Config:
         )  # fmt: skip
     missing = [name for name, key in KEYS.items() if not key.table and name not in leaves]
     if missing:
-        raise InputError(f"{where}: {missing[0]} is missing; it is of another version")
+        raise InputError(
+            f"{where}: {missing[0]} is missing; the configuration is from another version of "
+            "this program"
+        )
     return _build(ordered(leaves), where)
 
 
@@ -164,12 +171,14 @@ def configuration(
     settings: Iterable[str] = (),
     devices: int | None = None,
 ) -> Config:
-    """Return the configuration of a preset, a TOML file or a configuration, with overrides.
+    """Return the configuration of ``device`` (name of a preset, TOML file, or Config), with
+    overrides. ``settings``: texts "key=value". ``devices``: number of drives.
 
-    Raises InputError for an unknown preset, key or value, and for overrides of a configuration.
+    Raises InputError if a preset, key or value is invalid, if overrides are given with a Config, or
+    if ``settings`` is a single string.
     """
     if isinstance(settings, str):
-        raise InputError(f"settings: {settings!r}; must be a list, such as [{settings!r}]")
+        raise InputError(f"settings = {settings!r}: must be a list, such as [{settings!r}]")
     extra = () if devices is None else (f"system.devices={devices}",)
     every = [*settings, *extra]
     if not isinstance(device, Config):
@@ -184,7 +193,7 @@ def configuration(
 
 def _build(leaves: Mapping[str, Leaf], where: str, before: Config | None = None) -> Config:
     """Return the checked configuration of `leaves`. Sections whose leaves are unchanged since
-    `before` are shared with it."""
+    `before` are shared with `before`. Raises InputError if a rule between leaves is broken."""
     same = before.records if before is not None else {}
     stale = {key_of(name)[0].section for name, leaf in leaves.items() if same.get(name) is not leaf}
     values: dict[str, dict[str, Any]] = {section: {} for section in stale}

@@ -25,7 +25,7 @@ TABLE = "datasheet"
 STATES = ("fresh", "steady")
 """State of the drive for writes: empty, or overwritten until its state no longer changes."""
 ROW_KINDS = FIT, CHECK, SHOWN, IDENTITY = ("fit", "check", "shown", "identity")
-"""Kinds of rows of validation (analysis/row.py)."""
+"""Kinds of validation rows (analysis/row.py)."""
 RATES = ("sequential_read", "sequential_write", "random_read", "random_write")
 LATENCIES = ("read_latency", "write_latency")
 POWERS = ("read_power", "write_power")
@@ -51,7 +51,7 @@ CONDITIONS = {
 WORKLOADS = ("sequential", "random")
 FIELDS = ("source", "capacity", "state", "figures")
 MORE = ("what", "value", "source", "kind", "constants", "pslc")
-"""Fields of a figure besides its conditions."""
+"""Fields of a figure other than its conditions."""
 _IOPS = re.compile(r"(\d+(?:\.\d+)?)\s*([kKM]?)\s*IOPS")
 _BYTES = re.compile(r"[\d.]\s*[KkMGTP](i?)B(/s)?$")
 SECTOR = 512
@@ -61,10 +61,11 @@ SECTOR = 512
 class Figure:
     """One figure of a data sheet.
 
-    ``value``: in base units (UNITS); None if the sheet does not state it. ``text``: as the file
-    spells it. ``depth``: commands in flight. ``pslc_full``: the write rate when the blocks in pSLC
-    mode are full. ``kind`` and ``constants``: those of its validation row. ``source``: document,
-    if it is not the data sheet.
+    ``value``: value in base units (UNITS), or None if the sheet does not state it. ``text``:
+    spelling of the value in the file. ``depth``: number of commands in flight. ``pslc_full``: True
+    for the write rate after all blocks in pSLC mode are full. ``kind`` and ``constants``: kind and
+    constants of the figure's validation row. ``source``: document that states the figure, if it is
+    not the data sheet.
     """
 
     what: str
@@ -80,7 +81,7 @@ class Figure:
 
     @property
     def title(self) -> str:
-        """Name and conditions, such as "random read, 4 KiB, QD 128"."""
+        """Name and conditions of the figure, such as "random read, 4 KiB, QD 128"."""
         words = [self.what.replace("_", " ")]
         if self.block_bytes:
             words += [fmt_bytes(self.block_bytes, binary=True).replace(".00 ", " ")]
@@ -95,7 +96,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class DataSheet:
-    """Figures of one drive of one capacity. ``state``: state of the drive for writes (STATES)."""
+    """Figures of one drive with one capacity. ``state``: state of the drive for writes (STATES)."""
 
     source: str
     capacity_bytes: int
@@ -120,7 +121,7 @@ STANDARD = (
 def standard_datasheet(cfg: Config) -> DataSheet:
     """Return STANDARD without values, for a drive whose data sheet is not stated.
 
-    Raises InputError for a nominal capacity that contradicts the flash.
+    Raises InputError if the nominal capacity contradicts the flash.
     """
     sheet = DataSheet("", cfg.system.capacity_bytes, cfg.ftl.initial, STANDARD)
     check_capacity(sheet, cfg, cfg.system.name)
@@ -128,8 +129,12 @@ def standard_datasheet(cfg: Config) -> DataSheet:
 
 
 def find_datasheet(source: str | os.PathLike[str], cfg: Config) -> DataSheet:
-    """Return the data sheet of a preset or TOML file, with the figures of STANDARD that it does not
-    state. For a file without a data sheet, return the figures of STANDARD. Raises InputError."""
+    """Return the data sheet of a preset or TOML file, extended by the figures of STANDARD that it
+    does not state. For a file without a data sheet, return the figures of STANDARD.
+
+    Raises InputError if the file cannot be read, if the data sheet is invalid or contradicts
+    ``cfg``, or if the nominal capacity contradicts the flash.
+    """
     _, table = read_table(os.fspath(source), TABLE)
     if table is None:
         return standard_datasheet(cfg)
@@ -140,16 +145,16 @@ def find_datasheet(source: str | os.PathLike[str], cfg: Config) -> DataSheet:
 
 
 def load_datasheet(source: str | os.PathLike[str], cfg: Config) -> DataSheet:
-    """Return the data sheet in a preset or TOML file, whose configuration is ``cfg``.
+    """Return the data sheet in a preset or TOML file. ``cfg``: configuration of the file.
 
-    Raises InputError for a file without one, a wrong field, units that are mixed, or a capacity
-    that contradicts the configuration.
+    Raises InputError if the file cannot be read or has no data sheet, if a field is invalid, if
+    units are mixed, or if the capacity contradicts the configuration.
     """
     where, table = read_table(os.fspath(source), TABLE)
     if table is None:
         raise InputError(
-            f"{where}: has no [{TABLE}]; write the figures of the data sheet, for example "
-            f'[{TABLE}] capacity = "3.84 TB" (ondie preset new writes a commented one)'
+            f"{where}: has no [{TABLE}]; add this section with {', '.join(FIELDS)} "
+            "(`ondie preset new` writes a commented example)"
         )
     place = f"{where}: {TABLE}"
     sheet = read_datasheet(table, place)
@@ -158,7 +163,8 @@ def load_datasheet(source: str | os.PathLike[str], cfg: Config) -> DataSheet:
 
 
 def read_datasheet(table: Mapping[str, Any], place: str) -> DataSheet:
-    """Return the data sheet of a TOML table. Raises InputError that begins with ``place``."""
+    """Return the data sheet of a TOML table. Raises InputError if a field is invalid or units are
+    mixed. The message begins with ``place``."""
     _known(table, FIELDS, place)
     for name in FIELDS:
         if name not in table:
@@ -170,7 +176,7 @@ def read_datasheet(table: Mapping[str, Any], place: str) -> DataSheet:
     listed = table["figures"]
     if not isinstance(listed, list) or not listed:
         raise InputError(
-            f"{place}: figures = {quoted(listed)} is not a list; write "
+            f"{place}: figures = {quoted(listed)}: must be a nonempty list, for example "
             'figures = [{ what = "random_read", value = "900 kIOPS", ... }]'
         )
     figures = tuple(_figure(one, f"{place}: figures[{at}]") for at, one in enumerate(listed))
@@ -188,7 +194,7 @@ def _known(table: object, fields: tuple[str, ...], place: str) -> None:
 
 def _text(value: object, place: str) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise InputError(f"{place}: {quoted(value)} is not a text on one line")
+        raise InputError(f"{place}: {quoted(value)} must be a nonempty text on one line")
     return value.strip()
 
 
@@ -202,7 +208,7 @@ def _choice(value: object, choices: tuple[str, ...], place: str) -> str:
 def _figure(table: object, place: str) -> Figure:
     if not isinstance(table, dict) or "what" not in table or "value" not in table:
         raise InputError(
-            f"{place}: {quoted(table)} states no figure; write for example "
+            f"{place}: {quoted(table)} must state what and value; write, for example, "
             '{ what = "random_read", value = "900 kIOPS", block = "4 KiB", queue_depth = 128 }'
         )
     what = _choice(table["what"], tuple(UNITS), f"{place}: what")
@@ -216,7 +222,8 @@ def _figure(table: object, place: str) -> Figure:
     constants = table.get("constants", [])
     if not isinstance(constants, list) or (kind == FIT) != bool(constants):
         raise InputError(
-            f"{place}: constants = {quoted(constants)}: a list of keys, for kind = fit only"
+            f"{place}: constants = {quoted(constants)}: must be a list of keys if kind is "
+            '"fit", and must be omitted otherwise'
         )
     pslc = table.get("pslc", "empty")
     return Figure(
@@ -234,7 +241,8 @@ def _figure(table: object, place: str) -> Figure:
 
 
 def _value(what: str, value: object, place: str) -> float:
-    """Return a printed value in base units."""
+    """Convert ``value``, the value of figure ``what``, from the form printed in data sheets to base
+    units. Raises InputError if it is invalid or not above 0. The message begins with ``place``."""
     unit = UNITS[what]
     if unit != "iops":
         number = float(parse(_text(value, place), KINDS[unit], place))
@@ -243,7 +251,9 @@ def _value(what: str, value: object, place: str) -> float:
     else:
         match = _IOPS.fullmatch(_text(value, place))
         if match is None:
-            raise InputError(f'{place}: {quoted(value)} is not a rate; write "900 kIOPS" or 900000')
+            raise InputError(
+                f'{place}: {quoted(value)} is not a rate; write, for example, "900 kIOPS" or 900000'
+            )
         number = float(match[1]) * {"": 1, "k": 1e3, "K": 1e3, "M": 1e6}[match[2]]
     if number <= 0:
         raise InputError(f"{place}: {quoted(value)} is too small; must be above 0")
@@ -277,14 +287,16 @@ def _check_units(capacity: str, figures: tuple[Figure, ...], place: str) -> None
         size = parse(binary[1].removesuffix("/s"), KINDS["bytes"], place)
         meant = fmt_bytes(size) + "/s" * binary[1].endswith("/s")
         raise InputError(
-            f'{place}: {decimal[0]} = "{decimal[1]}" counts in powers of 1000 and {binary[0]} = '
-            f'"{binary[1]}" in powers of 1024; state both alike ({binary[1]} is {meant})'
+            f'{place}: {decimal[0]} = "{decimal[1]}" is in powers of 1000, but {binary[0]} = '
+            f'"{binary[1]}" is in powers of 1024; state both in the same form ({binary[1]} is '
+            f"{meant})"
         )
 
 
 def check_capacity(sheet: DataSheet, cfg: Config, place: str) -> None:
     """Raise InputError if the capacity of the sheet is not that of the configuration, or if the
-    flash of the configuration contradicts it."""
+    flash of the configuration contradicts the capacity.
+    """
     nominal = cfg.system.capacity_bytes
     if sheet.capacity_bytes != nominal:
         raise InputError(
@@ -296,14 +308,14 @@ def check_capacity(sheet: DataSheet, cfg: Config, place: str) -> None:
 
 
 MOST_UNUSED = 1.1
-"""Largest ratio of exported to nominal capacity at which the two do not contradict each other."""
+"""Largest ratio of exported to nominal capacity that is not a contradiction."""
 
 
 def contradiction(cfg: Config) -> str | None:
-    """Return a sentence if the flash does not have the nominal capacity; None if it does.
+    """Return a sentence if the flash contradicts the nominal capacity, else None.
 
-    The flash without over-provisioning and without a static pSLC region must hold the nominal
-    capacity, and at most a tenth more.
+    The flash outside a static pSLC region, minus over-provisioning, must have at least the nominal
+    capacity and at most MOST_UNUSED times the nominal capacity.
     """
     raw, nominal = native_bytes(cfg), cfg.system.capacity_bytes
     region = " outside the static pSLC region" if cfg.ftl.pslc == "static" else ""
@@ -312,12 +324,12 @@ def contradiction(cfg: Config) -> str | None:
         return None
     share = (raw - nominal) / raw
     change = (
-        f"ftl.over_provisioning = {math.floor(share * 1e4) / 1e4:g} would give it"
+        f"ftl.over_provisioning = {math.floor(share * 1e4) / 1e4:g} would give this capacity"
         if 0 <= share < 0.4
         else "change flash.blocks_per_plane"
     )
     return (
         f"system.capacity = {fmt_bytes(nominal)} contradicts the geometry: {fmt_bytes(raw)} of "
-        f"flash{region} without ftl.over_provisioning = {cfg.ftl.over_provisioning:g} are "
+        f"flash{region} minus ftl.over_provisioning = {cfg.ftl.over_provisioning:g} is "
         f"{fmt_bytes(exported)}; {change}"
     )

@@ -1,8 +1,8 @@
-"""One value and its provenance: the leaf record, and reading one from a file or an override.
+"""One value and its provenance: the leaf record, and its construction from a file or an override.
 
-Owns Leaf and its rules: each has a source and a reference, and a range if it is assumed. Does not
-own files and sections (loader.py) or dependencies between leaves (rules/).
-Source: none; every shipped value has one of SOURCES.
+Owns Leaf and its rules: each leaf has a source and a reference, and a range if it is assumed. Does
+not own files and sections (loader.py) or dependencies between leaves (rules/).
+Source: this project. Every shipped value has one of SOURCES.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Leaf:
 
     `value`, `low` and `high` are in the base unit that `unit` names ("ps", "bytes", ...; None for
     plain values). `text` is the spelling in the file or on the command line. For choices and flags,
-    `low` and `high` are positions in the ordered set, so that a sweep can try both ends. `source`
-    is one of SOURCES, "set" for an override, or "follows" for a capacity that was scaled with the
-    flash (nominal_capacity.py).
+    `low` and `high` are values, too, and :func:`rank` defines their order. `source` is one of
+    SOURCES, "set" for an override, or "follows" for a capacity that was scaled with the flash
+    (nominal_capacity.py).
     """
 
     key: str
@@ -84,7 +84,7 @@ _converter.register_structure_hook(str, _strict_text)
 def read_leaf(key: Key, name: str, table: object, where: str) -> Leaf:
     """Return leaf `name` from its TOML table `{ value, source, ref, low, high }`.
 
-    Raises InputError that names `where`, the key and the fault.
+    Raises InputError if the table is invalid. The message names `where`, the key and the fault.
     """
     place = f"{where}: {name}"
     if not isinstance(table, dict):
@@ -144,7 +144,8 @@ def _checked(key: Key, name: str, raw: _Table, place: str) -> Leaf:
 def override(key: Key, name: str, value: object, place: str, ref: str) -> Leaf:
     """Return a leaf with source "set" for a value from the command line or a caller.
 
-    `value`: text with a unit, or a number in base units. `place` begins the message of an error.
+    `value`: text with a unit, or a number in base units. Raises InputError if `value` is invalid.
+    The message begins with `place`.
     """
     result = read_value(key, value, place, base_units=True)
     text = exact(value, key.kind) if key.kind and isinstance(value, int) else spelled(value)
@@ -152,19 +153,21 @@ def override(key: Key, name: str, value: object, place: str, ref: str) -> Leaf:
 
 
 def spelled(value: object) -> str:
-    """Return a value as TOML spells it: `true` or `false` for a flag, str(value) for others."""
+    """Return a value as TOML spells it: `true` or `false` for a flag, str(value) for any other
+    value.
+    """
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def rank(key: Key, value: Value) -> float:
     """Return the position of `value` in the order of its key.
 
-    The position is the number, or the index among the choices. Raises InputError for free text,
-    which has no order.
+    The position is the number, or the index among the choices. Raises InputError if the key is free
+    text, which has no order.
     """
     if key.type is str and not key.spec.choices:
         raise InputError(
-            f"{key.name}: {quoted(value)} is text and can have no range; leave out low and high, "
+            f"{key.name}: {quoted(value)} is text and cannot have a range; remove low and high, "
             'and give a source other than "assumed"'
         )
     return key.spec.choices.index(str(value)) if key.spec.choices else float(value)
@@ -174,7 +177,8 @@ def read_value(key: Key, value: object, place: str, *, base_units: bool = False)
     """Return `value`, from TOML or from text, in the type of the key.
 
     A quantity needs a unit: a bare integer other than 0 is refused, unless `base_units` is True;
-    then the integer counts base units. Raises InputError that begins with `place`.
+    then the integer is in base units. Raises InputError if the value is invalid. The message begins
+    with `place`.
     """
     result = _typed(key, value, place, base_units)
     if not isinstance(result, str) and result < key.spec.least:
@@ -190,7 +194,7 @@ def _typed(key: Key, value: object, place: str, base_units: bool) -> Value:
         return _flag(value, place)
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise InputError(
-            f"{place}: {quoted(value)} is not a number; write a number, or a text with a unit"
+            f"{place}: {quoted(value)} is not a number; write a number, or text with a unit"
         )
     if isinstance(value, int) and value > INT64_MAX:
         most = largest(key.kind) if key.kind else str(INT64_MAX)
@@ -207,7 +211,7 @@ def _typed(key: Key, value: object, place: str, base_units: bool) -> Value:
 
 def _choice(key: Key, value: object, place: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{place}: {quoted(value)} is not a name; write a text that is not empty")
+        raise InputError(f"{place}: {quoted(value)} is not a name; write nonempty text")
     choices = key.spec.choices
     if choices and value not in choices:
         raise InputError(

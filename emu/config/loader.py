@@ -1,10 +1,13 @@
-"""Reads presets, users' files and overrides into leaves, from which a configuration is built.
+"""Loader: reads presets, users' files and overrides into leaves for a configuration.
 
-Owns files, `base` and `include`, the check of key names (with suggestions) and that every key has a
-value, and the order in which sources override each other. Does not own the check of a single leaf
-(leaf.py) or of several together (rules/, called by config.py).
-Source: TOML 1.0; a preset states every leaf, in its file or in a part that it includes; a user's
-file states `base` and the leaves that differ. Without system.name, it is named after the file.
+Owns the files, `base` and `include`, the check of key names (with suggestions), the check that
+every key has a value, and the order in which sources override each other. Does not own the check of
+a single leaf (leaf.py) or of several leaves together (rules/, called by config.py).
+Source: TOML 1.0.
+
+A preset states every leaf, in its file or in a part that it includes. A user's file states `base`
+and the leaves that differ. If the file does not state system.name, the name is the stem of the file
+name.
 """
 
 from __future__ import annotations
@@ -65,9 +68,10 @@ def canonical(key: str, leaves: Iterable[str], place: str) -> str:
 
 
 def nearest_key(key: str, names: Iterable[str]) -> str:
-    """Return the name that is most similar to `key`, to suggest it for an unknown key.
+    """Return the name that is most similar to `key`, to suggest it for an unknown key. If no name
+    is similar, return the patterns of all sections, such as "flash.*".
 
-    Very similar names of the key's own section come first. A correct last part is found even if
+    Very similar names in the section of the key come first. A correct last part is found even if
     the section is wrong or missing.
     """
     names = tuple(names)
@@ -93,7 +97,7 @@ _ORDER = {name: place for place, name in enumerate(KEYS)}
 
 @functools.lru_cache(maxsize=4096)
 def _place_of(name: str) -> tuple[int, str]:
-    """Return the sort key of leaf `name`: the place of its key in the schema, then the name."""
+    """Return the sort key of leaf `name`: the position of its key in the schema, then the name."""
     return _ORDER[key_of(name)[0].name], name
 
 
@@ -103,7 +107,8 @@ def changed(
     """Return a copy of `leaves` with `changes`, whose source becomes "set".
 
     `changes`: text with units, or numbers in base units. The capacity follows the flash unless it
-    is among `changes`. Raises InputError that begins with `place`.
+    is among `changes`. Raises InputError if a key is unknown or a value is invalid. The message
+    begins with `place`.
     """
     result = dict(leaves)
     for key, value in changes.items():
@@ -116,7 +121,7 @@ def changed(
 def split_overrides(texts: Sequence[str], leaves: Iterable[str]) -> dict[str, Value]:
     """Split texts "key=value" into values by canonical key.
 
-    Raises InputError for a text without "=", an unknown key, or a key that is set twice.
+    Raises InputError if a text has no "=", a key is unknown, or a key is set twice.
     """
     changes: dict[str, Value] = {}
     leaves = tuple(leaves)
@@ -124,7 +129,7 @@ def split_overrides(texts: Sequence[str], leaves: Iterable[str]) -> dict[str, Va
         key, equals, value = text.partition("=")
         if not equals:
             raise InputError(
-                f'--set {quoted(text)}: no value; write for example flash.t_read="45 us"'
+                f'--set {quoted(text)}: no value; write, for example, flash.t_read="45 us"'
             )
         name = canonical(key.strip(), leaves, f"--set {quoted(text)}: ")
         if name in changes:
@@ -136,8 +141,8 @@ def split_overrides(texts: Sequence[str], leaves: Iterable[str]) -> dict[str, Va
 def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]]:
     """Return the name of a preset or file for error messages, and all its leaves.
 
-    The leaves include those of `base`. `chain` holds the files that led here through `base`. Raises
-    InputError.
+    The leaves include those of `base`. `chain`: the files that refer to this file through `base`.
+    Raises InputError if a file cannot be read or is invalid.
     """
     if source in preset_names():
         where, leaves = _shipped(source)
@@ -170,15 +175,17 @@ def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
     if missing:
         raise InputError(
             f"{where}: {missing[0]} is missing ({len(missing)} keys are missing); state every "
-            'key, or start from a preset with base = "newport"'
+            'key, or use a preset as base, for example base = "newport"'
         )
     return where, ordered(leaves)
 
 
 def read_table(source: str, table: str) -> tuple[str, dict[str, Any] | None]:
-    """Return the name of a preset or file for error messages, and one of its tables NO_LEAVES.
+    """Return the name of a preset or file for error messages, and its table `table`, one of
+    NO_LEAVES.
 
-    Returns None if the file has no such table; that of its base is not used. Raises InputError.
+    The table is None if the file does not have it; the table of the base is not used. Raises
+    InputError if the file cannot be read or is invalid.
     """
     path, where = _locate(source)
     found = _toml(path, where, preset_names(), "presets").get(table)
@@ -188,10 +195,10 @@ def read_table(source: str, table: str) -> tuple[str, dict[str, Any] | None]:
 
 
 def _name_of_file(path: Path, where: str) -> Leaf:
-    """Return the name of a preset whose file states a base and no name: the stem of the file.
+    """Return leaf system.name for a file with a base and without a name: the stem of the file name.
 
-    With the name of the base, results of the file would read as results of the base. Raises
-    InputError for a stem that cannot be a name.
+    With the name of the base, results of the file could be mistaken for results of the base. Raises
+    InputError if the stem is not a valid name.
     """
     leaf = {"value": path.stem, "source": "derived", "ref": "name of the file, which states none"}
     return read_leaf(KEYS["system.name"], "system.name", leaf, where)
@@ -216,12 +223,12 @@ def _sections(content: Mapping[str, Any], where: str) -> dict[str, Leaf]:
 def _include(name: object, path: Path, where: str) -> dict[str, Leaf]:
     """Return the leaves of a part, which several presets share.
 
-    `name`: name of a shipped part, or a path relative to the file that includes it. A part includes
-    no other part and has no base. Raises InputError.
+    `name`: name of a shipped part, or a path relative to the file that includes it. A part must not
+    have a base or include another part. Raises InputError if the part is unknown or invalid.
     """
     if not isinstance(name, str) or not name.isprintable():
         raise InputError(
-            f"{where}: include = {quoted(name)} is not a name; write for example "
+            f"{where}: include = {quoted(name)} is not a name; write, for example, "
             'include = "management"'
         )
     place = f"{where}: include: {name}"
@@ -270,12 +277,15 @@ def _toml(path: Path, where: str, known: tuple[str, ...], what: str) -> dict[str
 
 def _base(base: object, path: Path, where: str, chain: tuple[str, ...]) -> dict[str, Leaf]:
     if not isinstance(base, str) or not base.isprintable():
-        raise InputError(f'{where}: base = {quoted(base)} is not a name; write base = "newport"')
+        raise InputError(
+            f"{where}: base = {quoted(base)} is not a name; write the name of a preset, for "
+            'example base = "newport"'
+        )
     chain = (*chain, str(path.resolve()))
     target = str(path.parent / base) if base.endswith(".toml") else base
     if base.endswith(".toml") and str(Path(target).resolve()) in chain:
         raise InputError(
-            f"{where}: base = {quoted(base)} leads back to itself; start from a preset"
+            f"{where}: base = {quoted(base)} refers back to this file; use a preset as base"
         )
     try:
         return read(target, chain)[1]
@@ -304,6 +314,8 @@ def _section(section: str, table: Mapping[str, Any], where: str) -> dict[str, Le
                     f"{where}: {row} is stated twice, once as {quoted(short)}; state it once"
                 )
             if not row.isprintable() or row.endswith("."):
-                raise InputError(f"{where}: {quoted(row)} is not a key; write a name on one line")
+                raise InputError(
+                    f"{where}: {quoted(row)} is not a key; write a nonempty name on one line"
+                )
             leaves[row] = read_leaf(key, row, leaf, where)
     return leaves

@@ -1,7 +1,7 @@
 """Text of a new preset: a TOML file that is based on another preset, with every key explained.
 
 Owns the text. Does not own the reading of presets (loader.py) or the file (cli/commands/preset.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ondie.emu.units import KINDS, exact
 
 WIDTH = 100
 HEAD = """\
-A line of a key that begins with "# " is the value of {base}: remove "# ", and state value, source
-and ref of your drive. source is datasheet, paper, measured, derived or assumed; an assumed value
-also has low and high. All other values stay those of {base}.
+A key in a line that begins with "# " has the value of {base}. To change it, remove "# ", and state
+value, source and ref of your drive. source is datasheet, paper, measured, derived or assumed; an
+assumed value also has low and high.
 """
 EXAMPLE = """\
 [datasheet]
@@ -41,11 +41,11 @@ figures = [
 
 
 def preset_text(cfg: Config, base: str, name: str) -> str:
-    """Return a TOML file for a drive called ``name`` that is based on the preset ``base``, whose
-    configuration is ``cfg``.
+    """Return a TOML file for a drive called ``name`` that is based on the preset ``base``. ``cfg``:
+    configuration of ``base``.
 
-    Every key of ``cfg`` is a comment, with its meaning, so that the file describes the drive
-    ``base`` until a line is changed. A data sheet is a comment, too.
+    Every key of ``cfg`` is in a comment, with its meaning, so that the file describes the drive
+    ``base`` until a line is changed. An example of a data sheet is in a comment, too.
     """
     lines = [f"# {name}: a drive based on {base}.", "#"]
     lines += _comment(HEAD.format(base=base))
@@ -58,7 +58,7 @@ def preset_text(cfg: Config, base: str, name: str) -> str:
         for leaf in group:
             lines += [f"## {line}" for line in wrap(_meaning(leaf), WIDTH - 3)]
             lines += [f"# {_line(leaf)}"]
-    lines += ["", "# Figures of the data sheet, for `ondie preset check`; state those you have."]
+    lines += ["", "# Figures of the data sheet, for `ondie preset check`; state the known ones."]
     capacity = exact(cfg.system.capacity_bytes, KINDS["bytes"])
     lines += _comment(EXAMPLE.format(capacity=capacity, state=cfg.ftl.initial))
     return "\n".join(lines) + "\n"
@@ -86,7 +86,7 @@ def _line(leaf: Leaf) -> str:
 
 
 def _spelled(leaf: Leaf, value: Value) -> str:
-    """Return a value as TOML."""
+    """Return ``value`` as TOML text."""
     if leaf.unit is not None and isinstance(value, int):
         return json.dumps(shown(value, leaf.unit)) if value else "0"
     return json.dumps(value)

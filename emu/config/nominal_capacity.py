@@ -1,10 +1,12 @@
-"""Nominal capacity: follows the flash, so that the numbers of one result agree.
+"""Nominal capacity: scaled with the flash, so that the numbers of one result are consistent.
 
 Owns the rule: a change of the flash (channels, dies, planes, blocks, pages) without a change of the
-capacity scales the capacity in proportion. Does not own the check that it fits (rules/ftl.py) or
-its use (analysis/lifetime.py).
-Source: none. The nominal capacity of a drive is a fraction of its flash; over-provisioning
-determines the exported capacity and leaves the nominal one unchanged.
+capacity scales the capacity in proportion. Does not own the check that the capacity fits
+(rules/ftl.py) or its use (analysis/lifetime.py).
+Source: this project.
+
+The nominal capacity of a drive is a fraction of its flash. Over-provisioning determines the
+exported capacity and does not change the nominal capacity.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def followed(
     """Return ``after`` with its nominal capacity scaled in proportion to the flash.
 
     The capacity is that of ``before`` times the ratio of flash sizes, rounded down to whole bytes.
-    It is unchanged if the size of the flash is unchanged or ``given`` contains the capacity.
+    The capacity is unchanged if the size of the flash is unchanged or ``given`` contains the
+    capacity.
     """
     result = dict(after)
     was, now = flash_bytes(before), flash_bytes(after)
@@ -45,12 +48,12 @@ def followed(
 
 
 def flash_bytes(leaves: Mapping[str, Leaf]) -> int:
-    """Return the bytes of all pages of one drive."""
+    """Return the size of all pages of one drive, in bytes."""
     return math.prod(int(leaves[key].value) for key in GEOMETRY)
 
 
 def note(leaf: Leaf) -> str | None:
-    """Return a note that the capacity follows the flash; None if the capacity was given."""
+    """Return a note if the capacity was scaled with the flash, or None if it was given."""
     if leaf.source != FOLLOWS:
         return None
     return f"{CAPACITY} = {fmt_bytes(int(leaf.value))} follows the flash: {leaf.ref}"

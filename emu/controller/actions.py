@@ -1,7 +1,7 @@
-"""Actions that a controller requests of its transport: their names and arguments.
+"""Actions that a controller requests from its transport: their names and arguments.
 
-Owns the records. Does not own the decisions (registers.py, admin.py) or the execution (the
-transport and the drive).
+Owns the records of actions. Does not own the choice of actions (registers.py, admin.py) or their
+execution (the transport and the drive).
 Source: NVM Express Base Specification 2.0, sections 3.3 (queues), 3.5 (initialization), 3.6
 (shutdown) and 3.7 (resets).
 """
@@ -13,44 +13,48 @@ from typing import NamedTuple
 
 
 class Do(Enum):
-    """Action. The transport performs the actions of one reply in order."""
+    """Actions that a transport performs for a controller. The transport performs the actions of one
+    reply in order."""
 
     ENABLE = "enable"
-    """Map the admin queues; then call Registers.enabled, or Registers.fail if their memory does not
-    exist."""
+    """Map the admin queues; then call Registers.enabled, or Registers.fail if the host has no
+    memory at the addresses of the admin queues."""
     RESET = "reset"
-    """Stop fetching, drop all I/O queues and doorbell buffers, wait until no command touches host
-    memory; then call Controller.disabled."""
+    """Stop fetching commands, drop all I/O queues and doorbell buffers, and wait until no command
+    accesses host memory; then call Controller.disabled."""
     SHUT_DOWN = "shut down"
-    """Complete a FLUSH of the drive, unless ``abrupt``, and prepare it for a clean start; then call
-    Registers.shut_down."""
+    """Flush the drive unless ``abrupt`` is set. In both cases, then call Registers.shut_down."""
     SUBSYSTEM_RESET = "subsystem reset"
     """Reset all controllers of the drive; then call Controller.subsystem_reset."""
     CREATE_CQ = "create completion queue"
     CREATE_SQ = "create submission queue"
     DELETE_CQ = "delete completion queue"
     DELETE_SQ = "delete submission queue"
-    """Stop fetching; end commands outside of the drive with SQ_DELETED, wait for the others."""
+    """Stop fetching commands from the queue, and remove the queue. Commands in the queue that were
+    not fetched are not executed."""
     MAP_DOORBELLS = "map doorbell buffers"
     FLUSH = "flush"
-    """Complete a FLUSH of the drive."""
+    """Send FLUSH to the drive and wait for its completion."""
     DEALLOCATE = "deallocate"
-    """Wait for commands to the bytes ``first`` to ``first + size``, and TRIM them."""
+    """Wait until all commands that access the ``size`` bytes starting at byte ``first`` have ended.
+    Then send TRIM for these bytes, then FLUSH."""
     ERASE = "erase"
-    """Deallocate the bytes and erase all blocks that hold an old version of them."""
+    """Deallocate the ``size`` bytes starting at byte ``first``, and erase all blocks that hold old
+    versions of these bytes."""
     SANITIZE = "sanitize"
-    """Erase every block of the drive, caches included; then call Controller.sanitized. The reply is
-    posted at once."""
+    """Erase all data of the drive, including data in its caches; then call Controller.sanitized.
+    The transport posts the reply before the erasure ends."""
     REGISTER_HOST = "register host"
-    """Register the identifier that the host has set (``host``)."""
+    """Register the host identifier ``host`` that the host has set with Set Features."""
 
 
 class Action(NamedTuple):
-    """Action with its arguments; those that it does not use are zero."""
+    """Action with its arguments. An argument that the action does not use has its default
+    value."""
 
     do: Do
     queue: int = 0
-    """Queue identifier."""
+    """Identifier of the queue."""
     completion_queue: int = 0
     base: int = 0
     """Address of the queue, or of the shadow doorbells, in host memory."""
@@ -58,11 +62,11 @@ class Action(NamedTuple):
     """Address of the event indexes of the doorbells."""
     entries: int = 0
     vector: int = -1
-    """Interrupt vector; -1: interrupts are disabled."""
+    """Interrupt vector, or -1 if the interrupts of the queue are disabled."""
     priority: int = 0
     first: int = 0
-    """First byte on the drive."""
+    """First byte of the affected range of the drive."""
     size: int = 0
-    """Number of bytes."""
+    """Size of the affected range, or of a page of shadow doorbells, bytes."""
     abrupt: bool = False
     host: bytes = b""

@@ -1,8 +1,10 @@
-"""Admin commands: a state machine without I/O, from a submission entry to a completion entry.
+"""Admin commands: a state machine without I/O that converts submission queue entries to completion
+queue entries.
 
-Owns the state of a controller above its registers, the table of admin commands, and the order of
-their effects. Does not own registers (registers.py), the rules of single commands (identify.py,
-log_pages.py, features.py, queues.py, namespace_commands.py) or I/O commands (io_commands.py).
+Owns the state of a controller except its registers, the table of admin commands, and the order of
+the commands' effects. Does not own registers (registers.py), the rules of individual commands
+(identify.py, log_pages.py, features.py, queues.py, namespace_commands.py) or I/O commands
+(io_commands.py).
 Source: NVM Express Base Specification 2.0, sections 3.4 (command processing) and 5 (admin command
 set).
 """
@@ -35,32 +37,34 @@ from ondie.emu.controller.status_code import Code, Refused, status_field
 from ondie.emu.nvme.wire import Cqe, Sqe
 
 FUSED, SGL = 0b11, 0b11 << 6
-"""Bits of the byte Flags: fused operation, PRP or SGL for data transfer."""
+"""Bit masks of the byte Flags of a submission queue entry: FUSE (fused operation) and PSDT (PRPs or
+SGLs for the data transfer)."""
 FLAGS_BYTE, CID_BYTE, PRP_BYTE, PRP2_BYTE = 1, 2, 24, 32
 TO_CONTROLLER, TO_HOST = 1, 2
-"""Direction of the data: bits 1:0 of an opcode."""
+"""Direction of the data transfer, as in bits 1:0 of an opcode."""
 
 
 class Reply(NamedTuple):
     """Reply to an admin command: completions, data and actions."""
 
     entries: tuple[Cqe, ...]
-    """Completions, in order; none while the command stays outstanding. An Abort or a request may
-    complete other commands too."""
+    """Completion queue entries, in order. Empty if the command completes later. The reply to a
+    command may include the completions of other commands."""
     data: bytes = b""
-    """Data for the host memory at the command's data pointer."""
+    """Data to write to host memory at the command's data pointer."""
     actions: tuple[Action, ...] = ()
-    """Actions to perform before the entries are posted, except Do.SANITIZE. If one fails, the
-    transport calls Controller.failed instead of posting the entries."""
+    """Actions that the transport performs before it posts the entries; Do.SANITIZE may end later.
+    If an action fails, the transport calls Controller.failed instead of posting the entries."""
 
 
 class Controller:
     """One controller of one drive.
 
-    ``shared``: state that it shares with other controllers of the drive. ``read_health``: returns
-    the drive's counters now, for the log pages that report them. ``used_blocks``: returns the
-    mapped logical blocks of a namespace. ``registers`` handles the accesses to registers. A
-    transport keeps ``shared`` and ``errors.count`` over power cycles.
+    ``shared``: state that all controllers of the drive share. ``read_health``: function that
+    returns the current health data of the drive for the health log pages.
+    ``used_blocks``: function that returns the number of mapped logical blocks of a namespace.
+    ``registers`` handles register accesses. A transport preserves ``shared`` and ``errors.count``
+    across power cycles.
     """
 
     def __init__(
@@ -81,22 +85,23 @@ class Controller:
         self.events = Events()
         self.errors = ErrorLog()
         self._warned = 0
-        """Critical warnings that are present, enabled and reported."""
+        """Critical warnings that are set, enabled, and already reported to the host."""
         self.resets = 0
-        """Number of resets of the controller."""
+        """Number of resets of this controller."""
         self.changed: tuple[int, ...] = ()
-        """Namespaces that the last command has changed."""
+        """Identifiers of the namespaces that the last admin command has changed."""
 
     def disabled(self) -> list[Action]:
-        """Complete the action RESET: forget queues, requests and values that are not saved, and
-        reset the registers. Return the actions of a host that has enabled the controller again
-        meanwhile."""
+        """Complete the action RESET: drop all queues, all Async Event Requests, and all feature
+        values that are not saved, and reset the registers. Return the actions to perform next. The
+        list is empty unless the host has enabled the controller again during the reset."""
         self._forget()
         return self.registers.disabled()
 
     def subsystem_reset(self) -> None:
-        """Reset everything that a controller reset does, and all registers. The transport calls
-        this after the action SUBSYSTEM_RESET."""
+        """Perform the controller's part of an NVM subsystem reset: clear the state that a
+        controller reset clears, and reset all registers. The transport calls this method for the
+        action SUBSYSTEM_RESET."""
         self._forget()
         self.registers.subsystem_reset()
 
@@ -112,8 +117,9 @@ class Controller:
     # --- commands
 
     def execute(self, entry: bytes, data: bytes = b"") -> Reply:
-        """Execute an admin command. ``entry``: submission queue entry, bytes[64]. ``data``: data
-        that the host sends, of the size that :func:`transfer_of` returns."""
+        """Execute an admin command and return the reply. ``entry``: submission queue entry,
+        bytes[64]. ``data``: data that the host sends with the command, of the size that
+        :func:`transfer_of` returns."""
         sqe = Sqe.unpack(entry)
         self.changed = ()
         try:
@@ -146,12 +152,17 @@ class Controller:
         return row(self, sqe, data)
 
     def _is_held(self, cid: int) -> bool:
-        """Return True if a command waits in the tunnel."""
+        """Return True if a tunnel command of this controller with identifier ``cid`` is not
+        completed yet."""
         return self.shared.tunnel is not None and self.shared.tunnel.holds(self, cid)
 
     def check_sanitize(self, allowed: bool, allowed_after_failure: bool = False) -> None:
-        """Raise Refused for a command that is not allowed while a sanitize operation is in
-        progress, or after one that has failed."""
+        """Check whether the state of sanitize operations allows a command.
+
+        Raises Refused if a sanitize operation is in progress and ``allowed`` is False, or if the
+        last sanitize operation has failed and both ``allowed`` and ``allowed_after_failure`` are
+        False.
+        """
         if self.shared.sanitize.status == IN_PROGRESS and not allowed:
             raise Refused(Code.SANITIZE_IN_PROGRESS)
         if self.shared.sanitize.status == FAILED and not (allowed or allowed_after_failure):
@@ -164,15 +175,17 @@ class Controller:
         return Reply((Cqe(sqe.cid, status),))
 
     def failed(self, entry: bytes, status: int = Code.INTERNAL_ERROR, where: int = 0) -> Reply:
-        """Return the reply of an admin command whose data or actions have failed with ``status``
-        (status code type << 8 | code), for example a PRP list outside of memory."""
+        """Return the reply to an admin command whose data transfer or action has failed, for
+        example because a PRP list is outside host memory. ``status``: status code type << 8 | code.
+        ``where``: Parameter Error Location."""
         return self._refuse(Sqe.unpack(entry), Refused(Code(status), where))
 
     # --- what happens in the drive or the transport
 
     def notify(self, event: Event, nsid: int = 0) -> tuple[Cqe, ...]:
-        """Report an event; return the completions of Async Event Requests that follow. ``nsid``:
-        the namespace that has changed."""
+        """Report an event; return the completions of the Async Event Requests that the event
+        completes. ``nsid``: identifier of the changed namespace if the event is
+        NAMESPACE_ATTRIBUTE."""
         if event is Event.NAMESPACE_ATTRIBUTE:
             self.events.change(nsid)
         if not self._enabled(event):
@@ -180,9 +193,12 @@ class Controller:
         return tuple(self.events.occur(event))
 
     def look(self, warning: int) -> tuple[Cqe, ...]:
-        """Report the critical warnings that are new and enabled; return the completions that
-        follow. ``warning``: those of the drive (nvme.status.CriticalWarning). A warning is reported
-        again only after it was gone, or after a reset of the controller."""
+        """Report the critical warnings that are set, enabled and not yet reported; return the
+        completions of the Async Event Requests that the events complete.
+
+        ``warning``: critical warnings of the drive (bits of nvme.status.CriticalWarning). A warning
+        is reported again only after the warning was cleared, or after a reset of the controller.
+        """
         if self.features.temperature_warning(COMPOSITE_KELVIN):
             warning |= TEMPERATURE_WARNING
         found = warning & self.features.value(features.EVENT_CONFIGURATION)
@@ -191,13 +207,16 @@ class Controller:
         return tuple(each for event in events for each in self.events.occur(event))
 
     def _enabled(self, event: Event) -> bool:
-        """Return True if the host has enabled an event (feature 0Bh); errors always are."""
+        """Return True if ``event`` is enabled. The host enables critical warnings and namespace
+        notices with feature 0Bh (Asynchronous Event Configuration); other events are always
+        enabled."""
         bits = self.features.value(features.EVENT_CONFIGURATION)
         enabling = {**WARNINGS, Event.NAMESPACE_ATTRIBUTE: features.NAMESPACE_NOTICES}
         return event not in enabling or bool(bits & enabling[event])
 
     def sanitized(self, success: bool) -> tuple[Cqe, ...]:
-        """Record the end of the action SANITIZE; return the completions that follow."""
+        """Record the end of the action SANITIZE and report it as an event; return the completions
+        of the Async Event Requests that the event completes."""
         self.shared.sanitize = namespace_commands.ended(self.shared.sanitize, success)
         return self.notify(Event.SANITIZE_COMPLETED)
 
@@ -263,8 +282,8 @@ class Controller:
         return Reply(tuple(self.events.request(sqe.cid)))
 
     def _abort(self, sqe: Sqe, data: bytes) -> Reply:
-        """Abort a waiting Async Event Request. Commands in the drive are not aborted: bit 0 of
-        dword 0 is then 1, and they complete as usual."""
+        """Abort an Async Event Request or a tunnel command. Commands of other kinds are not aborted
+        and complete as usual; bit 0 of dword 0 of the completion of Abort is then 1."""
         queue, cid = sqe.cdw10 & 0xFFFF, sqe.cdw10 >> 16
         if queue != 0 and queue not in self.queues.submission:
             raise Refused(Code.INVALID_FIELD, 40)
@@ -310,7 +329,8 @@ class Controller:
         return Reply((Cqe(sqe.cid), *self._changed([sqe.nsid])))
 
     def _tunnel(self, sqe: Sqe, data: bytes) -> Reply:
-        """Execute a command of the tunnel, which ends later: see TunnelCommands.completions."""
+        """Execute a tunnel command. The status command completes immediately. The completions of
+        the other tunnel commands are returned by TunnelCommands.completions."""
         found = self.shared.tunnel
         if found is None or not self.capabilities.tunnel:
             raise Refused(Code.INVALID_OPCODE)
@@ -322,7 +342,8 @@ class Controller:
         return Reply((Cqe(sqe.cid),), found.status())
 
     def _changed(self, nsids: list[int]) -> list[Cqe]:
-        """Report namespaces that have changed; return the completions that follow."""
+        """Report the namespaces ``nsids`` as changed; return the completions of the Async Event
+        Requests that the events complete."""
         self.changed = tuple(nsids)
         return [each for nsid in nsids for each in self.notify(Event.NAMESPACE_ATTRIBUTE, nsid)]
 
@@ -349,10 +370,12 @@ COMMANDS: dict[int, Callable[[Controller, Sqe, bytes], Reply]] = {
 
 
 def transfer_of(sqe: Sqe, most: int, with_tunnel: bool = False) -> tuple[int, int]:
-    """Return (direction, bytes) of the data of an admin command: TO_CONTROLLER, TO_HOST or 0.
+    """Return (direction, bytes) of the data transfer of an admin command. The direction is
+    TO_CONTROLLER, TO_HOST or 0.
 
-    ``with_tunnel``: the controller has the commands of the tunnel. ``most``: largest transfer,
-    bytes; a command that transfers more is refused by :meth:`Controller.execute`, and moves none.
+    ``most``: maximum transfer size, bytes. ``with_tunnel``: True if the controller supports the
+    tunnel commands. Return (0, 0) for a command with a larger transfer than ``most``;
+    :meth:`Controller.execute` refuses such a command.
     """
     match sqe.opcode:
         case Admin.IDENTIFY:

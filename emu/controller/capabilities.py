@@ -1,7 +1,8 @@
-"""Capabilities of a controller: sizes, limits and names that do not change while it has power.
+"""Capabilities of a controller: sizes, limits and names that are constant while the power is on.
 
-Owns the record and how it follows from a configuration. Does not own the fields that carry it
-(identify_controller.py, identify_namespace.py, registers.py) or counters (health.py).
+Owns the record of capabilities, and its derivation from a configuration. Does not own the fields of
+data structures that report the capabilities (identify_controller.py, identify_namespace.py,
+registers.py) or counters (health.py).
 Source: NVM Express Base Specification 2.0 (MDTS, AWUN, VWC, MQES); NVM Command Set Specification
 1.0, section 5.8.2 (NPWG, NPDG, NOWS); docs/store.md (atomic unit, volatile write cache).
 """
@@ -15,13 +16,13 @@ from ondie.emu.config.config import Config
 from ondie.emu.units import InputError, quoted, whole_number
 
 MEMORY_PAGE_BYTES = 4096
-"""CAP.MPSMIN: the smallest memory page that a host may choose."""
+"""CAP.MPSMIN: smallest memory page size that a host may choose, bytes."""
 MOST_MEMORY_PAGE_BYTES = 65536
-"""CAP.MPSMAX: the largest memory page that a host may choose, bytes."""
+"""CAP.MPSMAX: largest memory page size that a host may choose, bytes."""
 MOST_QUEUES = 256
-"""Largest number of I/O queue pairs, equal to that in drive.py."""
+"""Maximum number of I/O queue pairs, equal to the limit in emu/drive.py."""
 _OWN = uuid.uuid5(uuid.NAMESPACE_URL, "urn:ondie:nvme")
-"""Name space of the UUIDs of subsystems and namespaces."""
+"""UUID namespace from which the UUIDs of subsystems and namespaces are derived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,40 +37,43 @@ class Capabilities:
     """Firmware revision, at most 8 ASCII characters."""
     capacity_bytes: int
     block_bytes: int
-    """Logical block of the drive, and of namespaces with LBA format 0."""
+    """Logical block size of the drive, and of namespaces with LBA format 0."""
     mapping_unit_bytes: int
-    """Unit of the mapping table: writes of one unit are atomic, and TRIM unmaps whole ones."""
+    """Size of a mapping unit. A write of one mapping unit is atomic, and TRIM unmaps whole mapping
+    units."""
     stripe_bytes: int
-    """One flash page on every plane of the drive."""
+    """Total size of one flash page on each plane of the drive."""
     max_transfer_bytes: int
     volatile_cache: bool
-    """VWC: True if completed writes may be lost at a power cut without FLUSH."""
+    """VWC: True if a power cut may lose completed writes that were not flushed."""
     endurance_bytes: int
-    """Bytes that may be programmed: capacity times rated cycles; 0: not rated."""
+    """Number of bytes that may be programmed: capacity times rated P/E cycles, or 0 if no number of
+    cycles is rated."""
     io_queues: int
-    """I/O submission queues, and as many completion queues."""
+    """Maximum number of I/O submission queues, equal to that of I/O completion queues."""
     queue_entries: int = 1 << 12
-    """Largest number of entries of an I/O queue."""
+    """Maximum number of entries of an I/O queue."""
     vectors: int = 1
-    """Interrupt vectors."""
+    """Number of interrupt vectors."""
     namespaces: int = 16
     """NN: largest namespace identifier."""
     controller_id: int = 1
-    """CNTLID. The controller of PCIe has 1; dynamic controllers of fabrics get others."""
+    """CNTLID. The PCIe controller has identifier 1; the dynamic controllers of NVMe over Fabrics
+    have other identifiers."""
     several_controllers: bool = False
     """CMIC and NMIC: True if the subsystem may have several controllers, which share namespaces."""
     vendor_id: int = 0
-    """PCI vendor; 0: none is assigned."""
+    """PCI vendor identifier, or 0 if none is assigned."""
     sgl_support: int = 1
-    """SGLS; 1: SGLs without alignment, 0: none."""
+    """SGLS: 1 if SGLs with any alignment are supported, 0 if SGLs are not supported."""
     computation: bool = False
     """True if the controller accepts computation commands."""
     tunnel: bool = False
     """True if the controller has a TCP/IP tunnel."""
     capsule_bytes: int = 0
-    """Fabrics only: bytes of a command capsule with its data."""
+    """Fabrics only: size of a command capsule including its data; 0 for PCIe."""
     shadow_doorbells: bool = True
-    """PCIe only: True if a host may keep the doorbells in its memory."""
+    """PCIe only: True if the host may use shadow doorbells in its memory."""
 
     @property
     def subsystem_uuid(self) -> uuid.UUID:
@@ -82,12 +86,13 @@ class Capabilities:
 
     @property
     def transfer_exponent(self) -> int:
-        """MDTS: the largest transfer is 2**MDTS pages of MEMORY_PAGE_BYTES."""
+        """MDTS: the maximum transfer size is 2**MDTS pages of MEMORY_PAGE_BYTES bytes."""
         return (self.max_transfer_bytes // MEMORY_PAGE_BYTES).bit_length() - 1
 
     @property
     def transfer_bytes(self) -> int:
-        """Largest transfer that MDTS expresses, bytes."""
+        """Maximum transfer size that MDTS reports, bytes: ``max_transfer_bytes`` rounded down to
+        a power of two."""
         return MEMORY_PAGE_BYTES << self.transfer_exponent
 
     @property
@@ -97,18 +102,20 @@ class Capabilities:
 
     @property
     def formats(self) -> tuple[int, ...]:
-        """Sizes of a logical block by LBA format: the drive's block, and the mapping unit."""
+        """Logical block size of each LBA format, bytes, in ascending order: the logical block size
+        of the drive and, if it differs, the size of a mapping unit."""
         return tuple(sorted({self.block_bytes, self.mapping_unit_bytes}))
 
     @property
     def atomic_blocks(self) -> int:
-        """AWUN and AWUPF: blocks of LBA format 0 that are written whole, 0's based."""
+        """AWUN and AWUPF: number of logical blocks of LBA format 0 that are written atomically, as
+        a 0's based value."""
         return self.mapping_unit_bytes // self.block_bytes - 1
 
     @property
     def optimal_write_bytes(self) -> int:
-        """Write that keeps as many planes busy as one command can: the stripe, or the part of it
-        that a transfer holds."""
+        """Size of a write that uses as many planes in parallel as one command can, bytes:
+        ``stripe_bytes``, but at most ``transfer_bytes`` and at least one mapping unit."""
         return max(min(self.stripe_bytes, self.transfer_bytes), self.mapping_unit_bytes)
 
 
@@ -125,10 +132,12 @@ def capabilities_of(
 ) -> Capabilities:
     """Return the capabilities of one drive with configuration ``cfg``.
 
-    ``capacity_bytes``, ``block_bytes``: those of the served drive. ``serial``: for example of its
-    store. ``capsule_bytes``: 0 except for message transports. Raises InputError for a number
-    outside its range, a name that is too long or not ASCII, a capacity of no mapping unit, or a
-    largest transfer that MDTS cannot express.
+    ``capacity_bytes``, ``block_bytes``: capacity and logical block size of the served drive.
+    ``serial``: serial number, for example that of the store. ``capsule_bytes``: size of a command
+    capsule for message transports, otherwise 0. Raises InputError if a number is outside its range,
+    if ``serial`` or ``firmware`` is empty, too long or not printable ASCII, if the block size is
+    not a power of two that divides the mapping unit, or if frontend.max_transfer is too small for
+    MDTS.
     """
     for name, text, size in (("serial", serial, 20), ("firmware", firmware, 8)):
         if not (text.isascii() and text.isprintable() and 0 < len(text) <= size):
@@ -136,7 +145,10 @@ def capabilities_of(
     unit = cfg.ftl.mapping_unit_bytes or cfg.flash.page_bytes
     block = whole_number("block_bytes", block_bytes, 512, unit)
     if block & (block - 1) or unit % block:
-        raise InputError(f"block_bytes = {block}: must be a power of two that divides {unit}")
+        raise InputError(
+            f"block_bytes = {block}: must be a power of two that divides the mapping unit ({unit} "
+            "bytes)"
+        )
     capacity = whole_number("capacity_bytes", capacity_bytes, unit, 1 << 62)
     if cfg.frontend.max_transfer_bytes < max(2 * MEMORY_PAGE_BYTES, block):
         raise InputError(
@@ -165,5 +177,6 @@ def capabilities_of(
 
 
 def namespace_uuid(capabilities: Capabilities, nsid: int, generation: int) -> uuid.UUID:
-    """Return the UUID of namespace ``nsid``, the ``generation``-th with this identifier."""
+    """Return the UUID of namespace ``nsid``. ``generation``: number of the creation among all
+    namespaces of the drive (Namespaces.created), or 0 for the namespace of states."""
     return uuid.uuid5(capabilities.subsystem_uuid, f"{nsid}.{generation}")

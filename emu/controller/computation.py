@@ -1,12 +1,13 @@
 """Computation commands: vendor-specific I/O commands of the namespace that holds states.
 
-Owns the table of these commands, their checks, the effects of those that take no time in the drive,
-and the tasks of the others. Does not own memories (device_memory.py), programs (programs.py) or the
-work in the drive (serve/computation.py).
-Source: the shape is that of the NVMe Computational Programs and Subsystem Local Memory Command
-Sets, whose identifiers are not claimed: all opcodes are vendor-specific (NVM Express Base
-Specification 2.0, figure "Opcodes for I/O Commands": 80h to FFh, bits 1:0 are the direction of the
-data). The meanings of B0h, C0h, D0h, E1h, F2h and F5h are those of FEMU 10.1.
+Owns the table of computation commands, their checks, the execution of the commands that take no
+simulated time, and the task records of the other commands. Does not own device memory
+(device_memory.py), programs (programs.py) or the execution of tasks in the drive
+(serve/computation.py).
+Source: the commands follow the NVMe Computational Programs and Subsystem Local Memory Command Sets
+but do not use their identifiers: all opcodes are vendor-specific (NVM Express Base Specification
+2.0, figure "Opcodes for I/O Commands": 80h to FFh, bits 1:0 are the direction of the data). The
+meanings of B0h, C0h, D0h, E1h, F2h and F5h are those of FEMU 10.1.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from ondie.emu.nvme.wire import Sqe
 CDW10_BYTE, CDW11_BYTE, CDW12_BYTE, CDW14_BYTE = 40, 44, 48, 56
 RSID_BYTE = 42
 MOST_PARAMETERS = 4096
-"""Bytes of the parameters of an execution."""
+"""Maximum size of the parameters that the host passes to an execution, bytes."""
 REPORT_BYTES = 4096
 VALUE_BYTES = 4
-"""Size of an FP32 value."""
+"""Size of an FP32 value, bytes."""
 
 
 class Selected(IntEnum):
-    """Operations of the command Activate Program (field SEL)."""
+    """Operations of the Activate Program command (field SEL)."""
 
     DEACTIVATE = 0
     ACTIVATE = 1
@@ -50,50 +51,53 @@ class Selected(IntEnum):
 
 
 class Done(NamedTuple):
-    """Task of a command that has already ended."""
+    """Task of a command that has already been executed. ``dw0``: dword 0 of its completion."""
 
     dw0: int = 0
 
 
 class Transfer(NamedTuple):
-    """Transfer of bytes between host and device memory."""
+    """Task: transfer bytes between host memory and device memory."""
 
     range: Range
     to_host: bool
 
 
 class Copy(NamedTuple):
-    """Copy of bytes of a namespace into device memory."""
+    """Task: copy bytes from a namespace to device memory."""
 
     first: int
-    """First byte on the drive."""
+    """Byte address of the source on the drive."""
     range: Range
 
 
 class Update(NamedTuple):
-    """Update of weights and states."""
+    """Task: update the weights and optimizer states."""
 
     gradient: Range
     hyper: tuple[float, ...]
-    """Hyperparameters in the order of the optimizer; none: those of the last update."""
+    """Hyperparameters in the order of the optimizer; empty to use the hyperparameters of the last
+    update."""
     number: int
-    """Number of the update, from 1 on; 0: the one that is not complete, or the next one."""
+    """Number of the update, starting at 1; 0 to resume an incomplete update or, if there is none,
+    to start the next one."""
     stop: int
-    """First parameter that is not to be updated; 0: all are."""
+    """Index of the first parameter that is not updated, or 0 to update all parameters."""
 
 
 class Execution(NamedTuple):
-    """Execution of a program that a host has loaded."""
+    """Task: execute a program that a host has loaded."""
 
     number: int
     program: Program
     ranges: tuple[Range, ...]
-    """Memory that the host gives to the program; the elements are those of the first range."""
+    """Ranges of device memory that the host passes to the program. The program processes the
+    elements in the first range."""
     elements: int
 
 
 class Report(NamedTuple):
-    """Request for the progress and the counters of the drive's updates and programs."""
+    """Task: report the progress and the counters of updates and program executions on the drive."""
 
 
 Task = Done | Transfer | Copy | Update | Execution | Report
@@ -101,24 +105,26 @@ Task = Done | Transfer | Copy | Update | Execution | Report
 
 @dataclass
 class Device:
-    """Parts of the drive that computation commands use and change."""
+    """State of the drive that computation commands use and change."""
 
     namespace: Namespace
     memory: DeviceMemory
     params: int
-    """Parameters of the states."""
+    """Number of parameters of the model whose optimizer states the drive holds."""
     granule: int
-    """An update may stop at multiples of this number of parameters."""
+    """Granularity of partial updates: an update may stop at multiples of this number of
+    parameters."""
     hyper: int
     """Number of hyperparameters of the optimizer."""
     processor: bool
-    """True if the drive has a processor for programs that hosts load."""
+    """True if the drive has a processor that can run programs loaded by a host."""
     programs: Programs = field(default_factory=Programs)
 
 
 def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
-    """Return (direction, bytes) of the data of a computation command; (0, 0) for none, and for a
-    size that ``decode`` refuses. ``most``: largest transfer, bytes."""
+    """Return (direction, bytes) of the data transfer of a computation command, or (0, 0) if the
+    command transfers no data or has a size that ``decode`` refuses. ``most``: maximum transfer
+    size, bytes."""
     match sqe.opcode:
         case Compute.WRITE_MEMORY | Compute.READ_MEMORY:
             size = sqe.cdw11
@@ -142,9 +148,12 @@ def decode(
     sqe: Sqe, data: bytes, device: Device, most: int, source: Namespace | None,
     marked: Uncorrectable,
 ) -> Task:  # fmt: skip
-    """Return the task of a computation command; commands that take no time in the drive have taken
-    effect. ``data``: those to the controller. ``source``, ``marked``: see :func:`copied_bytes`.
-    Raises Refused."""
+    """Decode a computation command and return its task.
+
+    A command that takes no simulated time is executed by this function; its task is Done.
+    ``data``: data that the host sends. ``most``: maximum transfer size, bytes. ``source``,
+    ``marked``: see :func:`copied_bytes`. Raises Refused if the command is invalid.
+    """
     direction, size = transfer_of(sqe, most)
     if len(data) != (size if direction == TO_CONTROLLER else 0):
         raise Refused(Code.DATA_TRANSFER_ERROR)
@@ -182,7 +191,8 @@ def decode(
 
 
 def _activate(sqe: Sqe, programs: Programs) -> None:
-    """Activate, deactivate or unload a program. Raises Refused."""
+    """Activate, deactivate or unload a program. Raises Refused if SEL is invalid, or if the program
+    is not loaded or is running."""
     if sqe.cdw11 not in list(Selected):
         raise Refused(Code.INVALID_FIELD, CDW11_BYTE)
     if sqe.cdw11 == Selected.UNLOAD:
@@ -192,7 +202,9 @@ def _activate(sqe: Sqe, programs: Programs) -> None:
 
 
 def _transfer(sqe: Sqe, memory: DeviceMemory, size: int) -> Transfer:
-    """Return a transfer of CDW11 bytes at offset CDW12-13 of memory CDW10. Raises Refused."""
+    """Return the transfer of CDW11 bytes at offset CDW12-13 of the memory with handle CDW10.
+    ``size``: CDW11, or 0 if CDW11 is invalid. Raises Refused if the range is invalid, or if the
+    command writes to memory that a running program uses."""
     if not size:
         raise Refused(Code.INVALID_FIELD, CDW11_BYTE)
     offset = sqe.cdw12 | sqe.cdw13 << 32
@@ -204,9 +216,13 @@ def _transfer(sqe: Sqe, memory: DeviceMemory, size: int) -> Transfer:
 
 
 def copied_bytes(sqe: Sqe, source: Namespace | None, marked: Uncorrectable) -> tuple[int, int]:
-    """Return which bytes of the drive COPY reads, (first, number): CDW11 logical blocks from LBA
-    CDW14-15 of ``source`` on. None: that namespace does not exist. ``marked``: bytes that a host
-    has marked with Write Uncorrectable. Raises Refused."""
+    """Return the bytes of the drive that COPY reads, as (first byte, number of bytes).
+
+    COPY reads CDW11 logical blocks of namespace ``source``, starting at LBA CDW14-15. ``source`` is
+    None if the namespace does not exist. ``marked``: byte ranges that a host has marked with Write
+    Uncorrectable. Raises Refused if the namespace does not exist, if the range exceeds the
+    namespace, or if a byte of the range is marked.
+    """
     if source is None:
         raise Refused(Code.INVALID_NAMESPACE)
     slba, blocks = sqe.cdw14 | sqe.cdw15 << 32, sqe.cdw11
@@ -219,8 +235,9 @@ def copied_bytes(sqe: Sqe, source: Namespace | None, marked: Uncorrectable) -> t
 
 
 def _copy(sqe: Sqe, memory: DeviceMemory, first: int, size: int) -> Copy:
-    """Return a copy of ``size`` bytes of the drive to the offset CDW12-13 of memory CDW10. Raises
-    Refused."""
+    """Return the task that copies ``size`` bytes, starting at byte ``first`` of the drive, to
+    offset CDW12-13 of the memory with handle CDW10. Raises Refused if the destination is invalid,
+    or if a running program uses the memory."""
     offset = sqe.cdw12 | sqe.cdw13 << 32
     found = memory.range(sqe.cdw10, offset, size, (CDW10_BYTE, CDW12_BYTE, CDW11_BYTE))
     if found.memory.programs:
@@ -229,7 +246,10 @@ def _copy(sqe: Sqe, memory: DeviceMemory, first: int, size: int) -> Copy:
 
 
 def _execute(sqe: Sqe, data: bytes, device: Device) -> Update | Execution:
-    """Return the execution of program CDW10 15:00 on set CDW10 31:16. Raises Refused."""
+    """Return the execution of the program with the index in CDW10 15:00 on the memory range set
+    with the identifier in CDW10 31:16. The index UPDATE selects an update of weights and states.
+    ``data``: parameters of the execution. Raises Refused if the program, the set or the parameters
+    are invalid."""
     index, number = sqe.cdw10 & 0xFFFF, sqe.cdw10 >> 16
     first, second = sqe.cdw12 | sqe.cdw13 << 32, sqe.cdw14 | sqe.cdw15 << 32
     if index != UPDATE:
@@ -253,7 +273,7 @@ def _execute(sqe: Sqe, data: bytes, device: Device) -> Update | Execution:
 
 
 class ReportFacts(NamedTuple):
-    """Fields of a report."""
+    """Values of the fields of a report."""
 
     params: int
     granule: int
@@ -288,26 +308,26 @@ REPORT = Structure(
     tuple(
         Field(at, size, name, title, _fact(fact))  # type: ignore[arg-type]
         for at, size, name, title, fact in (
-            (0, 8, "STEP", "Number of the last update that has begun; 0: none", "step"),
-            (8, 8, "DONE", "Stripes whose results of this update are on flash", "stripes_done"),
-            (16, 8, "STRIPES", "Stripes of all parameters", "stripes"),
-            (24, 1, "COMPLETE", "1: this update is complete", "complete"),
+            (0, 8, "STEP", "Number of the last update that has begun, or 0 if none has", "step"),
+            (8, 8, "DONE", "Stripes with results of the last update on flash", "stripes_done"),
+            (16, 8, "STRIPES", "Number of stripes of all parameters", "stripes"),
+            (24, 1, "COMPLETE", "1: the last update is complete", "complete"),
             (25, 1, "RUNNING", "1: an update is running", "updating"),
             (26, 1, "RECOVERED", "1: the states were recovered after a loss of power", "recovered"),
             (32, 8, "PARAMS", "Number of parameters", "params"),
-            (40, 8, "GRANULE", "Parameters at whose multiples an update may end", "granule"),
+            (40, 8, "GRANULE", "Granularity of partial updates, parameters", "granule"),
             (48, 8, "VECTORS", "Number of vectors: weights and states", "vectors"),
             (56, 8, "VSIZE", "Bytes from one vector to the next", "vector_bytes"),
             (64, 8, "MEMORY", "Bytes of device memory", "capacity"),
-            (72, 8, "USED", "Bytes of it that are allocated", "allocated"),
+            (72, 8, "USED", "Bytes of device memory that are allocated", "allocated"),
             (80, 8, "TIME", "Simulated time since the power came on, ps", "now_ps"),
             (88, 8, "UPDATES", "Update commands that have succeeded", "updates"),
             (96, 8, "EXECS", "Executions of loaded programs that have succeeded", "executions"),
-            (104, 8, "INSTR", "Instructions of those", "instructions"),
+            (104, 8, "INSTR", "Instructions of these program executions", "instructions"),
             (112, 8, "WRITTEN", "Bytes written to device memory", "written_bytes"),
             (120, 8, "READ", "Bytes read from device memory", "read_bytes"),
             (128, 8, "COPIED", "Bytes copied from a namespace to device memory", "copied_bytes"),
-            (136, 8, "LAST", "Time that the last execution has taken, ps", "last_ps"),
+            (136, 8, "LAST", "Simulated time of the last execution, ps", "last_ps"),
         )
     ),
 )

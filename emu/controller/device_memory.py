@@ -1,9 +1,10 @@
-"""Memory of the device that hosts allocate, and sets of its ranges.
+"""Device memory that hosts allocate, and memory range sets.
 
-Owns allocation, the bytes, sets of ranges, and which ranges a running command uses. Does not own
-the commands (computation.py) or the time that a transfer takes (states/device_program.py).
+Owns the allocation and the contents of memories, the sets of ranges, and the counts of running
+commands per memory. Does not own the commands (computation.py) or the time of a transfer
+(states/device_program.py).
 Source: NVMe Subsystem Local Memory and Computational Programs Command Sets (memory ranges, memory
-range sets); the allocation is that of FEMU.
+range sets); allocation by handle as in FEMU.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from ondie.emu.controller.status_code import Code, Refused
 
 MOST_MEMORIES = MOST_SETS = 1 << 10
 ALL = 0xFFFFFFFF
-"""Handle that frees all memories and sets."""
+"""Handle that selects all memories when a host frees memory."""
 GRANULE = 4
-"""Offsets and lengths are multiples of this number of bytes."""
+"""Granularity of the offsets and lengths of ranges, bytes."""
 RANGE = struct.Struct("<IIQQ")
 """Entry of a set: handle, reserved, offset, length."""
 RANGE_BYTES, MOST_RANGES = 32, 64
-"""Bytes of an entry, with the reserved ones at its end, and largest number of entries of a set."""
+"""Size of an entry of a set, including the reserved bytes at its end; maximum number of entries of
+a set."""
 
 
 @dataclass(eq=False)
@@ -34,14 +36,15 @@ class Memory:
     data: np.ndarray
     """Content, uint8[n]."""
     users: int = 0
-    """Number of running commands that use the memory, which cannot be freed meanwhile."""
+    """Number of running commands that use the memory. The memory can only be freed if this number
+    is 0."""
     programs: int = 0
-    """Number of running commands that execute a program on the memory, which cannot be written
-    then."""
+    """Number of running program executions that use the memory. A host can only write to the memory
+    if this number is 0."""
 
 
 class Range(NamedTuple):
-    """Range of bytes of a host's allocation."""
+    """Byte range of a memory."""
 
     memory: Memory
     offset: int
@@ -55,8 +58,8 @@ class Range(NamedTuple):
 
 @dataclass
 class DeviceMemory:
-    """Memories by handle, of ``capacity`` bytes together, and sets of ranges by identifier. Lost
-    with the power."""
+    """Allocated memories by handle, and sets of ranges by identifier. The total size of the
+    memories is at most ``capacity`` bytes. All contents are lost at a power cut."""
 
     capacity: int
     memories: dict[int, Memory] = field(default_factory=dict)
@@ -67,8 +70,10 @@ class DeviceMemory:
         return sum(len(each.data) for each in self.memories.values())
 
     def allocate(self, size: int, where: int) -> int:
-        """Allocate ``size`` bytes of zeros; return the handle, from 1 on. ``where``: byte of the
-        entry with the size. Raises Refused."""
+        """Allocate ``size`` zeroed bytes; return the handle of the memory, which is the smallest
+        free number (at least 1). ``where``: byte offset of the size in the submission queue entry.
+        Raises Refused if the size is invalid or exceeds the free capacity, or if the maximum number
+        of memories is allocated."""
         if size <= 0 or size % GRANULE:
             raise Refused(Code.INVALID_FIELD, where)
         if size > self.capacity - self.allocated or len(self.memories) >= MOST_MEMORIES:
@@ -78,8 +83,10 @@ class DeviceMemory:
         return handle
 
     def free(self, handle: int, where: int) -> None:
-        """Free a memory and the sets that have a range of it, or ALL. Raises Refused for a handle
-        that is not known, or a memory in use."""
+        """Free a memory and all sets that contain a range of it, or, with the handle ALL, all
+        memories and sets. ``where``: byte offset of the handle in the submission queue entry.
+        Raises Refused if the handle is unknown, or if a running command uses one of the
+        memories."""
         if handle == ALL:
             gone = list(self.memories.values())
         else:
@@ -94,15 +101,18 @@ class DeviceMemory:
         }
 
     def memory(self, handle: int, where: int) -> Memory:
-        """Return a memory. Raises Refused for a handle that is not known."""
+        """Return the memory with handle ``handle``. ``where``: byte offset of the handle in the
+        submission queue entry. Raises Refused if the handle is unknown."""
         found = self.memories.get(handle)
         if found is None:
             raise Refused(Code.INVALID_FIELD, where)
         return found
 
     def range(self, handle: int, offset: int, size: int, where: tuple[int, int, int]) -> Range:
-        """Return a range. ``where``: bytes of the entry with handle, offset and size. Raises
-        Refused for a range that is empty, unaligned, or outside of its memory."""
+        """Return the range of ``size`` bytes at byte ``offset`` of the memory with handle
+        ``handle``. ``where``: byte offsets of the handle, the offset and the size in the submission
+        queue entry. Raises Refused if the range is empty, not aligned to GRANULE bytes, or exceeds
+        the memory, or if the handle is unknown."""
         memory = self.memory(handle, where[0])
         if offset % GRANULE:
             raise Refused(Code.INVALID_FIELD, where[1])
@@ -113,8 +123,9 @@ class DeviceMemory:
         return Range(memory, offset, size)
 
     def create_set(self, data: bytes) -> int:
-        """Create a set of the ranges in ``data`` (RANGE_BYTES for each); return its identifier,
-        from 1 on. Raises Refused."""
+        """Create a set of the ranges in ``data`` (RANGE_BYTES bytes per range); return the
+        identifier of the set, which is the smallest free number (at least 1). Raises Refused if a
+        range is invalid, or if the maximum number of sets exists."""
         ranges = []
         for at in range(0, len(data), RANGE_BYTES):
             handle, _, offset, size = RANGE.unpack_from(data, at)
@@ -126,12 +137,15 @@ class DeviceMemory:
         return number
 
     def set(self, number: int, where: int) -> tuple[Range, ...]:
-        """Return the ranges of a set. Raises Refused for an identifier that is not known."""
+        """Return the ranges of the set with identifier ``number``. ``where``: byte offset of the
+        identifier in the submission queue entry. Raises Refused if the identifier is unknown."""
         if number not in self.sets:
             raise Refused(Code.INVALID_FIELD, where)
         return self.sets[number]
 
     def delete_set(self, number: int, where: int) -> None:
-        """Delete a set; its memory stays. Raises Refused for an identifier that is not known."""
+        """Delete the set with identifier ``number`` without freeing the memories of its ranges.
+        ``where``: byte offset of the identifier in the submission queue entry. Raises Refused if
+        the identifier is unknown."""
         self.set(number, where)
         del self.sets[number]

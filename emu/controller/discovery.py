@@ -1,4 +1,4 @@
-"""Discovery controller: which NVM subsystems a host can reach, and where.
+"""Discovery controller, which reports the NVM subsystems that a host can reach and their addresses.
 
 Owns the Discovery log page, the Identify Controller data structure of a discovery controller, and
 its admin commands. Does not own connections (a transport) or the controllers of the drive
@@ -25,7 +25,7 @@ from ondie.emu.controller.structure import Field, Structure
 from ondie.emu.nvme.wire import Cqe, Sqe
 
 DISCOVERY_NAME = "nqn.2014-08.org.nvmexpress.discovery"
-"""NQN of every discovery service."""
+"""NQN of the discovery service, which the specification defines."""
 DISCOVERY_LOG = 0x70
 CNS_CONTROLLER = 0x01
 TCP = 3
@@ -68,7 +68,8 @@ IDENTIFY = Structure(
 
 
 class Port(NamedTuple):
-    """Address at which the host reached the discovery service, and name of the subsystem there."""
+    """Address through which the host has connected to the discovery service, and name of the NVM
+    subsystem at this address."""
 
     address: str
     """IP address."""
@@ -79,13 +80,13 @@ class Port(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Content of an entry of the Discovery log page."""
+    """Values of an entry of the Discovery log page."""
 
     port: Port
     kind: int
     name: str
     entries: int
-    """Entries that an admin queue may have."""
+    """Maximum number of entries of an admin submission queue (ASQSZ)."""
 
 
 ENTRY = Structure(
@@ -124,7 +125,7 @@ ADMIN_ENTRIES = 128
 
 
 def discovery_log(port: Port) -> bytes:
-    """Return the Discovery log page: the subsystem, and the discovery service itself."""
+    """Return the Discovery log page, which lists the discovery service and the NVM subsystem."""
     listed = (
         Listed(port, THIS_DISCOVERY, DISCOVERY_NAME, ADMIN_ENTRIES),
         Listed(port, NVM_SUBSYSTEM, port.subsystem, ADMIN_ENTRIES),
@@ -133,7 +134,8 @@ def discovery_log(port: Port) -> bytes:
 
 
 def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
-    """Return (direction, bytes) of the data of an admin command, as admin.transfer_of does."""
+    """Return (direction, bytes) of the data transfer of an admin command; see admin.transfer_of.
+    ``most``: maximum transfer size, bytes."""
     if sqe.opcode == Admin.IDENTIFY:
         return TO_HOST, IDENTIFY.size
     if sqe.opcode == Admin.GET_LOG_PAGE:
@@ -143,7 +145,7 @@ def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
 
 
 class DiscoveryController:
-    """A discovery controller with ``capabilities`` that lists ``port``."""
+    """Discovery controller that reports the discovery service and the NVM subsystem at ``port``."""
 
     def __init__(self, capabilities: Capabilities, port: Port) -> None:
         self.capabilities = capabilities
@@ -152,13 +154,15 @@ class DiscoveryController:
         self.features = Features(capabilities, Namespaces(capabilities))
 
     def disabled(self) -> list[Action]:
-        """Complete the action RESET; return the actions of a host that has enabled the controller
-        again meanwhile."""
+        """Complete the action RESET. Return the actions to perform next. The list is empty unless
+        the host has enabled the controller again during the reset."""
         self.features.reset()
         return self.registers.disabled()
 
     def execute(self, entry: bytes, data: bytes = b"") -> Reply:
-        """Execute an admin command; see admin.Controller.execute. None takes data of the host."""
+        """Execute an admin command and return the reply. ``entry``: submission queue entry,
+        bytes[64]. ``data`` is ignored because no supported command transfers data to the
+        controller."""
         sqe = Sqe.unpack(entry)
         try:
             return self._execute(sqe)
@@ -166,7 +170,8 @@ class DiscoveryController:
             return self._refuse(sqe, refused.code)
 
     def failed(self, entry: bytes, status: int = Code.INTERNAL_ERROR, where: int = 0) -> Reply:
-        """Return the reply of a command whose transfer has failed with ``status``."""
+        """Return the reply to a command whose data transfer has failed with ``status`` (status code
+        type << 8 | code). ``where`` is ignored because the controller has no error log."""
         return self._refuse(Sqe.unpack(entry), Code(status))
 
     def _refuse(self, sqe: Sqe, code: Code) -> Reply:

@@ -1,7 +1,8 @@
 """Asynchronous events: outstanding requests, pending events, and the changed namespaces.
 
-Owns which event completes which request, and the masking of a type until its log page was read.
-Does not own the occurrence of events (admin.py, the transport) or log pages (log_pages.py).
+Owns the matching of events to requests, and the masking of an event type until the host has read
+the log page of the event. Does not own the sources of events (admin.py, the transport) or log pages
+(log_pages.py).
 Source: NVM Express Base Specification 2.0, section 5.2 and figure "Asynchronous Event Request -
 Completion Queue Entry Dword 0".
 """
@@ -18,7 +19,8 @@ from ondie.emu.nvme.wire import Cqe
 
 
 class Kind(NamedTuple):
-    """Event: type, information and log page that describes it."""
+    """Kind of an event: type, information, and identifier of the log page that describes the
+    event."""
 
     kind: int
     information: int
@@ -26,18 +28,18 @@ class Kind(NamedTuple):
 
     @property
     def dword(self) -> int:
-        """Dword 0 of the completion."""
+        """Dword 0 of the completion that reports an event of this kind."""
         return self.kind | self.information << 8 | self.log_page << 16
 
 
 class Event(Enum):
-    """Asynchronous events of the controller."""
+    """Asynchronous events that the controller can report."""
 
     INVALID_DOORBELL = Kind(0, 0x00, 0x01)
-    """A host wrote a doorbell of a queue that does not exist."""
+    """The host has written to the doorbell of a queue that does not exist."""
     INVALID_DOORBELL_VALUE = Kind(0, 0x01, 0x01)
     PERSISTENT_INTERNAL_ERROR = Kind(0, 0x03, 0x01)
-    """Persistent Internal Error: the drive has gone offline."""
+    """Persistent Internal Error. The controller reports it when the drive has gone offline."""
     RELIABILITY = Kind(1, 0x00, 0x02)
     TEMPERATURE = Kind(1, 0x01, 0x02)
     SPARE = Kind(1, 0x02, 0x02)
@@ -46,10 +48,12 @@ class Event(Enum):
 
 
 WARNINGS = {Event.SPARE: 1 << 0, Event.TEMPERATURE: 1 << 1, Event.RELIABILITY: 0b11100}
-"""Critical warnings that an event reports: spare, temperature; reliability, read-only and backup of
-the volatile memory. The same bits of feature 0Bh enable it for each of them."""
+"""Critical warnings that each event reports, as a bit mask. RELIABILITY reports three warnings:
+reliability, read-only, and backup of the volatile memory. The same bits of feature 0Bh enable the
+warnings."""
 MOST_PENDING = 64
-"""Events that wait for a request; the oldest is dropped."""
+"""Maximum number of events that wait for an Async Event Request. A further event replaces the
+oldest waiting event."""
 
 
 class Events:
@@ -57,41 +61,46 @@ class Events:
 
     def __init__(self) -> None:
         self.requests: deque[int] = deque()
-        """Command identifiers of outstanding requests."""
+        """Command identifiers of the outstanding requests, oldest first."""
         self.pending: deque[Event] = deque(maxlen=MOST_PENDING)
         self.masked: set[int] = set()
-        """Types that were reported and whose log page was not read since."""
+        """Event types that were reported, and whose log page the host has not read since the
+        report."""
         self.changed: list[int] = []
-        """Namespaces that have changed since the Changed Namespace List was read, each once."""
+        """Namespaces that have changed since the host last read the Changed Namespace List, without
+        duplicates."""
 
     def reset(self) -> None:
-        """Forget requests and events: the controller was reset."""
+        """Drop all requests, events and changed namespaces because of a controller reset."""
         self.requests.clear()
         self.pending.clear()
         self.masked.clear()
         self.changed.clear()
 
     def change(self, nsid: int) -> None:
-        """Add a namespace to those that have changed."""
+        """Add namespace ``nsid`` to the list of changed namespaces."""
         if nsid not in self.changed:
             self.changed.append(nsid)
 
     def request(self, cid: int) -> list[Cqe]:
-        """Take a request; return the completions that follow. Raises Refused: too many."""
+        """Accept the Async Event Request ``cid``; return the completions of the requests that
+        pending events complete. Raises Refused if the maximum number of requests is outstanding."""
         if len(self.requests) >= EVENTS:
             raise Refused(Code.EVENT_LIMIT)
         self.requests.append(cid)
         return self._complete()
 
     def occur(self, event: Event) -> list[Cqe]:
-        """Report an event that the host has enabled; return the completions that follow."""
+        """Report an enabled event; return the completions of the requests that pending events
+        complete."""
         if event not in self.pending:
             self.pending.append(event)
         return self._complete()
 
     def clear(self, log_page: int) -> list[Cqe]:
-        """Unmask the event types of a log page that the host has read without Retain Asynchronous
-        Event; return the completions that follow."""
+        """Unmask the event types whose log page is ``log_page``; return the completions of the
+        requests that pending events complete. The caller calls this method if the host has read the
+        log page without Retain Asynchronous Event."""
         self.masked -= {event.value.kind for event in Event if event.value.log_page == log_page}
         if log_page == Event.NAMESPACE_ATTRIBUTE.value.log_page:
             self.changed.clear()

@@ -1,8 +1,9 @@
-"""Fabrics commands: Connect, Property Get and Set, Disconnect; which hosts and queues are admitted.
+"""Fabrics commands (Connect, Property Get, Property Set, Disconnect), and the admission of hosts
+and queues.
 
-Owns the layout of these commands, the subsystem with its associations, and the statuses of a
+Owns the layout of the fabrics commands, the subsystem with its associations, and the statuses of a
 refused connection. Does not own connections and capsules (a transport), registers (registers.py),
-or the controllers that an association has (admin.py, discovery.py).
+or the controllers of associations (admin.py, discovery.py).
 Source: NVM Express Base Specification 2.0, sections 3.3.1 (message-based queues) and 6 (fabrics
 commands), figures "Connect Command - Submission Queue Entry", "Connect Command - Data", "Connect
 Response", "Fabrics Command Specific Status Values".
@@ -33,7 +34,7 @@ OPCODE = 0x7F
 
 
 class FabricsType(IntEnum):
-    """FCTYPE: byte 4 of the entry."""
+    """FCTYPE: type of a fabrics command (byte 4 of the submission queue entry)."""
 
     PROPERTY_SET = 0x00
     CONNECT = 0x01
@@ -42,7 +43,7 @@ class FabricsType(IntEnum):
 
 
 class FabricsCode(IntEnum):
-    """Status code type << 8 | status code of fabrics commands."""
+    """Statuses of fabrics commands: status code type << 8 | status code."""
 
     INCOMPATIBLE_FORMAT = 0x180
     CONTROLLER_BUSY = 0x181
@@ -53,15 +54,16 @@ class FabricsCode(IntEnum):
 
 FCTYPE_BYTE, RECFMT_BYTE, QID_BYTE, SQSIZE_BYTE, OFFSET_BYTE = 4, 40, 42, 44, 44
 CNTLID_BYTE, SUBNQN_BYTE, HOSTNQN_BYTE = 16, 256, 512
-"""Bytes of the data of Connect."""
+"""Byte offsets of fields in the data of a Connect command."""
 IN_DATA = 1 << 16
-"""IATTR: the byte in error counts from the start of the data."""
+"""IATTR: the offset of the invalid byte is relative to the start of the data, not of the submission
+queue entry."""
 CONNECT_BYTES = 1024
 NAME_BYTES = 256
 MOST_NAME_BYTES = 223
 ANY_CONTROLLER = 0xFFFF
 NO_FLOW_CONTROL = 1 << 2
-"""CATTR: the host does not use the head of the submission queue (SQHD)."""
+"""CATTR: the host does not use the submission queue head pointer (SQHD)."""
 MOST_CONTROLLERS = 64
 LEAST_ADMIN_ENTRIES = 32
 DISCOVERY_KEEP_ALIVE_MS = 120_000
@@ -71,34 +73,35 @@ NOT_OVER_FABRICS = frozenset(
         Admin.DOORBELL_BUFFER_CONFIG,
     }
 )  # fmt: skip
-"""Admin commands that message-based controllers do not have."""
+"""Admin commands that controllers of message-based transports do not support."""
 PROPERTIES = {0x00: 8, 0x08: 4, 0x14: 4, 0x1C: 4, 0x20: 4, 0x68: 4}
-"""Size of each property by offset: CAP, VS, CC, CSTS, NSSR, CRTO."""
+"""Size of each property (bytes) by its offset: CAP, VS, CC, CSTS, NSSR, CRTO."""
 _CONNECT = struct.Struct("<40xHHHBxI12x")
 _DATA = struct.Struct("<16sH238x256s256s256x")
 _PROPERTY = struct.Struct("<40xB3xIQ8x")
 
 
 class ConnectRefused(Exception):
-    """Error: a Connect command ends with ``code``. ``dword``: dword 0 of its completion, which says
-    which byte of the entry or of the data is wrong."""
+    """Error: a Connect command fails with status ``code``. ``dword``: dword 0 of the completion,
+    which identifies the invalid byte of the submission queue entry or of the data."""
 
     def __init__(self, code: FabricsCode | Code, dword: int = 0) -> None:
         super().__init__(f"status 0x{code:03x}, {code.name.lower().replace('_', ' ')}")
         self.code, self.dword = code, dword
 
     def entry(self, cid: int) -> Cqe:
-        """Return the completion. A host may try again only later, if the controller is busy."""
+        """Return the completion of the command with identifier ``cid``. Do Not Retry is set unless
+        the status is Controller Busy."""
         retry = self.code is FabricsCode.CONTROLLER_BUSY
         return Cqe(cid, self.code if retry else self.code | DO_NOT_RETRY, dw0=self.dword)
 
 
 class Connect(NamedTuple):
-    """The Connect command."""
+    """Parsed Connect command."""
 
     qid: int
     entries: int
-    """Entries of the submission queue."""
+    """Number of entries of the submission queue."""
     flow_control: bool
     keep_alive_ms: int
     host_id: bytes
@@ -108,7 +111,8 @@ class Connect(NamedTuple):
 
     @classmethod
     def unpack(cls, entry: bytes, data: bytes) -> Connect:
-        """Parse an entry, bytes[64], and its data. Raises ConnectRefused."""
+        """Parse a submission queue entry, bytes[64], and its data. Raises ConnectRefused if the
+        record format, the data size, the queue size or a name is invalid."""
         record_format, qid, size, attributes, keep_alive = _CONNECT.unpack(entry)
         if record_format != 0:
             raise ConnectRefused(FabricsCode.INCOMPATIBLE_FORMAT)
@@ -130,7 +134,8 @@ class Connect(NamedTuple):
 
 
 def _name(field_bytes: bytes, byte: int) -> str:
-    """Return an NVMe Qualified Name. Raises ConnectRefused for what is none."""
+    """Return the NVMe Qualified Name in a field of the data of Connect. Raises ConnectRefused if
+    the field does not contain a valid name."""
     name = field_bytes.split(b"\0", 1)[0]
     try:
         text = name.decode()
@@ -142,12 +147,12 @@ def _name(field_bytes: bytes, byte: int) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Return True if ``text`` may be an NVMe Qualified Name."""
+    """Return True if ``text`` begins with "nqn." and has at most MOST_NAME_BYTES bytes."""
     return text.startswith("nqn.") and len(text.encode()) <= MOST_NAME_BYTES
 
 
 class Property(NamedTuple):
-    """The Property Get or Property Set command."""
+    """Parsed Property Get or Property Set command."""
 
     offset: int
     size: int
@@ -155,7 +160,8 @@ class Property(NamedTuple):
 
     @classmethod
     def unpack(cls, entry: bytes) -> Property:
-        """Parse an entry. Raises Refused for a property that does not exist, or another size."""
+        """Parse a submission queue entry. Raises Refused if the property does not exist, or if its
+        size differs from the size in the entry."""
         attribute, offset, value = _PROPERTY.unpack(entry)
         size = {0: 4, 1: 8}.get(attribute & 0b111)
         if size is None or PROPERTIES.get(offset) is None:
@@ -166,32 +172,35 @@ class Property(NamedTuple):
 
 
 def property_get(entry: bytes, cid: int, registers: Registers) -> Cqe:
-    """Return the completion of Property Get. Raises Refused."""
+    """Execute Property Get and return its completion. Raises Refused if the property does not
+    exist, or if its size differs from the size in the entry."""
     asked = Property.unpack(entry)
     value = registers.read(asked.offset, asked.size)
     return Cqe(cid, dw0=value & 0xFFFFFFFF, dw1=value >> 32)
 
 
 def property_set(entry: bytes, registers: Registers) -> list[Action]:
-    """Write a property; return the actions that start. Raises Refused."""
+    """Execute Property Set; return the actions that the write starts. Raises Refused if the
+    property does not exist, or if its size differs from the size in the entry."""
     asked = Property.unpack(entry)
     return registers.write(asked.offset, asked.size, asked.value)
 
 
 @dataclass(eq=False, slots=True)
 class Association:
-    """A host and its controller. ``queues``: identifiers of the queues that are connected."""
+    """A host and its controller. ``queues``: identifiers of the connected queues."""
 
     cntlid: int
     host: str
     host_id: bytes
     controller: Controller | DiscoveryController
     connected_keep_alive_ms: int
-    """Keep alive timeout that Connect has set."""
+    """Keep Alive timeout that the Connect command has set, ms."""
     queues: set[int] = field(default_factory=lambda: {0})
 
     def apply_connect(self) -> None:
-        """Set the features that Connect determines; a reset of the controller forgets them."""
+        """Set the Keep Alive timeout and the host identifier from the Connect command. A controller
+        reset clears these features."""
         self.controller.features.current[KEEP_ALIVE, 0] = self.connected_keep_alive_ms
         self.controller.features.host_identifier = self.host_id
 
@@ -201,18 +210,20 @@ class Association:
 
     @property
     def keep_alive_ms(self) -> int:
-        """Time without a Keep Alive after which the association ends; 0: never. A discovery
-        controller for which Connect has set no time has a fixed one."""
+        """Keep Alive timeout, ms, or 0 if the association has no timeout. For a discovery
+        controller, DISCOVERY_KEEP_ALIVE_MS applies if no timeout is set."""
         found = self.controller.features.value(KEEP_ALIVE)
         return DISCOVERY_KEEP_ALIVE_MS if self.discovery and not found else found
 
 
 class Subsystem:
-    """An NVM subsystem and its discovery service, which hosts connect to.
+    """An NVM subsystem and its discovery service.
 
-    ``name``: NQN of the subsystem. ``hosts``: NQNs that may connect; None: any. ``make``,
-    ``make_discovery``: return the controller with an identifier; the latter lists a port.
-    ``reserved``: identifiers that controllers of other transports have.
+    ``name``: NQN of the subsystem. ``hosts``: NQNs of the hosts that may connect to the subsystem,
+    or None to admit any host; the discovery service admits any host. ``make``: function that
+    creates the controller with a given identifier. ``make_discovery``: function that creates the
+    discovery controller with a given identifier for a given port. ``reserved``: identifiers of
+    controllers of other transports, which are not assigned to associations.
     """
 
     def __init__(
@@ -231,8 +242,9 @@ class Subsystem:
         self._last = 0
 
     def connect(self, asked: Connect, port: Port) -> Association:
-        """Admit a queue and return its association; a new one for queue 0. ``port``: where the host
-        has connected. Raises ConnectRefused."""
+        """Admit a queue and return its association. An admin queue (queue 0) creates a new
+        association. ``port``: address to which the host has connected. Raises ConnectRefused if the
+        command is invalid, or if the host may not connect."""
         discovery = asked.subsystem == DISCOVERY_NAME
         if not discovery and asked.subsystem != self.name:
             raise ConnectRefused(FabricsCode.INVALID_PARAMETERS, IN_DATA | SUBNQN_BYTE)
@@ -243,7 +255,9 @@ class Subsystem:
         return self._admin_queue(asked, port if discovery else None)
 
     def _admin_queue(self, asked: Connect, port: Port | None) -> Association:
-        """Admit the admin queue of a new association. ``port``: of a discovery service."""
+        """Create an association with its admin queue. ``port``: address of the discovery service,
+        or None for an I/O controller. Raises ConnectRefused if a field is invalid, or if the
+        maximum number of controllers exists."""
         if asked.cntlid != ANY_CONTROLLER:
             raise ConnectRefused(FabricsCode.INVALID_PARAMETERS, IN_DATA | CNTLID_BYTE)
         if not LEAST_ADMIN_ENTRIES <= asked.entries <= 1 << 12:
@@ -260,7 +274,9 @@ class Subsystem:
         return found
 
     def _free(self) -> int:
-        """Return the next identifier of a controller; one that has ended comes back late."""
+        """Return an unused controller identifier. Identifiers are assigned in ascending order, and
+        start again at 1 after the largest identifier, so that the identifier of an ended
+        association is not reused soon."""
         while True:
             self._last = self._last % (ANY_CONTROLLER - 0x10) + 1
             if self._last not in self._reserved and self._last not in self._associations:
@@ -289,7 +305,7 @@ class Subsystem:
         return found
 
     def disconnect(self, association: Association, qid: int) -> None:
-        """Remove a queue whose connection has ended; with queue 0, end the association."""
+        """Remove a queue whose connection has ended. If it is queue 0, end the association."""
         association.queues.discard(qid)
         if isinstance(association.controller, Controller):
             association.controller.queues.submission.pop(qid, None)

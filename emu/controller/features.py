@@ -1,8 +1,8 @@
-"""Features of a controller: the table, and their current, default and saved values.
+"""Features of a controller: the table of features, and their current, default and saved values.
 
-Owns the checks of Set Features, the selects of Get Features, and the values. Does not own the
-effects of a value elsewhere: the write cache (io_commands.py), events (events.py), queues
-(queues.py), interrupts (the transport).
+Owns the checks of Set Features, the field Select of Get Features, and the values. Does not own the
+effects of a value on the write cache (io_commands.py), events (events.py), queues (queues.py) or
+interrupts (the transport).
 Source: NVM Express Base Specification 2.0, sections 5.15 (Get Features) and 5.27 (Set Features);
 NVM Command Set Specification 1.0, section 4.1.3 (Error Recovery, Write Atomicity Normal).
 """
@@ -29,16 +29,17 @@ SAVE = 1 << 31
 CURRENT, DEFAULT, SAVED, SUPPORTED = range(4)
 """Values of the field Select of Get Features."""
 OVER, UNDER = 0, 1
-"""THSEL of the temperature threshold."""
+"""Types of a temperature threshold (field THSEL)."""
 NAMESPACE_NOTICES = 1 << 8
 SMART_WARNINGS = 0xFF
 NEVER_UNDER = 0
 KEEP_ALIVE_UNIT_MS = 100
-"""Unit of Keep Alive timeouts, which are rounded up to a multiple: Keep Alive Support times 100
-ms."""
+"""Granularity of Keep Alive timeouts, ms: Keep Alive Support (KAS = 1) times 100 ms. A timeout is
+rounded up to a multiple of this value."""
 
 Setting = tuple[int, int]
-"""(feature identifier, its scope: 0, a namespace, an interrupt vector, OVER or UNDER)."""
+"""Key of a feature value: (feature identifier, scope). The scope is a namespace identifier, an
+interrupt vector, or OVER or UNDER; it is 0 if the feature has only one value."""
 
 
 class Feature(NamedTuple):
@@ -46,9 +47,10 @@ class Feature(NamedTuple):
 
     title: str
     default: Callable[[Capabilities, int], int]
-    """Default value of (capabilities, part of the Setting)."""
+    """Function that returns the default value. Its arguments are the capabilities and the scope of
+    the value (see Setting)."""
     mask: int
-    """Bits of dword 11 that are not reserved."""
+    """Mask of the bits of command dword 11 that are not reserved."""
     saveable: bool = False
     of_namespace: bool = False
     changeable: bool = True
@@ -88,8 +90,9 @@ FEATURES = {
 class Features:
     """Values of the features of one controller.
 
-    ``saved``: values that survive a reset and, if the transport keeps them, a power cycle; the
-    dictionary is changed.
+    ``saved``: values that survive a controller reset and, if the transport preserves them, a power
+    cycle. Set Features with the bit Save changes this dictionary in place, and so does
+    :meth:`forget`.
     """
 
     def __init__(
@@ -106,27 +109,29 @@ class Features:
         self.reset()
 
     def reset(self) -> None:
-        """Give every feature its saved value, or else its default."""
+        """Set every feature to its saved value, or to its default if no value is saved."""
         self.current = dict(self.saved)
         self.host_identifier = bytes(16)
 
     def forget(self, nsid: int) -> None:
-        """Drop the values of a namespace that was deleted."""
+        """Drop the current and saved values of the deleted namespace ``nsid``."""
         for values in (self.current, self.saved):
             values.pop((ERROR_RECOVERY, nsid), None)
 
     def value(self, feature: int, part: int = 0) -> int:
-        """Return the current value of a feature."""
+        """Return the current value of a feature. ``part``: scope of the value (see Setting)."""
         default = FEATURES[feature].default(self.capabilities, part)
         return self.current.get((feature, part), default)
 
     @property
     def cache_enabled(self) -> bool:
-        """True if completed writes may stay in the volatile cache."""
+        """True if the volatile write cache exists and is enabled. The data of a completed write may
+        then be only in the cache."""
         return self.capabilities.volatile_cache and bool(self.value(WRITE_CACHE))
 
     def temperature_warning(self, kelvin: int) -> bool:
-        """Return True if a temperature is at or outside of the thresholds."""
+        """Return True if ``kelvin`` is at or above the over threshold, or at or below the under
+        threshold."""
         over = self.value(TEMPERATURE_THRESHOLD, OVER)
         under = self.value(TEMPERATURE_THRESHOLD, UNDER)
         return kelvin >= over or kelvin <= under
@@ -134,7 +139,8 @@ class Features:
     # --- commands
 
     def _row(self, sqe: Sqe) -> tuple[int, Feature]:
-        """Return the identifier and row of the feature of a command. Raises Refused."""
+        """Return (identifier, row of the table) of the feature that a command selects. Raises
+        Refused if the feature is not supported."""
         feature = sqe.cdw10 & 0xFF
         row = FEATURES.get(feature)
         if row is None or (feature == WRITE_CACHE and not self.capabilities.volatile_cache):
@@ -142,7 +148,8 @@ class Features:
         return feature, row
 
     def _part(self, sqe: Sqe, feature: int) -> int:
-        """Return what the value of a command belongs to. Raises Refused."""
+        """Return the scope of the value that a command gets or sets (see Setting). Raises Refused
+        if the sensor, the threshold type or the interrupt vector is invalid."""
         if feature == TEMPERATURE_THRESHOLD:
             sensor, part = sqe.cdw11 >> 16 & 0xF, sqe.cdw11 >> 20 & 0b11
             if sensor != 0 or part > UNDER:  # the composite temperature alone
@@ -155,7 +162,8 @@ class Features:
         return 0
 
     def get(self, sqe: Sqe) -> tuple[int, bytes]:
-        """Return (dword 0 of the completion, data) of Get Features. Raises Refused."""
+        """Execute Get Features; return (dword 0 of the completion, data). Raises Refused if a field
+        of the command is invalid."""
         feature, row = self._row(sqe)
         select = sqe.cdw10 >> 8 & 0b111
         if select == SUPPORTED:
@@ -177,10 +185,11 @@ class Features:
     def set(
         self, sqe: Sqe, data: bytes, queues_exist: bool, vectors: Collection[int] = ()
     ) -> tuple[int, list[Action]]:
-        """Return (dword 0 of the completion, actions) of Set Features. Raises Refused.
+        """Execute Set Features; return (dword 0 of the completion, actions).
 
-        ``data``: data that the host sends (:func:`data_bytes`). ``queues_exist``: there are I/O
-        queues. ``vectors``: interrupt vectors of I/O completion queues.
+        ``data``: data that the host sends, of the size that :func:`data_bytes` returns.
+        ``queues_exist``: True if there are I/O queues. ``vectors``: interrupt vectors of the I/O
+        completion queues. Raises Refused if a field of the command is invalid.
         """
         feature, row = self._row(sqe)
         if sqe.cdw10 & SAVE and not row.saveable:
@@ -210,7 +219,9 @@ class Features:
         return value if feature == QUEUE_COUNT else 0, actions
 
     def _checked(self, feature: int, value: int, queues_exist: bool) -> int:
-        """Return the value that a feature takes for dword 11. Raises Refused."""
+        """Return the feature value to store if the host sets ``value`` (command dword 11 without
+        reserved bits). Raises Refused if the value is not supported, or if I/O queues exist when
+        the host sets Number of Queues."""
         if feature == POWER_MANAGEMENT and value & 0x1F:  # there is one power state
             raise Refused(Code.INVALID_FIELD, CDW11_BYTE)
         if feature == TEMPERATURE_THRESHOLD:
@@ -235,10 +246,10 @@ class Features:
 
 
 def identifier_bytes(sqe: Sqe) -> int:
-    """Return the size of a Host Identifier: 16 with the bit EXHID, otherwise 8."""
+    """Return the size of a Host Identifier, bytes: 16 if the bit EXHID is set, otherwise 8."""
     return 16 if sqe.cdw11 & 1 else 8
 
 
 def data_bytes(sqe: Sqe) -> int:
-    """Return the bytes of data of Get or Set Features."""
+    """Return the number of data bytes that Get or Set Features transfers."""
     return identifier_bytes(sqe) if sqe.cdw10 & 0xFF == HOST_IDENTIFIER else 0

@@ -1,13 +1,14 @@
-"""Counters of a drive in the terms of the health logs.
+"""Health data of a drive as the health log pages define it.
 
-Owns the record, and how it follows from the drive's counters. Does not own the counters
-(engine/core/counters.py), the critical warnings (nvme/condition.py) or the log pages that carry the
-record (log_pages.py).
+Owns the records of health data, and their calculation from the drive's counters. Does not own the
+drive's counters (engine/core/counters.py), the critical warnings (nvme/condition.py) or the log
+pages that report the health data (log_pages.py).
 Source: NVM Express Base Specification 2.0, sections 5.16.1.3 (SMART / Health Information) and
 5.16.1.10 (Endurance Group Information); OCP Datacenter NVMe SSD Specification 2.0, section 4.8.6.
 
-A page of a counter is a page of the mapping table (engine/core/counters.py), so bytes programmed
-are pages programmed times its size.
+The drive's counters of pages count pages of the mapping table, which are mapping units
+(engine/core/counters.py). The number of bytes programmed is the number of programmed pages times
+the size of a mapping unit.
 """
 
 from __future__ import annotations
@@ -30,36 +31,40 @@ from ondie.emu.engine.core.counters import (
 
 KELVIN = 273
 COMPOSITE_KELVIN = KELVIN + 40
-"""Composite temperature. The emulator models no heat: a constant, assumed."""
+"""Composite temperature, K. An assumed constant, because the emulator does not model
+temperature."""
 WARNING_KELVIN, CRITICAL_KELVIN = KELVIN + 70, KELVIN + 80
-"""WCTEMP and CCTEMP, which must not be 0 since version 1.2. The emulator models no heat: constants,
-assumed, that the temperature never reaches."""
+"""WCTEMP and CCTEMP, K. Assumed constants above the composite temperature. NVMe 1.2 and later
+versions do not allow the value 0."""
 
 
 class Ran(NamedTuple):
-    """Counters of one or more starts of a drive."""
+    """Counters of a drive, summed over one or more of its starts. A start is the period from
+    power-on to power-off."""
 
     power_on_ps: int = 0
     busy_ps: int = 0
-    """Time with commands in flight."""
+    """Simulated time during which commands were in flight."""
     host_read_bytes: int = 0
     host_write_bytes: int = 0
     media_read_bytes: int = 0
     media_write_bytes: int = 0
     media_errors: int = 0
     retried_pages: int = 0
-    """Pages that took more than one read."""
+    """Number of pages that needed more than one read attempt."""
     uncorrectable_pages: int = 0
     refreshed_blocks: int = 0
 
     def plus(self, other: Ran) -> Ran:
-        """Return the sums with ``other``."""
+        """Return the sum of these counters and ``other``."""
         return Ran(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 def ran_of(counts: np.ndarray, page_bytes: int, now_ps: int, busy_ps: int = 0) -> Ran:
-    """Return the counters ``counts``, int64[len(COUNTERS)], in the terms of the health logs.
-    ``page_bytes``: bytes of a page of the mapping table. ``now_ps``: time since the start."""
+    """Convert the drive's counters ``counts``, int64[len(COUNTERS)], to the counters of the health
+    log pages. ``page_bytes``: size of a mapping unit. ``now_ps``: simulated time in
+    which the events were counted. ``busy_ps``: part of this time in which commands were in
+    flight."""
     found = dict(zip(COUNTERS, counts.tolist(), strict=True))
     return Ran(
         power_on_ps=int(now_ps),
@@ -76,26 +81,29 @@ def ran_of(counts: np.ndarray, page_bytes: int, now_ps: int, busy_ps: int = 0) -
 
 
 class Past(NamedTuple):
-    """Health data that a drive keeps over power cycles, beyond the counters of one start."""
+    """Health data that a drive preserves across power cycles, without the counters of the current
+    start."""
 
     power_cycles: int = 1
-    """Starts of the drive, this one included."""
+    """Number of starts of the drive, including the current one."""
     unsafe_shutdowns: int = 0
-    """Power cuts without a shutdown notification (Registers.notified)."""
+    """Number of power cuts without a preceding shutdown notification (Registers.notified)."""
     power_loss_saves: int = 0
-    """Power cuts at which power-loss protection began to save data."""
+    """Number of power cuts at which power-loss protection began to save data."""
     ran: Ran = Ran()
-    """Counts of the starts before this one."""
+    """Counters of all starts before the current one."""
 
     def restarted(self, notified: bool, saved: bool, ran: Ran) -> Past:
-        """Return the health data that this start passes on to the next one. ``notified``: the host
-        had announced the end of power. ``saved``: power-loss protection began to save data.
-        ``ran``: counts of this start."""
+        """Return the health data for the next start of the drive.
+
+        ``notified``: True if the host has sent a shutdown notification. ``saved``: True if
+        power-loss protection has begun to save data. ``ran``: counters of the current start.
+        """
         return self.after(1, int(not notified), int(saved), ran)
 
     def after(self, starts: int, unsafe: int, saves: int, ran: Ran) -> Past:
-        """Return the health data with the given starts, unsafe shutdowns, saves and counts
-        added."""
+        """Return the sum of this health data and the given numbers of starts, unsafe shutdowns,
+        power-loss saves, and counters."""
         return Past(
             self.power_cycles + starts,
             self.unsafe_shutdowns + unsafe,
@@ -105,38 +113,39 @@ class Past(NamedTuple):
 
 
 class Health(NamedTuple):
-    """Counters of a drive since it was made."""
+    """Health data of a drive over its lifetime."""
 
     critical_warning: int
     """Critical warnings, bits of nvme.status.CriticalWarning."""
     spare: int
-    """Available spare, percent."""
+    """Available spare capacity, percent of the initial spare capacity."""
     spare_threshold: int
-    """Threshold of the available spare, percent."""
+    """Available spare capacity below which the drive reports a critical warning, percent."""
     percentage_used: int
-    """Mean erases of a block divided by the rated cycles, percent, at most 255."""
+    """Mean number of erases per block divided by the rated number of P/E cycles, percent; at most
+    255."""
     free_blocks: int
-    """Free blocks, percent."""
+    """Number of free blocks divided by the number of good blocks, percent."""
     host_read_bytes: int
     host_write_bytes: int
     media_read_bytes: int
     media_write_bytes: int
     power_on_ps: int
     busy_ps: int
-    """Time with commands in flight."""
+    """Simulated time during which commands were in flight."""
     power_cycles: int
     unsafe_shutdowns: int
     power_loss_saves: int
     media_errors: int
     bad_blocks: int
     retried_pages: int
-    """Pages that took more than one read."""
+    """Number of pages that needed more than one read attempt."""
     uncorrectable_pages: int
     refreshed_blocks: int
     least_erases: int
     most_erases: int
     used_bytes: int
-    """Bytes of mapped mapping units."""
+    """Total size of the mapped mapping units, bytes."""
     kelvin: int = COMPOSITE_KELVIN
 
 
@@ -155,12 +164,16 @@ def health_of(
     used_pages: int,
     past: Past,
 ) -> Health:
-    """Return the counters of a drive.
+    """Return the health data of a drive over its lifetime.
 
-    ``ran``: counts of this start; ``past``: health data of the starts before it. ``page_bytes``:
-    bytes of a page of the mapping table. ``bad_blocks``: blocks that have become bad. ``erases``:
-    int[blocks], good blocks only, with the cycles at the start. ``spare``, ``spare_at_start``:
-    spare blocks; ``spare_threshold``: share of them. ``free_blocks``: number of free blocks.
+    ``ran``: counters of the current start. ``past``: health data of earlier starts. ``page_bytes``:
+    size of a mapping unit. ``bad_blocks``: number of blocks that have become bad. ``erases``:
+    int[blocks], number of erases of each good block, including the initial P/E cycles that the
+    configuration assumes. ``endurance_cycles``: rated number of P/E cycles, or 0 if none is rated.
+    ``spare``: current number of spare blocks. ``spare_at_start``: initial number of spare blocks.
+    ``spare_threshold``: fraction of ``spare_at_start``. ``critical_warning``: bits of
+    nvme.status.CriticalWarning. ``free_blocks``: number of free blocks. ``used_pages``: number of
+    mapped mapping units.
     """
     whole = past.ran.plus(ran)
     worn = float(erases.mean()) if erases.size else 0.0

@@ -1,11 +1,13 @@
-"""Log pages about the state of the drive: the tables of their fields.
+"""Fields of the log pages that report the state of the drive.
 
 Owns the fields of SMART / Health Information (02h), Endurance Group Information (09h), Sanitize
 Status (81h), SMART / Health Information Extended of OCP (C0h), and of an entry of Error Information
 (01h). Does not own the Get Log Page command (log_pages.py) or the counters (health.py).
 Source: NVM Express Base Specification 2.0, sections 5.16.1.2, 5.16.1.3, 5.16.1.10 and 5.16.1.25,
 figures of the log pages; OCP Datacenter NVMe SSD Specification 2.0, section 4.8.6 (log page version
-3). Fields that a table leaves out are zero.
+3).
+
+Fields that a table omits are zero.
 """
 
 from __future__ import annotations
@@ -17,33 +19,36 @@ from ondie.emu.controller.health import Health
 from ondie.emu.controller.structure import Field, Structure
 
 DATA_UNIT_BYTES = 512 * 1000
-"""Data Units Read and Written of the SMART log page are rounded up to this."""
+"""Unit of the fields Data Units Read and Data Units Written of the SMART log page, bytes. The
+values are rounded up."""
 BILLION = 10**9
-"""Unit of the Endurance Group log page, bytes."""
+"""Unit of the byte counts of the Endurance Group Information log page, bytes."""
 HOUR_PS, MINUTE_PS = 3600 * 10**12, 60 * 10**12
 TEMPERATURE_WARNING = 1 << 1
-"""Critical warning: the temperature is at or outside of a threshold."""
+"""Critical warning: the temperature is at or above the over threshold, or at or below the under
+threshold."""
 GROUP_WARNINGS = 1 << 0 | 1 << 2 | 1 << 3
-"""Critical warnings that an endurance group has too: spare, reliability, read-only."""
+"""Critical warnings that the Endurance Group Information log page reports: spare, reliability and
+read-only."""
 OCP_GUID = 0xAFD514C97C6F4F9CA4F2BFEA2810AFC5
 OCP_VERSION = 3
 
 
 class HealthFacts(NamedTuple):
-    """Values of the health logs."""
+    """Values of the fields of the health log pages."""
 
     capabilities: Capabilities
     health: Health
     temperature_warning: bool
     read_commands: int
-    """Reads, Compares and Verifies that have completed, with any status."""
+    """Number of completed Read, Compare and Verify commands, successful or not."""
     write_commands: int
-    """Writes that have completed, with any status."""
+    """Number of completed Write commands, successful or not."""
     errors: int
     """Error Count of the last entry of the Error Information log page."""
     unallocated_bytes: int
     unaligned: int
-    """Writes that begin or end inside of a mapping unit."""
+    """Number of Write commands whose range begins or ends inside a mapping unit."""
 
     @property
     def warning(self) -> int:
@@ -52,7 +57,7 @@ class HealthFacts(NamedTuple):
 
 
 def _up(count: int, unit: int) -> int:
-    """Return ``count`` in units, rounded up."""
+    """Return ``count`` divided by ``unit``, rounded up."""
     return -(-count // unit)
 
 
@@ -170,16 +175,17 @@ OCP_SMART = Structure(
 
 
 class SanitizeState(NamedTuple):
-    """Fields of the Sanitize Status log page that change."""
+    """Fields of the Sanitize Status log page that are not constant."""
 
     status: int = 0
     """SSTAT bits 2:0: NEVER, DONE, IN_PROGRESS or FAILED."""
     erased: bool = False
-    """SSTAT bit 8: True if nothing was written since the last successful sanitize operation."""
+    """SSTAT bit 8 (Global Data Erased): True if no data was written since the last successful
+    sanitize operation."""
     dword: int = 0
-    """Dword 10 of the last Sanitize command."""
+    """SCDW10: dword 10 of the last Sanitize command that has started an operation."""
     progress: int = 0xFFFF
-    """SPROG: part that is done, of 65,536."""
+    """SPROG: completed fraction of the operation, in units of 1/65536."""
 
 
 NEVER, DONE, IN_PROGRESS, FAILED = range(4)
@@ -206,13 +212,13 @@ class ErrorEntry(NamedTuple):
     """Entry of the Error Information log page."""
 
     number: int
-    """Error Count, from 1 on."""
+    """Error Count: number of the error, starting at 1."""
     sqid: int
     cid: int
     status: int
-    """Status field without the phase tag."""
+    """Status field of the completion queue entry, without the phase tag."""
     where: int
-    """Parameter Error Location; FFFFh: none."""
+    """Parameter Error Location, or FFFFh if no parameter caused the error."""
     lba: int
     nsid: int
 

@@ -1,4 +1,4 @@
-"""The Identify command: which data structure a CNS value returns.
+"""The Identify command, and the data structure that each CNS value selects.
 
 Owns the table of CNS values, the lists of namespaces and controllers, and the checks of NSID, CNTID
 and CSI. Does not own the fields of the structures (identify_controller.py, identify_namespace.py).
@@ -30,19 +30,20 @@ from ondie.emu.controller.structure import Structure, number_list
 from ondie.emu.nvme.wire import Sqe
 
 SIZE = 4096
-"""Bytes of every Identify data structure."""
+"""Size of every Identify data structure, bytes."""
 NSID_BYTE, CNTID_BYTE, CSI_BYTE = 4, 42, 47
-"""Bytes of the submission queue entry."""
+"""Byte offsets of fields in the submission queue entry."""
 UsedBlocks = Callable[[Namespace], int]
 
 
 class Subject(NamedTuple):
-    """State of the drive that Identify commands report."""
+    """State of the drive and fields of the Identify command, from which the data structures are
+    built."""
 
     capabilities: Capabilities
     namespaces: Namespaces
     used_blocks: UsedBlocks
-    """Logical blocks of a namespace that are mapped (NUSE)."""
+    """Function that returns the number of mapped logical blocks of a namespace (NUSE)."""
     nsid: int
     cntid: int
     csi: int
@@ -54,7 +55,8 @@ def _of_namespace(structure: Structure, asked: Subject, namespace: Namespace) ->
 
 
 def _active(structure: Structure, asked: Subject) -> bytes:
-    """Return the structure of an attached namespace; zeros for one that is not."""
+    """Return the structure of an attached namespace, or zeros if the namespace is not attached or
+    does not exist. Raises Refused if the identifier is invalid."""
     asked.namespaces.check_identifier(asked.nsid)
     found = asked.namespaces.by_nsid.get(asked.nsid)
     if found is None or not found.attached:
@@ -63,7 +65,8 @@ def _active(structure: Structure, asked: Subject) -> bytes:
 
 
 def _common(asked: Subject) -> bytes:
-    """Return what namespaces created in the future have in common: the LBA formats, no sizes."""
+    """Return the Identify Namespace structure for NSID FFFFFFFFh: the capabilities that all
+    namespaces have in common. The sizes of the namespace are 0."""
     example = Namespaces(asked.capabilities).create(1)
     example.blocks = example.size = 0
     return IDENTIFY_NAMESPACE.pack(NamespaceFacts(asked.capabilities, example, 0))
@@ -110,14 +113,17 @@ def _controller_of_command_set(asked: Subject) -> bytes:
 
 
 def _allocated(asked: Subject) -> bytes:
-    """Return the structure of an allocated namespace, attached or not; otherwise zeros."""
+    """Return the structure of a namespace, attached or not, or zeros if the namespace does not
+    exist. Raises Refused if the identifier is invalid."""
     asked.namespaces.check_identifier(asked.nsid)
     found = asked.namespaces.by_nsid.get(asked.nsid)
     return bytes(SIZE) if found is None else _of_namespace(IDENTIFY_NAMESPACE, asked, found)
 
 
 def _controller_list(asked: Subject, attached: bool) -> bytes:
-    """Return the controllers from CNTID on: their number, then their identifiers."""
+    """Return the list of the controllers whose identifiers are CNTID or greater: the number of
+    controllers, then their identifiers. ``attached``: True to list only the controllers to which
+    namespace NSID is attached. Raises Refused if ``attached`` is True and NSID is invalid."""
     if attached:
         asked.namespaces.check_identifier(asked.nsid)
         namespace = asked.namespaces.by_nsid.get(asked.nsid)
@@ -130,7 +136,8 @@ def _controller_list(asked: Subject, attached: bool) -> bytes:
 
 
 def _command_sets(asked: Subject) -> bytes:
-    """Return the combinations of I/O command sets: the NVM Command Set alone."""
+    """Return the list of supported combinations of I/O command sets. The only combination is the
+    NVM Command Set. Raises Refused if CNTID is the identifier of another controller."""
     if asked.cntid not in (0xFFFF, asked.capabilities.controller_id):
         raise Refused(Code.INVALID_FIELD, CNTID_BYTE)
     return number_list([1 << NVM_COMMAND_SET], 8, SIZE)
@@ -163,13 +170,14 @@ CNS = {
 
 
 WITH_USED_BLOCKS = frozenset({0x00, 0x11})
-"""CNS values whose structure reports the mapped blocks of a namespace."""
+"""CNS values of the structures that report the number of mapped blocks of a namespace (NUSE)."""
 
 
 def identify(
     sqe: Sqe, capabilities: Capabilities, namespaces: Namespaces, used_blocks: UsedBlocks
 ) -> bytes:
-    """Return the data of an Identify command, bytes[4096]. Raises Refused."""
+    """Return the data of an Identify command, bytes[4096]. Raises Refused if the CNS value is not
+    supported or a field of the command is invalid."""
     row = CNS.get(sqe.cdw10 & 0xFF)
     if row is None:
         raise Refused(Code.INVALID_FIELD, 40)

@@ -1,12 +1,13 @@
 """Identify Controller data structures: the tables of their fields.
 
-Owns the fields of CNS 01h and 06h and their values. Does not own the Identify command
-(identify.py) or the structures of namespaces (identify_namespace.py).
+Owns the fields of CNS 01h and 06h and their values. Does not own the Identify command (identify.py)
+or the structures of namespaces (identify_namespace.py).
 Source: NVM Express Base Specification 2.0, figure "Identify - Identify Controller Data Structure,
 I/O Command Set Independent"; NVM Command Set Specification 1.0, figure "I/O Command Set Specific
 Identify Controller Data Structure for the NVM Command Set".
 
-Fields that the tables leave out are zero: the feature that they describe is absent.
+Fields that the tables omit are zero: the controller does not support the features that they
+describe.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from ondie.emu.controller.structure import Field, Structure
 VERSION = 2 << 16
 """Version 2.0.0 (VS, VER)."""
 ABORTS, EVENTS = 4, 4
-"""Largest numbers of outstanding Abort and Async Event Request commands."""
+"""Maximum numbers of outstanding commands: Abort, and Async Event Request."""
 ERROR_ENTRIES = 64
-"""Entries of the Error Information log page."""
+"""Number of entries of the Error Information log page."""
 ENDURANCE_GROUP = 1
 FLUSH_BROADCAST = 0b11 << 1
-"""VWC bits 2:1: Flush takes NSID FFFFFFFFh."""
+"""VWC bits 2:1: Flush supports NSID FFFFFFFFh (all namespaces)."""
 MOST_RANGES = 256
-"""Ranges of a Dataset Management command."""
+"""Maximum number of ranges of a Dataset Management command."""
 
 
 class ControllerFacts(NamedTuple):
-    """Values of Identify Controller that are no constants."""
+    """Values of Identify Controller fields that are not constant."""
 
     capabilities: Capabilities
     unallocated_bytes: int
@@ -40,7 +41,7 @@ class ControllerFacts(NamedTuple):
 # Bits of the fields.
 SEVERAL_CONTROLLERS = 1 << 1
 SGL_OFFSET = 1 << 20
-"""SGLS: data in a capsule are named by their offset."""
+"""SGLS: an SGL descriptor can refer to data in a capsule by an offset."""
 NAMESPACE_ATTRIBUTE_NOTICES = 1 << 8
 HOST_IDENTIFIER_128 = 1 << 0
 ENDURANCE_GROUPS = 1 << 4

@@ -19,24 +19,27 @@ from ondie.emu.controller.structure import Field, Structure
 
 
 class NamespaceFacts(NamedTuple):
-    """Values of the structures of a namespace that are no constants."""
+    """Values of namespace structure fields that are not constant."""
 
     capabilities: Capabilities
     namespace: Namespace
     used_blocks: int
-    """Logical blocks of mapped mapping units; at most NCAP."""
+    """NUSE: number of logical blocks in mapped mapping units, at most NCAP."""
 
     def per(self, size: int) -> int:
-        """Return the number of logical blocks of ``size`` bytes, 0's based, at most FFFFh."""
+        """Return the number of logical blocks of this namespace in ``size`` bytes, as a 0's based
+        value of at most FFFFh."""
         return min(size // self.namespace.block_bytes, 1 << 16) - 1
 
 
 ATOMIC_FIELDS, OPTIMAL_FIELDS = 1 << 1, 1 << 4
-"""NSFEAT: NAWUN, NAWUPF and NACWU are defined; NPWG to NOWS are defined."""
+"""Bits of NSFEAT. ATOMIC_FIELDS: the fields NAWUN, NAWUPF and NACWU are defined. OPTIMAL_FIELDS:
+the fields NPWG to NOWS are defined."""
 READS_ZEROS, WRITE_ZEROES_DEALLOCATES = 0b001, 1 << 3
-"""DLFEAT: deallocated blocks read as zeros; Write Zeroes may deallocate."""
+"""Bits of DLFEAT. READS_ZEROS: deallocated blocks read as zeros. WRITE_ZEROES_DEALLOCATES: Write
+Zeroes supports deallocation."""
 RELATIVE_BEST, RELATIVE_GOOD = 0b00, 0b10
-"""RP of an LBA format."""
+"""Values of the relative performance (RP) of an LBA format."""
 
 
 def _unit(facts: NamespaceFacts) -> int:
@@ -44,12 +47,12 @@ def _unit(facts: NamespaceFacts) -> int:
 
 
 def _sharing(facts: NamespaceFacts) -> int:
-    """Return 1 if several controllers may attach the namespace."""
+    """Return NMIC: 1 if the namespace may be attached to several controllers, otherwise 0."""
     return int(facts.capabilities.several_controllers)
 
 
 def _formats(facts: NamespaceFacts) -> bytes:
-    """Return the LBA formats: LBADS in bits 23:16, RP in bits 25:24, no metadata."""
+    """Return the LBA formats, 4 bytes each: LBADS in bits 23:16, RP in bits 25:24, no metadata."""
     unit, out = facts.capabilities.mapping_unit_bytes, b""
     for size in facts.capabilities.formats:
         relative = RELATIVE_BEST if size == unit else RELATIVE_GOOD
@@ -132,14 +135,14 @@ NAMESPACE_INDEPENDENT = Structure(
 )  # fmt: skip
 
 UUID_TYPE, COMMAND_SET_TYPE = 3, 4
-"""NIDT: the identifier is a UUID; it is a command set identifier."""
+"""Identifier types (NIDT) of a descriptor: UUID, and command set identifier."""
 NVM_COMMAND_SET = 0
 """CSI of the NVM Command Set."""
 
 
 def descriptors(namespace: Namespace) -> bytes:
-    """Return the namespace identification descriptors (CNS 03h), bytes[4096]: NIDT, NIDL, two
-    reserved bytes, NID for each. A type of zero ends the list."""
+    """Return the namespace identification descriptors (CNS 03h), bytes[4096]. A descriptor consists
+    of NIDT, NIDL, two reserved bytes, and NID. A descriptor with type 0 ends the list."""
     out = b""
     for kind, name in (
         (UUID_TYPE, namespace.uuid.bytes),

@@ -1,21 +1,25 @@
-"""I/O commands of the NVM Command Set: from a submission entry to commands of the drive, and back.
+"""I/O commands of the NVM Command Set: conversion of a command to commands of the drive, and of the
+drive commands' statuses to an NVMe status.
 
-Owns the checks, the table of I/O commands, the split into stages of drive commands, and the status
-that follows from theirs. Does not own the drive's commands (nvme/command.py), their statuses
-(nvme/status.py) or the data transfer (prp.py, sgl.py, the transport).
+Owns the checks, the table of I/O commands, the split of a command into stages of drive commands,
+and the combination of the statuses of the drive commands. Does not own the drive commands
+(nvme/command.py), their statuses (nvme/status.py) or the data transfer (prp.py, sgl.py, the
+transport).
 Source: NVM Command Set Specification 1.0, sections 3.2.1 (Compare), 3.2.3 (Dataset Management),
 3.2.4 (Read), 3.2.5 (Verify), 3.2.6 (Write), 3.2.7 (Write Uncorrectable), 3.2.8 (Write Zeroes); NVM
 Express Base Specification 2.0, section 7.1 (Flush).
 
-A plan has a *data area*: ``area`` bytes that the transport provides. Data of the host are at its
-start. The field ``data`` of the plan's commands counts from there; the transport adds the address
-and sets ``queue``, ``tag`` and ``arrival``. A stage begins when the one before has completed
-without an error.
+A plan has a *data area*: ``area`` bytes that the transport allocates. The data that the host sends
+or receives starts at offset 0 of the area. The field ``data`` of the plan's drive commands is an
+offset in the area; the transport adds the address of the area and sets ``queue``, ``tag`` and
+``arrival``. A stage begins when the previous stage has completed without an error.
 
-1. ``transfer_of`` returns the number of bytes to move and the direction.
-2. ``decode`` returns an :class:`IoPlan`, or raises Refused. Data to the controller are in the
-   area before the first stage; those of Dataset Management are needed by ``decode`` itself.
-3. ``finish`` returns the status; data to the host leave the area after it if the status is success.
+1. ``transfer_of`` returns the direction of the data transfer and the number of bytes.
+2. ``decode`` returns an :class:`IoPlan`, or raises Refused. The transport copies the data from the
+   host into the area before the first stage. For Dataset Management, the transport passes the data
+   to ``decode`` instead.
+3. ``finish`` returns the status. If the status is success, the transport then copies data from the
+   area to the host.
 """
 
 from __future__ import annotations
@@ -37,36 +41,42 @@ from ondie.emu.nvme.wire import Sqe
 OPCODE_BYTE, NSID_BYTE, SLBA_BYTE, NLB_BYTE, PRINFO_BYTE = 0, 4, 40, 48, 51
 FUA = 1 << 30
 PROTECTION_CHECKS = 0b1111 << 26
-"""PRINFO: no format has protection information."""
+"""PRINFO, which must be 0 because no LBA format has protection information."""
 DEALLOCATE = 1 << 2
-"""Attribute Deallocate (AD) of the command Dataset Management."""
+"""Attribute Deallocate (AD) of Dataset Management."""
 RANGE_BYTES = 16
 READS = (Nvm.READ, Nvm.COMPARE, Nvm.VERIFY)
 WITH_DATA = {Nvm.READ: TO_HOST, Nvm.WRITE: TO_CONTROLLER, Nvm.COMPARE: TO_CONTROLLER}
-"""Commands whose data are their logical blocks, and the direction."""
+"""Direction of the data transfer of each command that transfers the contents of its logical
+blocks."""
 
 
 class IoPlan(NamedTuple):
-    """Operations of the drive for an I/O command."""
+    """Plan of an I/O command: the drive commands that execute it."""
 
     opcode: int
     namespace: Namespace | None
-    """None: a Flush of all namespaces."""
+    """Namespace of the command, or None for a Flush of all namespaces."""
     first: int
-    """First byte on the drive."""
+    """Byte address of the command's first logical block on the drive."""
     size: int
-    """Bytes of the command's logical blocks."""
+    """Total size of the command's logical blocks, bytes."""
     stages: tuple[np.ndarray, ...]
-    """COMMAND[n] of each stage; none if the drive has nothing to do."""
+    """Drive commands of each stage, COMMAND[n]; empty if no drive command is necessary."""
     area: int = 0
-    """Bytes of the data area. Bytes that are not data of the host are zero at the start."""
+    """Size of the data area, bytes. Bytes of the area that do not hold data from the host must be
+    zero before the first stage."""
     ranges: tuple[tuple[int, int], ...] = ()
-    """(first byte, bytes) on the drive that the command deallocates."""
+    """Byte ranges of the drive that Dataset Management deallocates, as (first byte, number of
+    bytes)."""
 
 
 def transfer_of(sqe: Sqe, controller: Controller) -> tuple[int, int]:
-    """Return (direction, bytes) of the data of an I/O command; (0, 0) for none, and for a command
-    that ``decode`` refuses for its namespace or size."""
+    """Return (direction, bytes) of the data transfer of an I/O command.
+
+    Return (0, 0) if the command transfers no data, or if ``decode`` refuses it because of its
+    namespace or size.
+    """
     if sqe.opcode == Nvm.DATASET_MANAGEMENT:
         return TO_CONTROLLER, ((sqe.cdw10 & 0xFF) + 1) * RANGE_BYTES
     namespace = controller.namespaces.by_nsid.get(sqe.nsid)
@@ -81,7 +91,9 @@ def transfer_of(sqe: Sqe, controller: Controller) -> tuple[int, int]:
 
 
 def decode(sqe: Sqe, controller: Controller, data: bytes = b"") -> IoPlan:
-    """Return the plan of an I/O command. ``data``: ranges of Dataset Management. Raises Refused."""
+    """Return the plan of an I/O command. ``data``: data of Dataset Management, which lists ranges.
+    Raises Refused if the command is invalid, if its namespace is write-protected, or if the state
+    of sanitize operations does not allow the command."""
     if sqe.opcode not in NVM_EFFECTS:
         raise Refused(Code.INVALID_OPCODE, OPCODE_BYTE)
     if sqe.flags & FUSED:
@@ -101,18 +113,20 @@ def decode(sqe: Sqe, controller: Controller, data: bytes = b"") -> IoPlan:
 
 
 class NamespaceRead(NamedTuple):
-    """Read of a namespace whose bytes are not part of the address space of the drive."""
+    """Task: read from the namespace of states, whose bytes are not part of the address space of the
+    drive."""
 
     first: int
-    """First byte of the namespace."""
+    """Offset of the first byte in the namespace."""
     size: int
 
 
 def namespace_read(
     sqe: Sqe, namespace: Namespace, controller: Controller, given: int
 ) -> NamespaceRead:
-    """Return the range of ``namespace`` that Read, Compare or Verify reads. ``given``: bytes that
-    the host has sent. Raises Refused."""
+    """Return the range of ``namespace`` that a Read, Compare or Verify command reads. ``given``:
+    number of data bytes that the host has sent. Raises Refused if a field of the command or the
+    number of data bytes is invalid."""
     count = (sqe.cdw12 & 0xFFFF) + 1
     size, slba = count * namespace.block_bytes, sqe.cdw10 | sqe.cdw11 << 32
     if sqe.flags & FUSED:
@@ -136,7 +150,9 @@ def _flush(namespace: Namespace | None) -> IoPlan:
 
 
 def _blocks(opcode: Nvm, sqe: Sqe, namespace: Namespace, controller: Controller) -> IoPlan:
-    """Return the plan of a command for the logical blocks SLBA to SLBA + NLB. Raises Refused."""
+    """Return the plan of a command that accesses the logical blocks SLBA to SLBA + NLB. Raises
+    Refused if a field is invalid, if the range exceeds the namespace, or if the command reads a
+    block that is marked uncorrectable."""
     slba, count = sqe.cdw10 | sqe.cdw11 << 32, (sqe.cdw12 & 0xFFFF) + 1
     size = count * namespace.block_bytes
     limited = opcode in WITH_DATA or opcode == Nvm.VERIFY
@@ -172,9 +188,10 @@ def _blocks(opcode: Nvm, sqe: Sqe, namespace: Namespace, controller: Controller)
 
 
 def _write_zeroes(plan: IoPlan, unit: int, through: bool) -> IoPlan:
-    """Return the plan of Write Zeroes: whole mapping units are deallocated, so that they read as
-    zeros, and zeros are written to the rest. A FLUSH then makes a TRIM durable where a completed
-    write must be."""
+    """Return the plan of Write Zeroes: a TRIM of the whole mapping units in the range, which then
+    read as zeros, and writes of zeros to the partial mapping units at both ends of the range.
+    ``unit``: size of a mapping unit, bytes. ``through``: True if the effect must be durable at
+    completion; a FLUSH then follows the TRIM."""
     begin, end = plan.first, plan.first + plan.size
     low, high = -(-begin // unit) * unit, end // unit * unit
     if low > high:  # inside of one unit
@@ -192,8 +209,9 @@ def _write_zeroes(plan: IoPlan, unit: int, through: bool) -> IoPlan:
 
 
 def _dataset_management(sqe: Sqe, namespace: Namespace, data: bytes) -> IoPlan:
-    """Return the plan of Dataset Management: TRIM of each range, if the host asks to deallocate.
-    Raises Refused."""
+    """Return the plan of Dataset Management: a TRIM of each range if the attribute Deallocate is
+    set, otherwise no drive command. Raises Refused if the size of ``data`` is invalid, or if a
+    range exceeds the namespace."""
     count = (sqe.cdw10 & 0xFF) + 1
     if len(data) != count * RANGE_BYTES or count > MOST_RANGES:
         raise Refused(Code.DATA_TRANSFER_ERROR)
@@ -212,9 +230,9 @@ def _dataset_management(sqe: Sqe, namespace: Namespace, data: bytes) -> IoPlan:
 
 
 def finish(plan: IoPlan, statuses: Sequence[int], area: np.ndarray, controller: Controller) -> int:
-    """Return the status of an I/O command (type << 8 | code) when its stages have ended, and count
-    it. ``statuses``: those of all its drive commands that have run; ``area``: uint8[plan.area].
-    """
+    """Return the status (status code type << 8 | code) of an I/O command whose stages have ended.
+    Update the command counters and the ranges that are marked uncorrectable. ``statuses``: statuses
+    of all executed drive commands of the plan. ``area``: data area, uint8[plan.area]."""
     status = next((status for status in statuses if status), int(Code.SUCCESS))
     if status == Code.SUCCESS and plan.opcode == Nvm.COMPARE:
         if not np.array_equal(area[: plan.size], area[plan.size : 2 * plan.size]):
@@ -240,8 +258,9 @@ def finish(plan: IoPlan, statuses: Sequence[int], area: np.ndarray, controller: 
 
 
 def record(controller: Controller, sqid: int, sqe: Sqe, status: int, where: int = 0xFFFF) -> int:
-    """Return the status field of an I/O command's completion; add an error to the Error Information
-    log."""
+    """Return the status field of an I/O command's completion. If ``status`` is an error, add an
+    entry to the Error Information log. ``sqid``: identifier of the command's submission queue.
+    ``where``: Parameter Error Location."""
     if status == Code.SUCCESS:
         return 0
     field = status_field(status)

@@ -1,10 +1,10 @@
-"""The Get Log Page command: which page an identifier returns, offsets and lengths.
+"""The Get Log Page command: selection of the log page and of the requested part.
 
-Owns the table of log pages, the slice that a command requests, and the Error Information log. Does
-not own the fields of the pages about health (health_logs.py) or events (events.py). Source: NVM
-Express Base Specification 2.0, section 5.16 and figures "Get Log Page - Log Page Identifiers",
-"Firmware Slot Information", "Changed Namespace List", "Commands Supported and Effects Log Page",
-"Supported Log Pages".
+Owns the table of log pages, the selection of the requested bytes, and the Error Information log.
+Does not own the fields of the health log pages (health_logs.py) or events (events.py).
+Source: NVM Express Base Specification 2.0, section 5.16 and figures "Get Log Page - Log Page
+Identifiers", "Firmware Slot Information", "Changed Namespace List", "Commands Supported and Effects
+Log Page", "Supported Log Pages".
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ from ondie.emu.nvme.wire import Sqe
 ) = 0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x09, 0x81, 0xC0  # fmt: skip
 LID_BYTE, NUMD_BYTE, LSI_BYTE, OFFSET_BYTE, OT_BYTE, NSID_BYTE = 40, 42, 46, 48, 58, 4
 RETAIN = 1 << 15
-"""RAE: the event that the page describes stays masked."""
+"""RAE (Retain Asynchronous Event): reading the log page does not unmask its event types."""
 INDEX_OFFSET = 1 << 23
-"""OT: the offset is the index of a list entry; no page supports it."""
+"""OT (Offset Type): the log page offset is the index of a list entry. No log page supports this
+type."""
 NO_LOCATION = 0xFFFF
 WITH_HEALTH = frozenset({HEALTH, ENDURANCE, OCP_HEALTH})
-"""Pages that report counters of the drive."""
+"""Log pages that report the health data of the drive."""
 
 FIRMWARE_SLOTS = Structure(
     "Firmware Slot Information",
@@ -63,11 +64,12 @@ FIRMWARE_SLOTS = Structure(
 
 
 class ErrorLog:
-    """The last ERROR_ENTRIES errors of a drive."""
+    """The most recent ERROR_ENTRIES errors of a controller."""
 
     def __init__(self, count: int = 0) -> None:
         self.count = count
-        """Error Count of the last entry; kept over power cycles by the transport."""
+        """Error Count of the last entry. The transport may preserve this number across power
+        cycles."""
         self.entries: deque[ErrorEntry] = deque(maxlen=ERROR_ENTRIES)
 
     def add(
@@ -79,25 +81,27 @@ class ErrorLog:
         lba: int = 0,
         nsid: int = 0,
     ) -> None:
-        """Add an error. ``status``: status field without the phase tag."""
+        """Add an entry for a command that has failed. ``sqid``, ``cid``: identifiers of its
+        submission queue and of the command. ``status``: status field without the phase tag.
+        ``where``: Parameter Error Location. ``lba``: first LBA of the command."""
         self.count += 1
         self.entries.appendleft(ErrorEntry(self.count, sqid, cid, status, where, lba, nsid))
 
     def pack(self) -> bytes:
-        """Return the log page, the newest entry first."""
+        """Return the Error Information log page as bytes; the newest entry is the first."""
         data = b"".join(ERROR_ENTRY.pack(entry) for entry in self.entries)
         return data.ljust(ERROR_ENTRIES * ERROR_ENTRY.size, b"\0")
 
 
 class LogFacts(NamedTuple):
-    """Values of the log pages."""
+    """Values from which the log pages are built."""
 
     capabilities: Capabilities
     health: HealthFacts | None
-    """Values for the pages of WITH_HEALTH; None for other pages."""
+    """Values of the log pages in WITH_HEALTH, or None if another log page is requested."""
     errors: ErrorLog
     changed: list[int]
-    """Namespaces that have changed."""
+    """Identifiers of the changed namespaces."""
     sanitize: SanitizeState
 
 
@@ -109,13 +113,15 @@ class LogPage(NamedTuple):
 
 
 def _changed(facts: LogFacts) -> bytes:
-    """Return up to 1,024 namespaces; more are FFFFFFFFh alone."""
+    """Return the Changed Namespace List: up to 1,024 identifiers, or the single entry FFFFFFFFh if
+    more namespaces have changed."""
     found = sorted(set(facts.changed))
     return number_list(found if len(found) <= 1024 else [BROADCAST], 4, 4096)
 
 
 def _effects(facts: LogFacts) -> bytes:
-    """Return the effects of all admin and I/O opcodes: 256 of each, 4 bytes."""
+    """Return the Commands Supported and Effects log page: the effects of 256 admin opcodes, then of
+    256 I/O opcodes, 4 bytes per opcode."""
     admin = {int(opcode): int(effect) for opcode, effect in ADMIN_EFFECTS.items()}
     if not facts.capabilities.has_doorbell_buffers:
         del admin[Admin.DOORBELL_BUFFER_CONFIG]
@@ -128,7 +134,8 @@ def _effects(facts: LogFacts) -> bytes:
 
 
 def _supported(facts: LogFacts) -> bytes:
-    """Return bit LSUPP for every identifier, 4 bytes each."""
+    """Return the Supported Log Pages log page: 4 bytes for each of the 256 log page identifiers.
+    Bit LSUPP is set if the log page is supported."""
     return number_list(dict.fromkeys(LOG_PAGES, 1), 4, 1024)
 
 
@@ -149,16 +156,18 @@ LOG_PAGES = {
 
 
 def data_bytes(sqe: Sqe) -> int:
-    """Return the number of bytes that Get Log Page requests: NUMD, 0's based, in dwords."""
+    """Return the number of bytes that a Get Log Page command requests (field NUMD, a 0's based
+    number of dwords)."""
     return 4 * ((sqe.cdw10 >> 16 | (sqe.cdw11 & 0xFFFF) << 16) + 1)
 
 
 def get_log_page(sqe: Sqe, facts: LogFacts, most: int) -> bytes:
-    """Return the data of Get Log Page; bytes past the end of the page are zero.
+    """Return the data of Get Log Page. Bytes beyond the end of the log page are zero.
 
-    ``most``: largest transfer, bytes. Raises Refused: Invalid Log Page for an unknown page, Invalid
-    Field for an offset outside of the page or between dwords, more than ``most`` bytes, an unknown
-    endurance group, or a namespace of a page that has none.
+    ``most``: maximum transfer size, bytes. Raises Refused with Invalid Log Page if the log page is
+    not supported. Raises Refused with Invalid Field if the offset is outside the log page, is not a
+    multiple of 4, or is an index, if more than ``most`` bytes are requested, if the endurance group
+    does not exist, or if the SMART log page of a single namespace is requested.
     """
     page = LOG_PAGES.get(sqe.cdw10 & 0xFF)
     if page is None:
@@ -171,8 +180,9 @@ def get_log_page(sqe: Sqe, facts: LogFacts, most: int) -> bytes:
 
 
 def part_of(sqe: Sqe, data: bytes, most: int) -> bytes:
-    """Return the part of a log page that Get Log Page requests; bytes past its end are zero. Raises
-    Refused as get_log_page does."""
+    """Return the part of the log page ``data`` that a Get Log Page command requests. Bytes beyond
+    the end of the log page are zero. ``most``: maximum transfer size, bytes. Raises Refused with
+    Invalid Field if the size or the offset is invalid."""
     size, offset = data_bytes(sqe), sqe.cdw12 | sqe.cdw13 << 32
     if size > most:
         raise Refused(Code.INVALID_FIELD, NUMD_BYTE)

@@ -1,7 +1,7 @@
 """Admin commands that create, delete, attach, format and sanitize namespaces.
 
-Owns the checks of these commands and their order. Does not own the namespaces (namespaces.py) or
-the erasure of bytes, which is an action (actions.py).
+Owns the checks of these commands and the order of their effects. Does not own the namespaces
+(namespaces.py) or the erasure of data, which the transport performs as an action (actions.py).
 Source: NVM Express Base Specification 2.0, sections 5.14 (Format NVM), 5.22 (Namespace Attachment),
 5.23 (Namespace Management), 5.24 (Sanitize) and 8.21 (sanitize operations); NVM Command Set
 Specification 1.0, figure "Namespace Management - Data Structure for Create".
@@ -22,11 +22,12 @@ CREATE, DELETE = 0, 1
 ATTACH, DETACH = 0, 1
 SEL_BYTE, CDW10_BYTE, CDW11_BYTE, NSID_BYTE = 40, 40, 44, 4
 NO_ERASE, USER_DATA_ERASE, CRYPTOGRAPHIC_ERASE = range(3)
-"""SES of Format NVM."""
+"""Secure erase settings (field SES of the Format NVM command)."""
 EXIT_FAILURE, BLOCK_ERASE = 1, 2
-"""Sanitize actions (field SANACT of the command Sanitize)."""
+"""Sanitize actions (field SANACT of the Sanitize command)."""
 UNRESTRICTED_EXIT = 1 << 3
-"""AUSE: the host may leave the failure state of a sanitize operation without a successful one."""
+"""AUSE (Allow Unrestricted Sanitize Exit): if the sanitize operation fails, the host may leave the
+failure state without a successful sanitize operation."""
 NO_DEALLOCATE = 1 << 9
 MOST_CONTROLLERS = 2047
 
@@ -48,15 +49,19 @@ HOST_SOFTWARE_FIELDS = Structure(
 
 
 def data_bytes(sqe: Sqe) -> int:
-    """Return the bytes that the host sends with Namespace Management or Attachment."""
+    """Return the number of data bytes that the host sends with Namespace Management or Namespace
+    Attachment."""
     management = sqe.opcode == Admin.NAMESPACE_MANAGEMENT
     return 0 if management and sqe.cdw10 & 0xF != CREATE else 4096
 
 
 def manage(sqe: Sqe, data: bytes, namespaces: Namespaces) -> tuple[int, list[Action], list[int]]:
-    """Create or delete namespaces; return (dword 0, actions, namespaces that were deleted).
+    """Execute Namespace Management: create a namespace, or delete one or all namespaces. Return
+    (dword 0 of the completion, actions, identifiers of the deleted namespaces).
 
-    A namespace that is deleted while attached is detached first. Raises Refused.
+    Deletion of an attached namespace implies its detachment. Raises Refused if a field of the
+    command or of its data is invalid, if a namespace cannot be created, or if a namespace to delete
+    is write-protected.
     """
     select = sqe.cdw10 & 0xF
     if select == CREATE:
@@ -75,7 +80,8 @@ def manage(sqe: Sqe, data: bytes, namespaces: Namespaces) -> tuple[int, list[Act
 
 
 def _create(sqe: Sqe, data: bytes, namespaces: Namespaces) -> int:
-    """Create a namespace; return its identifier. Raises Refused."""
+    """Create a namespace; return its identifier. Raises Refused if a field of the command or of its
+    data is invalid, if no gap between namespaces is large enough, or if no identifier is free."""
     if sqe.cdw11 >> 24 != NVM_COMMAND_SET:
         raise Refused(Code.INVALID_FIELD, CDW11_BYTE + 3)
     if sqe.nsid != 0:
@@ -91,8 +97,10 @@ def _create(sqe: Sqe, data: bytes, namespaces: Namespaces) -> int:
 
 
 def attach(sqe: Sqe, data: bytes, namespaces: Namespaces, controller: int) -> None:
-    """Attach a namespace to this controller, or detach it. ``data``: controller list, bytes[4096].
-    Raises Refused."""
+    """Attach a namespace to the controller with identifier ``controller``, or detach the namespace
+    from it. ``data``: controller list, bytes[4096]. Raises Refused if the field SEL is invalid, if
+    the namespace does not exist or is already in the requested state, or if the list does not name
+    exactly this controller."""
     select = sqe.cdw10 & 0xF
     if select not in (ATTACH, DETACH):
         raise Refused(Code.INVALID_FIELD, SEL_BYTE)
@@ -109,8 +117,9 @@ def attach(sqe: Sqe, data: bytes, namespaces: Namespaces, controller: int) -> No
 
 
 def format_nvm(sqe: Sqe, namespaces: Namespaces) -> tuple[list[Action], list[int]]:
-    """Give namespaces an LBA format and drop their data; return the actions and the namespaces.
-    Raises Refused."""
+    """Change the LBA format of one or all attached namespaces; return (actions that discard their
+    data, identifiers of the namespaces). Raises Refused if the namespace is not attached, if the
+    format or the erase setting is not supported, or if a namespace is write-protected."""
     erase = sqe.cdw10 >> 9 & 0b111
     if erase not in (NO_ERASE, USER_DATA_ERASE):
         raise Refused(Code.INVALID_FIELD, CDW10_BYTE + 1)
@@ -133,9 +142,13 @@ def format_nvm(sqe: Sqe, namespaces: Namespaces) -> tuple[list[Action], list[int
 def sanitize(
     sqe: Sqe, state: SanitizeState, namespaces: Namespaces
 ) -> tuple[SanitizeState, list[Action]]:
-    """Start a sanitize operation, or leave the failure state of the last one; return the new state
-    and the actions. After the failure of a restricted operation (AUSE is 0), only another
-    restricted one is allowed. Raises Refused, also if any namespace is write-protected."""
+    """Start a sanitize operation, or leave the failure state of the last operation. Return (new
+    state, actions).
+
+    After a restricted operation (AUSE is 0) has failed, only another restricted operation is
+    allowed. Raises Refused if the operation is not supported, if ``state`` does not allow it, or if
+    a namespace is write-protected.
+    """
     action = sqe.cdw10 & 0b111
     if action == EXIT_FAILURE:
         if state.status == FAILED and not state.dword & UNRESTRICTED_EXIT:
@@ -153,5 +166,6 @@ def sanitize(
 
 
 def ended(state: SanitizeState, success: bool) -> SanitizeState:
-    """Return the state after a sanitize operation."""
+    """Return the state after the end of the sanitize operation that ``state`` describes.
+    ``success``: True if the operation has erased all data."""
     return SanitizeState(DONE if success else FAILED, success, state.dword)

@@ -1,13 +1,13 @@
-"""Namespaces of a drive: which bytes each one has, and which are attached to the controller.
+"""Namespaces of a drive: the byte range of each namespace, and its attachment to the controller.
 
-Owns creation, deletion, attachment and LBA format of namespaces. Does not own the commands
+Owns the creation, deletion, attachment and LBA format of namespaces. Does not own the commands
 (namespace_commands.py), the data structures that describe a namespace (identify_namespace.py) or
-the bytes.
+the contents of namespaces.
 Source: NVM Express Base Specification 2.0, sections 3.2.1 (namespaces) and 8.11 (namespace
 management).
 
-A namespace is a contiguous range of the drive's bytes and begins at a mapping unit. A new one takes
-the first gap that is large enough.
+A namespace is a contiguous range of the drive's bytes and begins at a mapping unit. A new namespace
+occupies the first gap that is large enough.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ from ondie.emu.controller.capabilities import Capabilities, namespace_uuid
 from ondie.emu.controller.status_code import Code, Refused
 
 BROADCAST = 0xFFFFFFFF
-"""NSID of all namespaces."""
+"""NSID that refers to all namespaces."""
 
 
 @dataclass(slots=True)
 class Namespace:
-    """Namespace: ``blocks`` logical blocks of ``block_bytes`` from byte ``first`` of the drive."""
+    """Namespace of ``blocks`` logical blocks of ``block_bytes`` bytes each, starting at byte
+    ``first`` of the drive."""
 
     nsid: int
     first: int
     size: int
-    """Bytes that the namespace occupies: whole mapping units."""
+    """Number of bytes that the namespace occupies, a multiple of the mapping unit. For the
+    namespace of states, a multiple of the logical block size."""
     blocks: int
     block_format: int
-    """LBA format: index of Capabilities.formats."""
+    """LBA format: index into Capabilities.formats."""
     block_bytes: int
     uuid: uuid.UUID
     attached: bool = False
     write_protected: bool = False
-    """True if writes of the host end with Namespace is Write Protected."""
+    """True if writes from a host fail with the status Namespace is Write Protected."""
     states: bool = False
-    """True if the namespace holds weights and optimizer states, which have separate addresses, and
-    accepts computation commands."""
+    """True if the namespace holds weights and optimizer states and accepts computation commands.
+    Its bytes are not part of the address space of the drive."""
 
 
 @dataclass(slots=True)
@@ -50,10 +52,13 @@ class Namespaces:
     capabilities: Capabilities
     by_nsid: dict[int, Namespace] = field(default_factory=dict)
     created: int = 0
-    """Namespaces created so far; part of the UUID, so that no UUID is used twice."""
+    """Number of namespaces that were created on the drive. The UUID of a new namespace depends on
+    this number, so that UUIDs are not reused."""
 
     def create(self, blocks: int, block_format: int = 0) -> Namespace:
-        """Create a namespace, not attached. Raises Refused without room or identifier."""
+        """Create a namespace of ``blocks`` logical blocks without attaching it. Raises Refused if
+        the LBA format or the size is invalid, if no gap is large enough, or if no identifier is
+        free."""
         sizes = self.capabilities.formats
         if not 0 <= block_format < len(sizes):
             raise Refused(Code.FORMAT_INVALID)
@@ -76,15 +81,17 @@ class Namespaces:
         return found
 
     def create_whole(self) -> Namespace:
-        """Create a namespace of the largest gap, attached. Raises Refused without room."""
+        """Create a namespace that fills the largest gap, and attach it. Raises Refused if no
+        capacity or no identifier is free."""
         largest = max(end - begin for begin, end in self._gaps())
         found = self.create(largest // self.capabilities.block_bytes)
         found.attached = True
         return found
 
     def add_states(self, size: int) -> Namespace:
-        """Add the namespace of weights and states, ``size`` bytes, attached and write-protected. It
-        has the first identifier that is free from 2 on. Raises Refused if none is."""
+        """Add a namespace of ``size`` bytes for weights and optimizer states, attached and
+        write-protected. Its identifier is the smallest free identifier except 1. Raises Refused if
+        no identifier is free."""
         block = self.capabilities.formats[0]
         free = [n for n in range(2, self.capabilities.namespaces + 1) if n not in self.by_nsid]
         if not free:
@@ -100,11 +107,12 @@ class Namespaces:
 
     @property
     def any_protected(self) -> bool:
-        """True if a namespace is write-protected, so that commands for all are refused."""
+        """True if any namespace is write-protected. Commands that delete or sanitize all namespaces
+        are then refused."""
         return any(each.write_protected for each in self.by_nsid.values())
 
     def delete(self, nsid: int) -> Namespace:
-        """Delete a namespace and return it. Raises Refused if there is none, or if it is
+        """Delete a namespace and return it. Raises Refused if the namespace does not exist or is
         write-protected."""
         found = self.allocated(nsid)
         if found.write_protected:
@@ -113,7 +121,8 @@ class Namespaces:
         return found
 
     def reformat(self, nsid: int, block_format: int) -> Namespace:
-        """Give a namespace another LBA format; it keeps its bytes. Raises Refused."""
+        """Change the LBA format of a namespace without changing its byte range; return the
+        namespace. Raises Refused if the namespace does not exist or the format is not supported."""
         found, sizes = self.allocated(nsid), self.capabilities.formats
         if not 0 <= block_format < len(sizes):
             raise Refused(Code.FORMAT_INVALID)
@@ -123,14 +132,16 @@ class Namespaces:
         return found
 
     def _gaps(self) -> list[tuple[int, int]]:
-        """Return (first byte, end) of every range between namespaces, some of them empty."""
+        """Return the gaps before, between and after the namespaces as (first byte, end). A gap may
+        be empty."""
         taken = sorted((each.first, each.first + each.size) for each in self._conventional)
         begins = [0, *(end for _, end in taken)]
         ends = [*(first for first, _ in taken), self.capabilities.capacity_bytes]
         return list(zip(begins, ends, strict=True))
 
     def _gap(self, size: int) -> int | None:
-        """Return the first byte of the first gap of ``size`` bytes, or None."""
+        """Return the first byte of the first gap of at least ``size`` bytes, or None if there is no
+        such gap."""
         return next((begin for begin, end in self._gaps() if end - begin >= size), None)
 
     @property
@@ -139,31 +150,34 @@ class Namespaces:
 
     @property
     def _conventional(self) -> list[Namespace]:
-        """The namespaces that share the bytes of the drive."""
+        """The namespaces whose bytes are part of the address space of the drive."""
         return [each for each in self.by_nsid.values() if not each.states]
 
     def allocated(self, nsid: int) -> Namespace:
-        """Return a namespace, attached or not. Raises Refused: Invalid Namespace or Format for an
-        identifier that cannot exist, Invalid Field for one that is not allocated."""
+        """Return the namespace with identifier ``nsid``, attached or not. Raises Refused with
+        Invalid Namespace or Format if the identifier is outside 1 to NN, and with Invalid Field if
+        no namespace has the identifier."""
         self.check_identifier(nsid)
         if nsid not in self.by_nsid:
             raise Refused(Code.INVALID_FIELD, 4)
         return self.by_nsid[nsid]
 
     def active(self, nsid: int) -> Namespace:
-        """Return an attached namespace. Raises Refused as allocated() does, and Invalid Field for
-        one that is not attached."""
+        """Return the attached namespace with identifier ``nsid``. Raises Refused with Invalid
+        Namespace or Format if the identifier is outside 1 to NN, and with Invalid Field if no
+        attached namespace has the identifier."""
         found = self.allocated(nsid)
         if not found.attached:
             raise Refused(Code.INVALID_FIELD, 4)
         return found
 
     def check_identifier(self, nsid: int) -> None:
-        """Raise Refused unless ``nsid`` is from 1 to NN."""
+        """Raise Refused if ``nsid`` is outside 1 to NN."""
         if not 1 <= nsid <= self.capabilities.namespaces:
             raise Refused(Code.INVALID_NAMESPACE, 4)
 
     def identifiers(self, attached: bool) -> list[int]:
-        """Return the identifiers of all namespaces, or of the attached ones, sorted."""
+        """Return the sorted identifiers of the namespaces. ``attached``: True to return only those
+        of attached namespaces."""
         every = sorted(self.by_nsid.items())
         return [nsid for nsid, each in every if each.attached or not attached]

@@ -15,7 +15,7 @@ from ondie.emu.nvme import wire
 
 
 class Effect(IntFlag):
-    """Commands Supported and Effects data structure."""
+    """Flags of the Commands Supported and Effects data structure."""
 
     SUPPORTED = 1 << 0
     CONTENT = 1 << 1
@@ -25,14 +25,15 @@ class Effect(IntFlag):
     NAMESPACE_INVENTORY = 1 << 3
     """Namespace Inventory Change (NIC)."""
     ALONE_IN_NAMESPACE = 0b001 << 16
-    """Command Submission and Execution (CSE): no other command for the namespace."""
+    """Command Submission and Execution (CSE): no other command for the same namespace may be in
+    progress."""
     ALONE = 0b010 << 16
-    """CSE: no other command for any namespace."""
+    """CSE: no other command for any namespace may be in progress."""
 
 
 class Admin(IntEnum):
-    """Opcodes of admin commands. Bits 1:0 are the direction of the data: 01b to the controller, 10b
-    to the host."""
+    """Opcodes of admin commands. Bits 1:0 are the direction of the data transfer: 01b to the
+    controller, 10b to the host."""
 
     DELETE_SQ = 0x00
     CREATE_SQ = 0x01
@@ -53,13 +54,14 @@ class Admin(IntEnum):
 
 
 class Tunnel(IntEnum):
-    """Vendor-specific admin opcodes of the tunnel. Bits 1:0 are the direction of the data."""
+    """Vendor-specific admin opcodes of the tunnel. Bits 1:0 are the direction of the data
+    transfer."""
 
     CONTROL = wire.TUNNEL
-    """Open and close."""
+    """Open or close the tunnel."""
     SEND = wire.TUNNEL_SEND
     RECEIVE = wire.TUNNEL_RECEIVE
-    """Receive a block, or the status of the tunnel."""
+    """Receive a block or the status of the tunnel from the drive."""
 
 
 class Nvm(IntEnum):
@@ -76,7 +78,8 @@ class Nvm(IntEnum):
 
 
 class Compute(IntEnum):
-    """Vendor-specific I/O opcodes of computation. Bits 1:0 are the direction of the data."""
+    """Vendor-specific I/O opcodes of computation commands. Bits 1:0 are the direction of the data
+    transfer."""
 
     CREATE_SET = 0xA1
     DELETE_SET = 0xA4

@@ -1,13 +1,14 @@
-"""Programs of the device: those that it has, and those that hosts load.
+"""Programs for computation: the built-in update program, and programs that hosts load.
 
-Owns the descriptor of a program, which states the cost of an execution, and whether a program is
-active. Does not own the commands (computation.py) or the time of an execution
+Owns the format of the program descriptor, which describes the cost of an execution, and the
+activation of programs. Does not own the commands (computation.py) or the time of an execution
 (states/device_program.py).
 Source: NVMe Computational Programs Command Set (load, activate, execute; programs that the device
-defines); the descriptor is this project's.
+defines); the descriptor is specific to this project.
 
-A program that a host loads is a cost, not code: instructions and bytes for each element of its
-input. It occupies the cores, DRAM and flash channels, and leaves all bytes as they are.
+A program that a host loads is a cost model, not code. It consists of the numbers of instructions
+and of DRAM bytes for each element of the input. Its execution occupies the cores, DRAM and flash
+channels, and does not change any data.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ondie.emu.controller.status_code import Code, Refused
 from ondie.emu.controller.structure import Field, Structure
 
 UPDATE = 0
-"""Program that the device has: it updates weights and states."""
+"""Index of the built-in program, which updates weights and states."""
 MOST_PROGRAMS = 1 << 8
 DESCRIPTOR_BYTES = 64
 MOST_ELEMENT = 1 << 20
@@ -44,13 +45,13 @@ COST = 1
 
 
 class Program(NamedTuple):
-    """Cost of an execution of a program."""
+    """Cost of executing a program."""
 
     element_bytes: int
     instructions: Fraction
     """Instructions per element."""
     fixed_instructions: int
-    """Instructions per execution, independent of the elements."""
+    """Instructions per execution, independent of the number of elements."""
     read_bytes: int
     """Bytes read from DRAM per element."""
     written_bytes: int
@@ -58,8 +59,8 @@ class Program(NamedTuple):
 
 
 def parse(data: bytes) -> Program:
-    """Return the program of a descriptor, bytes[DESCRIPTOR_BYTES]. Raises Refused for a value that
-    is out of range, at its byte."""
+    """Return the program that a descriptor, bytes[DESCRIPTOR_BYTES], describes. Raises Refused if a
+    value is out of range or a reserved byte is not 0."""
     found = {name: int(value) for name, value in DESCRIPTOR.unpack(data).items()}
     limits = {
         "TYPE": (COST, COST), "ELEM": (1, MOST_ELEMENT), "INSD": (1, MOST_FACTOR),
@@ -79,28 +80,33 @@ def parse(data: bytes) -> Program:
 
 @dataclass
 class Programs:
-    """Programs by index. UPDATE is always there and active; others are lost with the power."""
+    """Loaded programs by index. The built-in program UPDATE is always active and is not included.
+    Loaded programs are lost at a power cut."""
 
     loaded: dict[int, Program] = field(default_factory=dict)
     active: set[int] = field(default_factory=set)
     running: dict[int, int] = field(default_factory=dict)
-    """Number of executions of each program that have not ended."""
+    """Number of unfinished executions of each program."""
 
     def load(self, index: int, data: bytes, where: int) -> None:
-        """Load a program at an ``index`` that is free. ``where``: byte of the entry with the index.
-        Raises Refused."""
+        """Load the program with descriptor ``data`` at ``index``. ``where``: byte offset of the
+        index in the submission queue entry. Raises Refused if the index is invalid or in use, or if
+        the descriptor is invalid."""
         if not UPDATE < index < MOST_PROGRAMS or index in self.loaded:
             raise Refused(Code.INVALID_FIELD, where)
         self.loaded[index] = parse(data)
 
     def unload(self, index: int, where: int) -> None:
-        """Remove a program. Raises Refused for one that is not loaded, or that is running."""
+        """Unload the program at ``index``. ``where``: byte offset of the index in the submission
+        queue entry. Raises Refused if the program is not loaded or is running."""
         self._check(index, where)
         del self.loaded[index]
         self.active.discard(index)
 
     def activate(self, index: int, active: bool, where: int) -> None:
-        """Allow or forbid the execution of a program. Raises Refused as :meth:`unload` does."""
+        """Activate the program at ``index`` or, if ``active`` is False, deactivate it. Only active
+        programs can be executed. ``where``: byte offset of the index in the submission queue entry.
+        Raises Refused if the program is not loaded or is running."""
         self._check(index, where)
         if active:
             self.active.add(index)
@@ -114,8 +120,9 @@ class Programs:
             raise Refused(Code.COMMAND_INTERRUPTED, where)
 
     def executable(self, index: int, where: int) -> Program:
-        """Return a loaded program. Raises Refused: Invalid Field if there is none, Command
-        Sequence Error if it is not active."""
+        """Return the program at ``index``. ``where``: byte offset of the index in the submission
+        queue entry. Raises Refused with Invalid Field if no program is loaded at ``index``, and
+        with Command Sequence Error if the program is not active."""
         if index not in self.loaded:
             raise Refused(Code.INVALID_FIELD, where)
         if index not in self.active:

@@ -1,13 +1,13 @@
-"""Physical Region Pages: the pieces of host memory that PRP1 and PRP2 name.
+"""Physical Region Pages: conversion of PRP1 and PRP2 to pieces of host memory.
 
-Owns the walk over PRP entries and lists, and its statuses. Does not own host memory, which the
-transport gives, or scatter gather lists (sgl.py).
+Owns the traversal of PRP entries and lists, and the error statuses of the traversal. Does not own
+host memory, which the transport provides, or scatter gather lists (sgl.py).
 Source: NVM Express Base Specification 2.0, section 4.1.1 and figures "PRP Entry Layout", "PRP List
 Layout".
 
-A list is read one memory page at a time. The walk ends after as many entries as the transfer has
-pages, so its work is bounded for any contents of memory; a list that returns to a page of lists is
-refused.
+Each read of a PRP list covers at most one memory page. The traversal reads one entry per page of
+the transfer, so its work is bounded for any contents of host memory. A list is refused if it
+contains a loop: a pointer to a page that was already read as part of the list.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ ENTRY_BYTES = 8
 
 
 class Memory(Protocol):
-    """Host memory, as the transport reaches it."""
+    """Access to host memory, which the transport provides."""
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return ``size`` bytes; None if some of them are not memory of the host."""
+        """Return the ``size`` bytes starting at ``address``, or None if any of these bytes is not
+        host memory."""
 
     def holds(self, address: int, size: int) -> bool:
-        """Return True if all bytes are memory of the host that the transport may use."""
+        """Return True if all ``size`` bytes starting at ``address`` are host memory that the
+        transport may access."""
 
 
 class Piece(NamedTuple):
@@ -39,11 +41,11 @@ class Piece(NamedTuple):
 
 
 def walk(prp1: int, prp2: int, size: int, page: int, memory: Memory) -> list[Piece]:
-    """Return the pieces of a transfer of ``size`` bytes, in order; neighbours are joined.
+    """Return the pieces of a transfer of ``size`` bytes, in order. Adjacent pieces are merged.
 
-    ``page``: size of a memory page (CC.MPS). Raises Refused: PRP Offset Invalid for an entry that
-    is not aligned as its place demands, Data Transfer Error for bytes outside of memory, Invalid
-    Field for a list that loops.
+    ``page``: size of a memory page (CC.MPS), bytes. Raises Refused with PRP Offset Invalid if the
+    alignment of a PRP entry is invalid, with Data Transfer Error if a piece or a list is outside
+    host memory, and with Invalid Field if a list contains a loop.
     """
     if size == 0:
         return []
@@ -69,7 +71,8 @@ def walk(prp1: int, prp2: int, size: int, page: int, memory: Memory) -> list[Pie
 
 
 def _walk_lists(found: list[Piece], address: int, left: int, page: int, memory: Memory) -> None:
-    """Append the pieces of ``left`` bytes from the list at ``address`` on. Raises Refused."""
+    """Append to ``found`` the pieces of the last ``left`` bytes of the transfer, which the PRP list
+    at ``address`` describes. Raises Refused if the list is invalid or outside host memory."""
     seen: set[int] = set()
     while left:
         if address // page in seen:
@@ -90,8 +93,10 @@ def _walk_lists(found: list[Piece], address: int, left: int, page: int, memory: 
 
 
 def _append_pages(found: list[Piece], entries: list[int], left: int, page: int) -> int:
-    """Append the pages of ``entries``, of which the last one ends with the ``left`` bytes of the
-    transfer; return how many of these are left. Raises Refused."""
+    """Append the pages at the addresses ``entries`` to ``found``; return the number of bytes of the
+    transfer after these pages. ``left``: number of bytes from the first of these pages to the end
+    of the transfer. If the transfer ends inside the last page, only the first part of this page is
+    appended. Raises Refused if an address is not page-aligned."""
     begin = end = -1
     for entry in entries:
         if entry != end:
@@ -109,7 +114,7 @@ def _append_pages(found: list[Piece], entries: list[int], left: int, page: int) 
 
 
 def _append(found: list[Piece], address: int, size: int) -> None:
-    """Append a piece, joined to the last one if it follows it."""
+    """Append a piece to ``found``, or extend the last piece if the new one directly follows it."""
     last = found[-1]
     if last.address + last.size == address:
         found[-1] = Piece(last.address, last.size + size)
@@ -118,7 +123,8 @@ def _append(found: list[Piece], address: int, size: int) -> None:
 
 
 def _check(address: int, size: int, memory: Memory, byte: int) -> None:
-    """Raise Refused for bytes outside of memory. A piece of several pages is asked for once, since
-    a block of the tunnel has 32."""
+    """Raise Refused if any of the ``size`` bytes at ``address`` is outside host memory. ``byte``:
+    byte offset of the PRP entry in the submission queue entry. Pieces are checked as a whole,
+    because checks of single pages would be slow: a block of the tunnel has 32 pages."""
     if not memory.holds(address, size):
         raise Refused(Code.DATA_TRANSFER_ERROR, byte)

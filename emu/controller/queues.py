@@ -1,9 +1,9 @@
-"""I/O queues of a controller: which exist, and the commands that create and delete them.
+"""I/O queues of a controller: their records, and the commands that create and delete queues.
 
-Owns the records of the queues and the statuses of wrong sizes and identifiers. Does not own the
-memory of the queues, their heads, tails and doorbells (the transport).
+Owns the records of the queues, and the statuses for invalid sizes and identifiers. Does not own the
+memory, heads, tails and doorbells of the queues (the transport).
 Source: NVM Express Base Specification 2.0, sections 5.4 to 5.7 (Create and Delete I/O Completion
-and Submission Queue), figures "Command Specific Status Values" of each.
+and Submission Queue), figures "Command Specific Status Values" of these sections.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CompletionQueue(NamedTuple):
     entries: int
     base: int
     vector: int
-    """Interrupt vector; -1: interrupts are disabled."""
+    """Interrupt vector, or -1 if the interrupts of the queue are disabled."""
 
 
 class SubmissionQueue(NamedTuple):
@@ -37,7 +37,8 @@ class SubmissionQueue(NamedTuple):
 
 
 class Queues:
-    """The I/O queues of one controller. The admin queues (identifier 0) always exist."""
+    """The I/O queues of one controller. The admin queues (identifier 0) always exist and are not
+    included."""
 
     def __init__(self, capabilities: Capabilities, registers: Registers) -> None:
         self.capabilities = capabilities
@@ -46,13 +47,17 @@ class Queues:
         self.completion: dict[int, CompletionQueue] = {}
 
     def reset(self) -> None:
-        """Forget all queues: the controller was reset."""
+        """Drop all I/O queues because of a controller reset."""
         self.submission.clear()
         self.completion.clear()
 
     def _check_new(self, sqe: Sqe, most: int, exponent: int, taken: bool) -> tuple[int, int]:
-        """Return (identifier, entries) of a queue to create. ``most``: largest identifier.
-        ``exponent``: CC.IOSQES or CC.IOCQES. ``taken``: the queue exists. Raises Refused."""
+        """Check a command that creates a queue; return (identifier, number of entries).
+
+        ``most``: largest valid identifier. ``exponent``: CC.IOSQES or CC.IOCQES. ``taken``: True if
+        the identifier is in use. Raises Refused if the identifier, the size or the address is
+        invalid, or if the memory is not contiguous.
+        """
         queue, entries = sqe.cdw10 & 0xFFFF, (sqe.cdw10 >> 16) + 1
         if not 1 <= queue <= most or taken:
             raise Refused(Code.QUEUE_ID_INVALID, QID_BYTE)
@@ -65,8 +70,9 @@ class Queues:
         return queue, entries
 
     def create_completion(self, sqe: Sqe, most: int) -> Action:
-        """Create an I/O completion queue. ``most``: largest identifier, as the feature Number of
-        Queues has it. Raises Refused."""
+        """Create an I/O completion queue; return the action for the transport. ``most``: largest
+        valid queue identifier (feature Number of Queues). Raises Refused if a field of the command
+        is invalid."""
         exponent, taken = self.registers.cc >> 20 & 0xF, sqe.cdw10 & 0xFFFF in self.completion
         queue, entries = self._check_new(sqe, most, exponent, taken)
         vector = sqe.cdw11 >> 16 if sqe.cdw11 & INTERRUPTS else -1
@@ -76,7 +82,9 @@ class Queues:
         return Action(Do.CREATE_CQ, queue=queue, entries=entries, base=sqe.prp1, vector=vector)
 
     def create_submission(self, sqe: Sqe, most: int) -> Action:
-        """Create an I/O submission queue. ``most``: see create_completion. Raises Refused."""
+        """Create an I/O submission queue; return the action for the transport. ``most``: largest
+        valid queue identifier (feature Number of Queues). Raises Refused if a field of the command
+        is invalid, or if the completion queue does not exist."""
         exponent, taken = self.registers.cc >> 16 & 0xF, sqe.cdw10 & 0xFFFF in self.submission
         queue, entries = self._check_new(sqe, most, exponent, taken)
         other = sqe.cdw11 >> 16
@@ -97,7 +105,8 @@ class Queues:
         )
 
     def delete_submission(self, sqe: Sqe) -> Action:
-        """Delete an I/O submission queue. Raises Refused."""
+        """Delete an I/O submission queue; return the action for the transport. Raises Refused if
+        the queue does not exist."""
         queue = sqe.cdw10 & 0xFFFF
         if queue not in self.submission:
             raise Refused(Code.QUEUE_ID_INVALID, QID_BYTE)
@@ -105,7 +114,8 @@ class Queues:
         return Action(Do.DELETE_SQ, queue=queue)
 
     def delete_completion(self, sqe: Sqe) -> Action:
-        """Delete an I/O completion queue that no submission queue uses. Raises Refused."""
+        """Delete an I/O completion queue; return the action for the transport. Raises Refused if
+        the queue does not exist, or if a submission queue uses it."""
         queue = sqe.cdw10 & 0xFFFF
         if queue not in self.completion:
             raise Refused(Code.QUEUE_ID_INVALID, QID_BYTE)

@@ -1,16 +1,17 @@
 """Controller registers (properties), and the states of a controller.
 
-Owns the table of registers, their reset values, and the table of states: disabled, enabling, ready,
-disabling, failed; shutdown. Does not own doorbells and queues (the transport), or the commands of
-an enabled controller (admin.py).
+Owns the table of registers, their reset values, the state machine of the controller (disabled,
+enabling, ready, disabling, failed), and the state of a shutdown. Does not own doorbells and queues
+(the transport), or the commands of an enabled controller (admin.py).
 Source: NVM Express Base Specification 2.0, section 3.1.3 (controller properties), figures "CAP",
-"CC", "CSTS", "NSSR", "AQA", "CRTO"; section 3.5.3 (enabling), 3.6.1 (shutdown), 3.7.2 (controller
+"CC", "CSTS", "NSSR", "AQA", "CRTO"; sections 3.5.3 (enabling), 3.6.1 (shutdown), 3.7.2 (controller
 reset).
 
-A transport passes each access to ``read`` and ``write``. ``write`` returns the actions that it
-starts; the transport performs them, however long that takes, and then calls the method that the
-action names (actions.py). A host that
-resets the controller while commands are in flight sees CSTS.RDY = 1 until ``disabled``.
+A transport passes each register access to ``read`` or ``write``. ``write`` returns the actions that
+the access starts. The transport performs these actions, which may take any time. After each action,
+it calls the method that the description of the action names (actions.py). If a host resets the
+controller while commands are in flight, it reads CSTS.RDY = 1 until the transport calls
+``disabled``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ondie.emu.controller.identify_controller import VERSION
 
 
 class Access(Enum):
-    """Effect of a host write on a register field."""
+    """Effect of a host write on the bits of a register."""
 
     READ_ONLY = "RO"
     READ_WRITE = "RW"
@@ -38,7 +39,7 @@ class Access(Enum):
 
 
 class Register(NamedTuple):
-    """Row of the register table."""
+    """Row of the table of registers."""
 
     offset: int
     size: int
@@ -61,7 +62,7 @@ REGISTERS = (
     Register(0x68, 4, "CRTO", "Controller Ready Timeouts", Access.READ_ONLY),
 )
 DOORBELLS = 0x1000
-"""Offset of the first doorbell."""
+"""Offset of the first doorbell register."""
 
 # CAP
 CONTIGUOUS = 1 << 16
@@ -74,19 +75,19 @@ ENABLE = 1
 SHUTDOWN = 0b11 << 14
 NORMAL, ABRUPT = 0b01, 0b10
 COMMAND_SETS = {0b000: "NVM", 0b110: "all supported I/O command sets"}
-"""CC.CSS values that the controller supports."""
+"""Supported values of CC.CSS, and the command sets that they select."""
 CC_WRITABLE = 0x00FF_FFF1
-"""Bits of CC that are not reserved, without CRIME."""
+"""Bits of CC that are not reserved, except CRIME."""
 # CSTS
 READY, FATAL, SUBSYSTEM_RESET_OCCURRED = 1 << 0, 1 << 1, 1 << 4
 PROCESSING, COMPLETE = 0b01 << 2, 0b10 << 2
 RESET_WORD = 0x4E564D65
-"""Value that resets the subsystem when it is written to NSSR: "NVMe"."""
+"""Value ("NVMe") that resets the subsystem when the host writes it to NSSR."""
 AQA_MASK, BASE_MASK = 0x0FFF_0FFF, ~0xFFF & (1 << 64) - 1
 
 
 class State(Enum):
-    """State of the controller."""
+    """States of the controller."""
 
     DISABLED = "disabled"
     """CC.EN = 0, CSTS.RDY = 0."""
@@ -95,9 +96,10 @@ class State(Enum):
     READY = "ready"
     """CC.EN = 1, CSTS.RDY = 1."""
     DISABLING = "disabling"
-    """CC.EN = 0, CSTS.RDY as it was: the reset waits for commands that touch host memory."""
+    """CC.EN = 0, and CSTS.RDY has not changed yet: the reset waits until no command accesses host
+    memory."""
     FAILED = "failed"
-    """CSTS.CFS = 1: only a reset helps."""
+    """CSTS.CFS = 1: the controller processes no commands until the host resets it."""
 
 
 class Event(Enum):
@@ -122,13 +124,15 @@ NEXT: dict[tuple[State, Event], tuple[State, Do | None]] = {
     (State.DISABLED, Event.FAILURE): (State.FAILED, None),
     (State.FAILED, Event.HOST_DISABLES): (State.DISABLING, Do.RESET),
 }
-"""(state, event) -> (next state, action). Other events have no effect."""
+"""Transitions: (state, event) -> (next state, action). A combination of state and event that is not
+listed has no effect."""
 
 
 class Registers:
     """The registers of one controller.
 
-    ``interrupt_mask``: INTMS and INTMC, one bit for each of 32 vectors; unused with MSI-X.
+    ``interrupt_mask``: value of INTMS and INTMC, one bit for each of 32 interrupt vectors. The mask
+    has no effect with MSI-X.
     """
 
     def __init__(self, capabilities: Capabilities) -> None:
@@ -140,11 +144,11 @@ class Registers:
         self.cc = 0
         self.aqa = self.asq = self.acq = 0
         self.shutdown = 0
-        """Field SHST of CSTS in its place: 0, PROCESSING or COMPLETE."""
+        """Field SHST of CSTS at its bit position: 0, PROCESSING or COMPLETE."""
         self.reset_occurred = 0
-        """CSTS.NSSRO in its place."""
+        """Field NSSRO of CSTS at its bit position."""
         self.enable_again = False
-        """The host has set CC.EN while the reset was in progress."""
+        """True if the host has set CC.EN while the reset was in progress."""
 
     # --- values
 
@@ -173,22 +177,22 @@ class Registers:
 
     @property
     def notified(self) -> bool:
-        """True if a shutdown notification (CC.SHN) was received since the controller was enabled: a
-        power cut is then no unsafe shutdown."""
+        """True if the host has sent a shutdown notification (CC.SHN) since it enabled the
+        controller. A power cut then does not count as an unsafe shutdown."""
         return self.shutdown != 0
 
     @property
     def page_bytes(self) -> int:
-        """Size of a memory page that the host has chosen (CC.MPS)."""
+        """Memory page size that the host has chosen (CC.MPS), bytes."""
         return MEMORY_PAGE_BYTES << (self.cc >> 7 & 0xF)
 
     @property
     def admin_entries(self) -> tuple[int, int]:
-        """Entries of the admin submission and completion queues."""
+        """Numbers of entries of the admin submission queue and of the admin completion queue."""
         return (self.aqa & 0xFFF) + 1, (self.aqa >> 16 & 0xFFF) + 1
 
     def values(self) -> dict[str, int]:
-        """Return every register by name."""
+        """Return the values of all registers by name."""
         return {
             "CAP": self.cap,
             "VS": VERSION,
@@ -206,7 +210,8 @@ class Registers:
     # --- accesses of the host
 
     def read(self, offset: int, size: int) -> int:
-        """Return ``size`` bytes from ``offset`` on as a number; reserved bytes are zero."""
+        """Return the ``size`` bytes starting at ``offset`` as a little-endian number. Reserved
+        bytes are zero."""
         values, out = self.values(), bytearray(size)
         for row in REGISTERS:
             data = values[row.name].to_bytes(row.size, "little")
@@ -215,8 +220,9 @@ class Registers:
         return int.from_bytes(out, "little")
 
     def write(self, offset: int, size: int, value: int) -> list[Action]:
-        """Write a register, or the lower or upper half of one of 8 bytes; return the actions that
-        start. Writes to anything else have no effect, as to reserved and read-only registers."""
+        """Write a register, or one half of an 8-byte register; return the actions that the write
+        starts. Writes to other offsets, to reserved bytes and to read-only registers have no
+        effect."""
         for row in REGISTERS:
             whole = offset == row.offset and size == row.size
             half = row.size == 8 and size == 4 and offset in (row.offset, row.offset + 4)
@@ -250,8 +256,8 @@ class Registers:
         return []
 
     def _write_cc(self, value: int) -> list[Action]:
-        """Change CC. A change of EN comes before one of SHN, as the specification asks of hosts
-        that change both."""
+        """Write CC; return the actions that the write starts. If EN and SHN change in one write,
+        the change of EN takes effect first."""
         before, self.cc = self.cc, value
         actions: list[Action] = []
         if value & ENABLE and not before & ENABLE:
@@ -269,7 +275,8 @@ class Registers:
         return actions
 
     def _enable(self) -> list[Action]:
-        """Enable, or fail for a configuration that the controller does not support."""
+        """Enable the controller, or enter the failed state if the configuration is not
+        supported."""
         if self.shutdown == COMPLETE:
             self.shutdown = 0
         actions = self._event(Event.HOST_ENABLES) or []
@@ -279,7 +286,7 @@ class Registers:
         return []
 
     def valid(self) -> bool:
-        """Return True if CC, AQA, ASQ and ACQ are a configuration that the controller supports."""
+        """Return True if the controller supports the configuration in CC, AQA, ASQ and ACQ."""
         arbitration, page = self.cc >> 11 & 0b111, self.page_bytes
         submission, completion = self.admin_entries
         return (
@@ -292,7 +299,8 @@ class Registers:
         )
 
     def _event(self, event: Event) -> list[Action] | None:
-        """Change the state by the table and return its action; None if it has no such row."""
+        """Change the state as the table NEXT specifies; return the actions, or None if the table
+        does not list the event for the current state."""
         found = NEXT.get((self.state, event))
         if found is None:
             return None
@@ -302,14 +310,14 @@ class Registers:
     # --- what the transport reports
 
     def enabled(self) -> None:
-        """Set CSTS.RDY after the admin queues have been mapped."""
+        """Complete the action ENABLE: set CSTS.RDY. The admin queues must be mapped."""
         if self._event(Event.ENABLED) is not None:
             self.ready = READY
 
     def disabled(self) -> list[Action]:
-        """Clear CSTS.RDY, and reset all registers but AQA, ASQ and ACQ: no command touches host
-        memory any more. Return the actions of a host that has enabled the controller again
-        meanwhile."""
+        """Complete the action RESET: clear CSTS.RDY, and reset all registers except AQA, ASQ and
+        ACQ. No command may access host memory any more. Return the actions to perform next. The
+        list is empty unless the host has enabled the controller again during the reset."""
         if self._event(Event.STOPPED) is None:
             return []
         self.ready = self.interrupt_mask = 0
@@ -322,16 +330,18 @@ class Registers:
         return self._enable()
 
     def shut_down(self) -> None:
-        """Set CSTS.SHST to 10b: the shutdown is complete."""
+        """Complete the action SHUT_DOWN: set CSTS.SHST to 10b (shutdown complete) if a shutdown is
+        in progress."""
         if self.shutdown == PROCESSING:
             self.shutdown = COMPLETE
 
     def fail(self) -> None:
-        """Set CSTS.CFS: the controller cannot continue until the host resets it."""
+        """Enter the failed state (CSTS.CFS = 1): the controller processes no commands until the
+        host resets it."""
         self._event(Event.FAILURE)
 
     def subsystem_reset(self) -> None:
-        """Reset all registers and set CSTS.NSSRO: the subsystem was reset."""
+        """Reset all registers because of an NVM subsystem reset, and set CSTS.NSSRO."""
         self.state = State.DISABLED
         self.ready = self.interrupt_mask = self.cc = self.shutdown = 0
         self.aqa = self.asq = self.acq = 0

@@ -1,12 +1,12 @@
-"""Scatter gather lists: the pieces of a transfer that an SGL descriptor names.
+"""Scatter gather lists: conversion of an SGL descriptor to the pieces of a transfer.
 
-Owns the walk over descriptors and segments, and its statuses. Does not own host memory, capsules or
-PRPs (prp.py).
+Owns the traversal of descriptors and segments, and the error statuses of the traversal. Does not
+own host memory, capsules or PRPs (prp.py).
 Source: NVM Express Base Specification 2.0, section 4.1.2 and figures "SGL Descriptor Type", "SGL
 Descriptor Sub Type Values"; NVMe over TCP Transport Specification 1.0 (transport SGL data blocks).
 
-A walk reads at most MOST_DESCRIPTORS descriptors, so a list that loops ends with Invalid Number of
-SGL Descriptors.
+A traversal reads at most MOST_DESCRIPTORS descriptors. A list with a loop therefore fails with
+Invalid Number of SGL Descriptors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Place(Enum):
 
     MEMORY = "host memory"
     CAPSULE = "command capsule"
-    """``address`` counts from the start of the data in the capsule."""
+    """Data in the command capsule. ``address`` is the offset from the start of this data."""
     TRANSPORT = "data units of the transport"
 
 
@@ -46,7 +46,7 @@ class Piece(NamedTuple):
 
 
 class _Walk:
-    """Walk over the descriptors of one command."""
+    """Traversal of the descriptors of one command."""
 
     def __init__(self, size: int, memory: Memory, capsule: int | None) -> None:
         self.left = size
@@ -55,7 +55,9 @@ class _Walk:
         self.found: list[Piece] = []
 
     def data(self, address: int, size: int, kind: int, subtype: int) -> None:
-        """Append the bytes of a data block. Raises Refused."""
+        """Append the piece that a data block descriptor describes, up to the end of the transfer.
+        Raises Refused if the descriptor type is not supported, or if the block is outside host
+        memory or the capsule."""
         size = min(size, self.left)
         if (kind, subtype) == (DATA_BLOCK, ADDRESS):
             if size and not self.memory.holds(address, size):
@@ -76,7 +78,8 @@ class _Walk:
             self.left -= size
 
     def segment(self, address: int, size: int) -> list[tuple[int, int, int, int]]:
-        """Return the descriptors of a segment. Raises Refused."""
+        """Return the descriptors of a segment. Raises Refused if the length of the segment is
+        invalid or the segment is outside host memory."""
         if size == 0 or size % DESCRIPTOR_BYTES:
             raise Refused(Code.INVALID_SGL_SEGMENT, SGL1_BYTE + 8)
         if size > MOST_DESCRIPTORS * DESCRIPTOR_BYTES:
@@ -96,10 +99,12 @@ def _parts(descriptor: bytes) -> tuple[int, int, int, int]:
 def walk(descriptor: bytes, size: int, memory: Memory, capsule: int | None = None) -> list[Piece]:
     """Return the pieces of a transfer of ``size`` bytes, in order.
 
-    ``descriptor``: bytes 24 to 39 of the submission queue entry. ``capsule``: bytes of data in the
-    command capsule; None for a transport without capsules. Bytes that the list has beyond ``size``
-    are not used. Raises Refused: the status that the specification names for the descriptor, Data
-    SGL Length Invalid for a list that is too short, Data Transfer Error outside of memory.
+    ``descriptor``: bytes 24 to 39 of the submission queue entry. ``capsule``: size of the data in
+    the command capsule, bytes, or None for a transport without capsules. If the list describes more
+    than ``size`` bytes, the excess is not used. Raises Refused with the status that the
+    specification defines if a descriptor is invalid, with Data SGL Length Invalid if the list
+    describes fewer than ``size`` bytes, and with Data Transfer Error if a range is outside host
+    memory.
     """
     steps = _Walk(size, memory, capsule)
     address, length, kind, subtype = _parts(descriptor)

@@ -1,10 +1,10 @@
-"""Statuses of NVMe commands, and their place in a completion queue entry.
+"""Statuses of NVMe commands, and the status field of a completion queue entry.
 
-Owns the codes that the controller uses and the Do Not Retry bit. Does not own the statuses with
-which the drive ends reads and writes (nvme/status.py), which are sent as they are.
+Owns the codes that the controller uses, and the choice of the Do Not Retry bit. Does not own the
+statuses of the drive's reads and writes (nvme/status.py), which are reported unchanged.
 Source: NVM Express Base Specification 2.0, figures "Status Code - Generic Command Status Values"
-and "Status Code - Command Specific Status Values"; NVM Command Set Specification 1.0, its figures
-of the same names and "Media and Data Integrity Error Values".
+and "Status Code - Command Specific Status Values"; NVM Command Set Specification 1.0, the figures
+with the same titles, and figure "Media and Data Integrity Error Values".
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from enum import IntEnum
 
 DO_NOT_RETRY = 1 << 14
-"""Bit DNR of the status field: the same command would fail again."""
+"""Bit DNR of the status field: a retry of the command would fail again."""
 
 
 class Code(IntEnum):
-    """Status code type << 8 | status code."""
+    """Status of a command: status code type << 8 | status code."""
 
     SUCCESS = 0x000
     INVALID_OPCODE = 0x001
@@ -84,15 +84,16 @@ RETRY = frozenset(
         Code.EVENT_LIMIT,
     }
 )
-"""Statuses without the bit DNR: the same command may succeed later."""
+"""Statuses for which the bit DNR is not set, because a retry of the command may succeed."""
 
 
 _CODES = frozenset(map(int, Code))
 
 
 class Refused(Exception):
-    """Error: a command ends with a status. ``where``: byte | bit << 8 of the entry that is wrong,
-    as in the field Parameter Error Location of the Error Information log page."""
+    """Error: a command fails with status ``code``. ``where``: location of the invalid field in the
+    submission queue entry (byte | bit << 8), in the format of the field Parameter Error Location of
+    the Error Information log page."""
 
     def __init__(self, code: Code, byte: int = 0, bit: int = 0) -> None:
         super().__init__(f"status 0x{code:03x}, {code.name.lower().replace('_', ' ')}")
@@ -101,6 +102,7 @@ class Refused(Exception):
 
 
 def status_field(status: int) -> int:
-    """Return the field Status of a completion queue entry, without the phase tag: ``status`` (type
-    << 8 | code) with Do Not Retry where a retry cannot help."""
+    """Return the Status field of a completion queue entry, without the phase tag. ``status``:
+    status code type << 8 | code. The bit Do Not Retry is set if ``status`` is a member of Code but
+    not of RETRY."""
     return status if status in RETRY or status not in _CODES else status | DO_NOT_RETRY

@@ -1,7 +1,7 @@
-"""Data structures of the specification as tables of fields.
+"""Data structures of the specification, described by tables of fields.
 
-Owns the record of a field and the conversion of a table to bytes and back. Does not own any table
-(identify_controller.py, identify_namespace.py, log_pages.py, registers.py).
+Owns the record of a field, and the conversion between values and bytes. Does not own the tables
+(identify_controller.py, identify_namespace.py, log_pages.py, registers.py and others).
 Source: NVM Express Base Specification 2.0, section 1.5 (little-endian, bit and byte numbering).
 """
 
@@ -19,19 +19,20 @@ class Field(NamedTuple):
     """Field of a structure."""
 
     offset: int
-    """First byte in the structure."""
+    """Offset of the first byte in the structure."""
     size: int
-    """Number of bytes."""
+    """Size of the field, bytes."""
     name: str
-    """Abbreviation that the specification uses."""
+    """Abbreviation of the field in the specification."""
     title: str
-    """Name that the specification uses."""
+    """Name of the field in the specification."""
     value: Value = 0
-    """Number (little-endian), text (ASCII, padded with spaces), bytes (padded with zeros), or a
-    function of the facts of the structure that returns one of them."""
+    """Number (little-endian), text (ASCII, padded with spaces), or bytes (padded with zeros); or a
+    function that returns one of these for the ``facts`` that Structure.pack receives."""
 
     def encode(self, facts: object) -> bytes:
-        """Return the bytes of the field. Raises ValueError for a value that does not fit."""
+        """Return the field as bytes[size]. ``facts``: see Structure.pack. Raises ValueError if the
+        value does not fit in the field."""
         value = self.value(facts) if callable(self.value) else self.value
         if isinstance(value, int):
             if not 0 <= value < 1 << 8 * self.size:
@@ -39,40 +40,42 @@ class Field(NamedTuple):
             return value.to_bytes(self.size, "little")
         data = value.encode("ascii") if isinstance(value, str) else value
         if len(data) > self.size:
-            raise ValueError(f"{self.name}: {len(data)} bytes; the field has {self.size}")
+            raise ValueError(f"{self.name}: {len(data)} bytes do not fit in {self.size} bytes")
         return data.ljust(self.size, b" " if isinstance(value, str) else b"\0")
 
 
 @dataclass(frozen=True)
 class Structure:
-    """Data structure of the specification. Bytes of no field are reserved and zero."""
+    """Data structure of the specification. Bytes that do not belong to a field are zero."""
 
     title: str
     size: int
-    """Number of bytes."""
+    """Size of the structure, bytes."""
     source: str
-    """Specification and figure."""
+    """Specification and figure that define the structure."""
     fields: tuple[Field, ...]
 
     def __post_init__(self) -> None:
         end = 0
         for field in self.fields:
             if field.offset < end or field.offset + field.size > self.size:
-                raise ValueError(f"{self.title}: {field.name} overlaps or leaves the structure")
+                raise ValueError(f"{self.title}: {field.name} overlaps a field or exceeds the size")
             end = field.offset + field.size
 
     def pack(self, facts: object = None) -> bytes:
-        """Return the structure as bytes[size]. ``facts``: argument of the fields' functions."""
+        """Return the structure as bytes[size]. ``facts``: argument of the functions that return
+        field values."""
         out = bytearray(self.size)
         for field in self.fields:
             out[field.offset : field.offset + field.size] = field.encode(facts)
         return bytes(out)
 
     def unpack(self, data: bytes) -> dict[str, int | bytes]:
-        """Return the fields of ``data`` (bytes[size]) by name: numbers of up to 16 bytes as int,
-        other fields and texts as bytes. Raises ValueError for another length."""
+        """Return the fields of ``data``, bytes[size], by name. Numbers of up to 16 bytes are
+        returned as int; all other fields are returned as bytes. Raises ValueError if ``data`` does
+        not have ``size`` bytes."""
         if len(data) != self.size:
-            raise ValueError(f"{self.title}: {len(data)} bytes; must be {self.size}")
+            raise ValueError(f"{self.title}: {len(data)} bytes; must be {self.size} bytes")
         found: dict[str, int | bytes] = {}
         for field in self.fields:
             part = data[field.offset : field.offset + field.size]
@@ -82,15 +85,15 @@ class Structure:
 
 
 def number_list(values: Mapping[int, int] | list[int], entry: int, size: int) -> bytes:
-    """Return a list of numbers as bytes[size], ``entry`` bytes each; the rest is zero.
+    """Return a list of little-endian numbers as bytes[size]. Bytes without a number are zero.
 
-    ``values``: the numbers from the first entry on, or numbers by their place. Raises ValueError
-    for more than fit.
+    ``values``: list of numbers, or numbers by index in the list. ``entry``: size of a number,
+    bytes. Raises ValueError if the numbers do not fit in ``size`` bytes.
     """
     places = values if isinstance(values, Mapping) else dict(enumerate(values))
     out = bytearray(size)
     for place, value in places.items():
         if (place + 1) * entry > size:
-            raise ValueError(f"entry {place} of {entry} bytes: the list has {size} bytes")
+            raise ValueError(f"entry {place} of {entry} bytes: does not fit in {size} bytes")
         out[place * entry : (place + 1) * entry] = value.to_bytes(entry, "little")
     return bytes(out)

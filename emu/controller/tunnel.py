@@ -1,15 +1,15 @@
-"""Commands of the TCP/IP tunnel: vendor-specific admin commands of a drive that has one.
+"""Commands of the TCP/IP tunnel: vendor-specific admin commands of a drive that has a tunnel.
 
-Owns which controller uses the tunnel, the status command, and the way of completions back to the
-controller whose command they end. Does not own the protocol (nvme/tunnel/protocol.py), the state
-of the tunnel (nvme/tunnel/device.py), packets, threads or the time that commands take
-(serve/tunnel.py).
-Source: see nvme/tunnel/protocol.py; NVM Express Base Specification 2.0, figure "Opcodes for Admin
-Commands" (C0h to FFh are vendor-specific, bits 1:0 are the direction of the data).
+Owns the assignment of the tunnel to a controller, the status command, and the delivery of each
+completion to the controller that received the command. Does not own the protocol
+(nvme/tunnel/protocol.py), the state of the tunnel (nvme/tunnel/device.py), packets, threads or the
+time that commands take (serve/tunnel.py).
+Source: nvme/tunnel/protocol.py and its sources; NVM Express Base Specification 2.0, figure "Opcodes
+for Admin Commands" (C0h to FFh are vendor-specific, bits 1:0 are the direction of the data).
 
-A command is completed later, also if it takes no time: ``completions`` returns the ended commands.
-A controller that is reset leaves the tunnel open, and its host continues with the numbers of its
-blocks, through the same controller or another one.
+Commands complete asynchronously, even if they take no time: ``completions`` returns the ended
+commands. A controller reset does not close the tunnel. After a reset, the host continues the
+sequence of block numbers through the same controller or another controller.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STATUS_BYTES = 256
 
 
 class User(Protocol):
-    """Controller whose host uses the tunnel (admin.Controller)."""
+    """Controller through which a host uses the tunnel (admin.Controller)."""
 
     errors: ErrorLog
     resets: int
@@ -45,52 +45,59 @@ class User(Protocol):
 
 
 class Ended(NamedTuple):
-    """Command whose completion a controller must post."""
+    """Ended tunnel command whose completion the transport must post."""
 
     controller: User
     cqe: Cqe
     data: Data
     issued: int
-    """Time of its arrival, ps."""
+    """Time at which the command arrived, ps."""
     down_bytes: int
-    """Bytes that the host has sent."""
+    """Size of the data that the host has sent with the command, bytes."""
     resets: int
-    """Resets of the controller before the command arrived."""
+    """Number of resets of the controller before the command arrived."""
 
     @property
     def live(self) -> bool:
-        """True if the controller was not reset since the command arrived."""
+        """True if the controller was not reset after the command arrived."""
         return self.resets == self.controller.resets
 
 
 class TunnelCommands:
-    """The tunnel of one drive. ``limits``: largest parameters that a host may request. ``clock``:
-    returns the time, ps. A lock of the caller protects all of it. Raises InputError for a
-    ``notify`` other than "hold": event requests belong to the controller (events.py)."""
+    """The tunnel of one drive.
+
+    ``limits``: maximum values of the parameters that a host may request. ``clock``: function that
+    returns the current time, ps. The caller protects all accesses with a lock. Raises InputError if
+    ``limits.notify`` is not "hold". A controller does not support other kinds of notification,
+    because it uses Async Event Requests for the events of the specification (events.py).
+    """
 
     def __init__(self, limits: Format, clock: Callable[[], int]) -> None:
         if limits.notify != "hold":
             raise InputError(
-                f"tunnel notify {limits.notify!r}: must be hold, the only kind that a controller "
-                "offers"
+                f"tunnel notify = {limits.notify!r}: must be 'hold'; a controller does not support "
+                "other kinds of notification"
             )
         self.relay = DeviceRelay(limits, is_ip)
         self.clock = clock
         self.owner: User | None = None
-        """The controller whose host uses the tunnel; None: that of the next command."""
+        """Controller whose host uses the tunnel. If it is None, the controller that receives the
+        next command becomes the owner."""
         self.refused: Counter[int] = Counter()
-        """Commands that were refused before they reached the relay, by status."""
+        """Number of commands by status that were refused before they reached the relay."""
         self._issued: dict[int, tuple[int, int]] = {}
-        """Time of the arrival and bytes of the host, by command identifier, of commands of the
-        owner."""
+        """(Arrival time in ps, size in bytes of the data from the host) of each uncompleted command
+        of the owner, by command identifier."""
         self._ended: list[Ended] = []
 
     def holds(self, controller: User, cid: int) -> bool:
-        """Return True if a command of a controller is not completed."""
+        """Return True if a command of ``controller`` with identifier ``cid`` is not completed
+        yet."""
         return self.owner is controller and cid in self._issued
 
     def execute(self, controller: User, sqe: Sqe, data: Data) -> None:
-        """Execute a command of the tunnel; ``completions`` returns its end and those of others."""
+        """Execute a tunnel command. After the command has ended, ``completions`` returns it. A
+        command may also complete earlier commands."""
         now = self.clock()
         if not self._may_use(controller, sqe):
             opens = (sqe.opcode, sqe.cdw10) == (Tunnel.CONTROL, protocol.OPEN)
@@ -106,8 +113,9 @@ class TunnelCommands:
         self._collect()
 
     def _may_use(self, controller: User, sqe: Sqe) -> bool:
-        """Return True if the controller is the owner, or becomes it: by an open that takes over or
-        that repeats the last one, or if the tunnel has none."""
+        """Return True if ``controller`` is the owner or becomes the owner. A controller becomes the
+        owner if the tunnel is closed, if the tunnel has no owner, or if the command is an open
+        command that takes over the tunnel or repeats the last open command."""
         if self.owner is controller:
             return True
         free = self.owner is None or self.relay.state is State.CLOSED
@@ -120,7 +128,7 @@ class TunnelCommands:
         return free
 
     def _release(self) -> None:
-        """Abort the commands that the owner has in the tunnel."""
+        """Abort all uncompleted commands of the owner, and remove the owner."""
         if self.owner is None:
             return
         self._collect()
@@ -132,7 +140,8 @@ class TunnelCommands:
         self.owner = None
 
     def abort(self, controller: User, cid: int) -> bool:
-        """Abort a command that waits; return False if there is none."""
+        """Abort the waiting command ``cid`` of ``controller``; return False if there is no such
+        command."""
         if not self.holds(controller, cid):
             return False
         found = self.relay.abort(cid)
@@ -140,7 +149,7 @@ class TunnelCommands:
         return found
 
     def forget(self, controller: User) -> None:
-        """Drop the commands of a controller that is reset or has gone: they are not completed."""
+        """Drop the commands of a controller that is reset or removed, without completing them."""
         self._ended = [each for each in self._ended if each.controller is not controller]
         if self.owner is controller:
             self._issued.clear()
@@ -150,23 +159,23 @@ class TunnelCommands:
     # --- the drive
 
     def tick(self) -> None:
-        """End commands whose hold time is over."""
+        """Complete the commands whose hold time has expired."""
         self.relay.tick(self.clock())
         self._collect()
 
     def send(self, packet: Data, more: bool = False) -> bool:
-        """Send a packet to the host; see DeviceRelay.send."""
+        """Send a packet to the host. Arguments, result and errors as for DeviceRelay.send."""
         sent = self.relay.send(packet, more)
         self._collect()
         return sent
 
     def announce(self) -> None:
-        """Signal the packets that were sent with ``more``."""
+        """Announce to the host the packets that were sent with ``more`` = True."""
         self.relay.announce()
         self._collect()
 
     def pause(self, paused: bool) -> None:
-        """Accept no blocks as long as ``paused``."""
+        """Stop accepting blocks from the host; if ``paused`` is False, resume accepting blocks."""
         self.relay.pause(paused)
         self._collect()
 
@@ -191,15 +200,15 @@ class TunnelCommands:
 
 
 def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
-    """Return (direction, bytes) of the data of a command of the tunnel; (0, 0) for none, and for
-    more than ``most`` bytes."""
+    """Return (direction, bytes) of the data transfer of a tunnel command, or (0, 0) if the command
+    transfers no data or more than ``most`` bytes."""
     if sqe.opcode in (Tunnel.SEND, Tunnel.RECEIVE) and 0 < sqe.cdw12 <= most:
         return sqe.opcode & 0b11, sqe.cdw12
     return 0, 0
 
 
 def is_status(sqe: Sqe) -> bool:
-    """Return True for the status command."""
+    """Return True if the command is the status command."""
     return sqe.opcode == Tunnel.RECEIVE and sqe.cdw10 == STATUS
 
 
@@ -214,14 +223,14 @@ STATUS_DATA = Structure(
     (
         Field(0, 1, "STATE", "0: closed, 1: open, 2: closing",
               lambda tunnel: list(State).index(tunnel.relay.state)),
-        Field(1, 1, "DESC", "Descriptor of the open tunnel, or of the last one",
+        Field(1, 1, "DESC", "Descriptor of the open tunnel, or of the last open tunnel",
               lambda tunnel: tunnel.relay.descriptor),
         Field(2, 1, "USED", "1: a controller uses the tunnel",
               lambda tunnel: int(tunnel.owner is not None)),
-        Field(4, 4, "OPENING", "Number of the opening", lambda tunnel: tunnel.relay.opening),
-        Field(8, 4, "PAYLOAD", "Bytes of a block", lambda tunnel: tunnel.relay.form.payload),
+        Field(4, 4, "OPENING", "Number of the open command", lambda tunnel: tunnel.relay.opening),
+        Field(8, 4, "PAYLOAD", "Largest block, bytes", lambda tunnel: tunnel.relay.form.payload),
         Field(12, 2, "MTU", "Largest packet, bytes", lambda tunnel: tunnel.relay.form.mtu),
-        Field(14, 2, "FLIGHT", "Commands in flight in each direction",
+        Field(14, 2, "FLIGHT", "Largest number of commands in flight in each direction",
               lambda tunnel: tunnel.relay.form.outstanding),
         Field(16, 4, "NEXTDOWN", "Number of the next block to the drive",
               lambda tunnel: tunnel.relay.numbers[0]),
@@ -234,11 +243,11 @@ STATUS_DATA = Structure(
             for at, (name, title) in enumerate(
                 (
                     ("blocks_down", "Blocks accepted from the host"),
-                    ("bytes_down", "Their bytes"),
-                    ("packets_down", "Packets passed on"),
+                    ("bytes_down", "Bytes of the blocks accepted from the host"),
+                    ("packets_down", "Packets passed to the drive"),
                     ("blocks_up", "Blocks sent to the host"),
-                    ("bytes_up", "Their bytes"),
-                    ("packets_up", "Packets sent"),
+                    ("bytes_up", "Bytes of the blocks sent to the host"),
+                    ("packets_up", "Packets sent to the host"),
                     ("dropped", "Packets that were dropped"),
                     ("repeated", "Commands that the host has repeated"),
                     ("empty", "Receive commands that have ended without a block"),

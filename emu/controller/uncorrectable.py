@@ -1,10 +1,10 @@
-"""Logical blocks that a host has marked with Write Uncorrectable.
+"""Logical blocks that a host has marked uncorrectable with Write Uncorrectable.
 
-Owns the ranges. Does not own reads that fail on flash (ftl/read_retry.py).
+Owns the marked ranges. Does not own flash reads that fail (ftl/read_retry.py).
 Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable).
 
-The ranges are bytes of the drive. Flash does not store them: the transport keeps ``ranges`` over
-power cycles, together with the store of the drive.
+The ranges are byte ranges of the drive. They are not stored on flash: the transport preserves
+``ranges`` across power cycles, in a file in the store of the drive.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from bisect import bisect_left, bisect_right
 
 
 class Uncorrectable:
-    """Ranges of bytes, sorted and disjoint: ``ranges`` is a list of (first, end)."""
+    """Byte ranges that are marked uncorrectable. ``ranges``: sorted list of disjoint ranges (first
+    byte, end)."""
 
     def __init__(self, ranges: list[tuple[int, int]] | None = None) -> None:
         self.ranges = list(ranges or [])
 
     def touches(self, first: int, size: int) -> bool:
-        """Return True if a byte from ``first`` on is marked."""
+        """Return True if any of the ``size`` bytes starting at byte ``first`` is marked."""
         at = bisect_right(self.ranges, first, key=lambda each: each[1])
         return at < len(self.ranges) and self.ranges[at][0] < first + size
 
     def mark(self, first: int, size: int) -> None:
-        """Mark ``size`` bytes."""
+        """Mark the ``size`` bytes starting at byte ``first``."""
         begin = bisect_left(self.ranges, first, key=lambda each: each[1])
         end = bisect_right(self.ranges, first + size, key=lambda each: each[0])
         joined = self.ranges[begin:end]
@@ -33,7 +34,8 @@ class Uncorrectable:
         self.ranges[begin:end] = [(low, high)]
 
     def clear(self, first: int, size: int) -> None:
-        """Remove the marks of ``size`` bytes that were written or deallocated."""
+        """Remove the marks of the ``size`` bytes starting at byte ``first``, which were written or
+        deallocated."""
         begin = bisect_right(self.ranges, first, key=lambda each: each[1])
         end = bisect_left(self.ranges, first + size, key=lambda each: each[0])
         left = []

@@ -1,4 +1,5 @@
-"""Flash translation layer (decisions of firmware): mapping, writes, GC, wear leveling, recovery.
+"""Flash translation layer (firmware): mapping, writes, garbage collection, wear leveling, recovery.
 
-Does not own the flash hardware (ondie.emu.nand) or the host interface (ondie.emu.nvme).
+Owns the tables and the decisions of the firmware. Does not own the flash hardware (ondie.emu.nand)
+or the host interface (ondie.emu.nvme).
 """

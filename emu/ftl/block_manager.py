@@ -1,7 +1,7 @@
-"""Block manager: free blocks of a unit, and the erase of blocks.
+"""Block manager: the free blocks of each unit, and the erase of blocks.
 
-Owns the ring of free blocks, the choice of a free block, its opening and erase. Does not own the
-mapping of pages (page_map.py) or victims (gc_victims.py).
+Owns the ring of free blocks, the choice and opening of a free block, and the erase of a block. Does
+not own the mapping of pages (page_map.py) or garbage collection victims (gc_victims.py).
 Source: a ring of free blocks per plane or super-block, as in MQSim's Flash_Block_Manager.
 """
 
@@ -18,9 +18,9 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def take_free(st, unit, stream):
-    """Remove the next free block from the ring of unit ``unit`` and return it. The ring is ordered
-    by erase count or by age. For data that static wear leveling moves, take the most worn free
-    block instead.
+    """Remove the next free block from the ring of unit ``unit`` and return the block. The ring is
+    ordered by erase count (dynamic wear leveling) or by the time when the blocks became free. For
+    data moved by static wear leveling, take the free block with the most erases instead.
     """
     cfg = st.cfg[0]
     pool = st.pool[unit]
@@ -34,8 +34,9 @@ def take_free(st, unit, stream):
 
 @cold
 def move_most_worn_to_head(st, unit):
-    """Move the most worn free block of a unit to the head of the ring and shift the blocks before
-    it back by one."""
+    """Move the free block with the most erases to the head of the unit's ring. Shift the blocks
+    that preceded it by one position toward the tail.
+    """
     cfg = st.cfg[0]
     pool = st.pool[unit]
     first = unit * cfg.all_blocks
@@ -58,8 +59,9 @@ def move_most_worn_to_head(st, unit):
 
 @cold
 def gc_is_urgent(st, unit):
-    """Return True if collection is urgent in unit ``unit``, in another unit of its die, or in
-    another unit of its chip if the chip takes one command at a time.
+    """Return True if garbage collection is urgent (fewer than ``gc_hard`` free blocks) in unit
+    ``unit``, in another unit of its die, or, if a chip executes one command at a time, in another
+    unit of its chip.
     """
     cfg = st.cfg[0]
     if st.pool[unit].free_n < cfg.gc_hard:
@@ -79,8 +81,8 @@ def gc_is_urgent(st, unit):
 
 @njit
 def update_gc_priority(st, unit):
-    """Give collection priority over host transactions on the die of ``unit`` while the unit has few
-    free blocks; otherwise remove the priority.
+    """Give garbage collection priority over host transactions on the die of ``unit`` while garbage
+    collection is urgent there (:func:`gc_is_urgent`); otherwise remove the priority.
     """
     cfg = st.cfg[0]
     if cfg.gc_hard > 0:
@@ -89,8 +91,8 @@ def update_gc_priority(st, unit):
 
 @njit
 def free_block(st, unit, block):
-    """Add a block without valid pages to the free ring of unit ``unit``: at the end or, with
-    dynamic wear leveling, behind the blocks that have at most as many erases.
+    """Add a block without valid pages to the free ring of unit ``unit``: at the tail, or, with
+    dynamic wear leveling, after the blocks that have the same number of erases or fewer.
     """
     cfg = st.cfg[0]
     pool = st.pool[unit]
@@ -118,8 +120,9 @@ def free_block(st, unit, block):
 
 @njit
 def count_reserved_blocks(st, unit, to, pages):
-    """Return the number of free blocks of unit ``unit`` that the collections in progress may need,
-    together with a new collection that moves ``pages`` pages to stream ``to`` (-1: none).
+    """Return the number of free blocks of unit ``unit`` that the garbage collections in progress
+    may need. If ``to`` is not -1, include the blocks for a new garbage collection that moves
+    ``pages`` pages to stream ``to``.
     """
     cfg = st.cfg[0]
     blocks = 0
@@ -139,7 +142,7 @@ def count_reserved_blocks(st, unit, to, pages):
 
 @njit
 def has_unreserved_block(st, unit):
-    """Return True if unit ``unit`` has free blocks that are not reserved for collection."""
+    """Return True if unit ``unit`` has free blocks that are not reserved for garbage collection."""
     pool = st.pool[unit]
     if pool.free_n <= st.cfg[0].gc_reserve:
         return False
@@ -153,7 +156,8 @@ def has_unreserved_block(st, unit):
 def fits_internal_write(st, unit, stream):
     """Return True if an internal write of the FTL may allocate a page of stream ``stream``.
 
-    Collection also fills this stream, and the write must not take a page reserved for collection.
+    Garbage collection writes to the same stream, and the internal write must not use a page that is
+    reserved for garbage collection.
     """
     if st.front[stream, unit].block < 0:
         return has_unreserved_block(st, unit)
@@ -166,8 +170,8 @@ def fits_internal_write(st, unit, stream):
 def open_block(st, dev, unit, stream):
     """Open a free block of unit ``unit`` for a stream.
 
-    Return False if the unit has no block available. Host writes may not take the blocks that
-    collection needs.
+    Return False if the unit has no block available. Host writes may not use the blocks that are
+    reserved for garbage collection.
     """
     cfg = st.cfg[0]
     pool = st.pool[unit]
@@ -189,7 +193,7 @@ def open_block(st, dev, unit, stream):
 
 @njit
 def queue_erase(st, dev, unit, block, queue):
-    """Queue the erase of a block on all of its planes."""
+    """Queue the erase of block ``block`` on all planes of the block."""
     cfg = st.cfg[0]
     tid = take_txn(st)
     if tid < 0:
@@ -218,8 +222,8 @@ def queue_erase(st, dev, unit, block, queue):
 
 @inline
 def planes_in_use(st, turned):
-    """Return the mask of the planes of a reservoir block that super-pages fill, if the plane roles
-    have rotated by ``turned`` planes.
+    """Return the bit mask of the planes in which super-pages use a reservoir block, if the plane
+    roles have rotated by ``turned`` planes.
     """
     cfg = st.cfg[0]
     wide = ((1 << cfg.reservoir_planes) - 1) << turned
@@ -228,7 +232,7 @@ def planes_in_use(st, turned):
 
 @njit
 def on_erased(st, tid):
-    """Complete the erase of transaction ``tid``: update erase counts and log the erase."""
+    """Complete the erase of transaction ``tid``: update the erase counts and log the erase."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     block = st.block[txn.lpn]

@@ -1,12 +1,12 @@
-"""Recovery of blocks after a power loss: states and modes, the free rings and the write frontiers.
+"""Recovery of blocks after a power loss: states and modes, free rings and write frontiers.
 
-Owns the state of each block, of the rings and of the frontiers, from the results of a scan of the
-out-of-band data. Does not own the scan and the choice of pages (recovery.py), or the tables
+Owns the state of each block, the free rings and the write frontiers, as derived from a scan of the
+out-of-band data. Does not own the scan and the selection of pages (recovery.py), or the tables
 themselves (page_map.py, pslc.py).
 Source: this project (docs/store.md).
 
-A block is in pSLC mode if its pages have the stream of such blocks. It then has fewer pages, and is
-folded when no stream continues in it.
+A block is in pSLC mode if its pages belong to the pSLC stream. Such a block has fewer pages. It can
+be folded unless writes of a stream continue in it.
 """
 
 from __future__ import annotations
@@ -28,23 +28,29 @@ class Blocks:
     """Results of the scan for each block of the drive."""
 
     visible: np.ndarray
-    """Stripes up to the last visible one, int64[blocks]; 0: the block reads as blank."""
+    """Number of stripes up to and including the last visible stripe, int64[blocks]; 0 if the block
+    reads as blank.
+    """
     programs: np.ndarray
-    """Largest number of a program, int64[blocks]."""
+    """Largest program number in the out-of-band data of each block, int64[blocks]."""
     erases: np.ndarray
-    """Erase count in the out-of-band data, int64[blocks]; -1: unknown."""
+    """Erase count in the out-of-band data of each block, int64[blocks]; -1 if unknown."""
     stream: np.ndarray
-    """Stream of the pages of each block, int64[blocks]; -1: unknown."""
+    """Stream of the pages of each block, int64[blocks]; -1 if unknown."""
 
     def pages(self, arrays: Arrays, geometry: Geometry) -> np.ndarray:
-        """Return the number of pages that each block uses in its mode, int64[blocks]."""
+        """Return the number of pages that each block provides in its mode (native or pSLC),
+        int64[blocks].
+        """
         table = arrays.cfg[0]
         in_pslc = self.stream == int(table.pslc_stream)
         return np.where(in_pslc, int(table.pslc_pages), geometry.block_pages)
 
 
 def count_valid(arrays: Arrays, geometry: Geometry) -> None:
-    """Set the counts of mapped pages and the reverse map from the mapping table."""
+    """Compute the reverse map, the valid pages per block and the number of mapped pages from the
+    mapping table.
+    """
     arrays.dev["mapped"] = _map_back(
         arrays.l2p[0], arrays.p2l[0], arrays.valid, geometry.block_pages
     )
@@ -52,7 +58,9 @@ def count_valid(arrays: Arrays, geometry: Geometry) -> None:
 
 @njit
 def _map_back(l2p, p2l, valid, block_pages):
-    """Set the reverse map and the numbers of valid pages. Return the number of mapped pages."""
+    """Set the reverse map ``p2l`` and the valid pages per block ``valid`` from ``l2p``. Return the
+    number of mapped pages.
+    """
     mapped = 0
     for lpn in range(l2p.shape[0]):
         if l2p[lpn] != 0:
@@ -67,7 +75,7 @@ def set_blocks(found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry, c
     """Set the states of blocks, the free rings and the write frontiers. Return the number of blocks
     in which writes continue.
 
-    ``stripe``: pages of a block that are checked and overwritten together.
+    ``stripe``: number of pages of a block that a recovery checks and overwrites together.
     """
     block, valid = arrays.block, arrays.valid
     known = found.erases >= 0
@@ -96,8 +104,10 @@ def set_blocks(found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry, c
 
 
 def continue_blocks(found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry) -> int:
-    """Continue each stream of each unit in its newest block, if that has room behind the stripe
-    that has been overwritten. Return the number of these blocks."""
+    """Continue each stream of each unit in the newest block of the stream, if the block has free
+    pages after the stripe that the recovery has overwritten (the one after the last visible
+    stripe). Return the number of blocks in which writes continue.
+    """
     stripes = found.pages(arrays, geometry) // stripe
     streams, continued = arrays.front.shape[0], 0
     for unit in range(geometry.units):
@@ -125,11 +135,12 @@ def _keep_collecting(
     arrays: Arrays, geometry: Geometry, unit: int, room: np.ndarray, stripe: int,
     visible: np.ndarray,
 ) -> None:  # fmt: skip
-    """If a unit has neither a free block nor an open one for collected pages, continue the block
-    with most room for them: else nothing could be collected any more.
+    """If a unit has neither a free block nor an open block for collected pages, open the block with
+    the most free pages for collected pages, so that garbage collection can continue.
 
-    ``room``: bool[blocks], native blocks with room behind the stripe that has been overwritten;
-    ``visible``: stripes up to the last visible one, int64[blocks].
+    ``room``: bool[blocks], native blocks with free pages after the stripe that the recovery has
+    overwritten; ``visible``: number of stripes up to and including the last visible stripe,
+    int64[blocks].
     """
     stream, start = int(arrays.cfg.collected[0]), unit * geometry.all_blocks
     native = slice(start, start + geometry.native_blocks)
@@ -145,8 +156,9 @@ def _keep_collecting(
 
 
 def _set_free_ring(arrays: Arrays, geometry: Geometry, unit: int, by_wear: bool) -> None:
-    """Set the ring of free native blocks of a unit, the least worn first if ``by_wear``, and that
-    of the fixed pSLC region."""
+    """Set the ring of free native blocks of a unit (in order of erase count if ``by_wear``), and
+    the ring of free blocks of the fixed pSLC region.
+    """
     start = unit * geometry.all_blocks
     own = slice(start, start + geometry.blocks)
     free = np.flatnonzero(arrays.block["state"][own] == page_map.FREE)
@@ -162,8 +174,10 @@ def _set_free_ring(arrays: Arrays, geometry: Geometry, unit: int, by_wear: bool)
 
 
 def _count_pslc(arrays: Arrays, geometry: Geometry) -> None:
-    """Count the blocks in pSLC mode of each unit. A drive without trim maps may find more of them
-    than it may borrow: trimmed data return."""
+    """Count the blocks in pSLC mode of each unit. On a drive without trim maps, trimmed data
+    becomes valid again, so a unit may have more such blocks than its limit. The limit is then
+    raised to the number of these blocks.
+    """
     of_unit = np.asarray(arrays.block).reshape(geometry.units, -1)
     held = of_unit["stream"] == int(arrays.cfg.pslc_stream[0])
     arrays.slc["lent"] = held.sum(axis=1)

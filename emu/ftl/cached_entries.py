@@ -14,39 +14,41 @@ from ondie.kernels.jit import inline, njit
 KEPT, DUE, OLD, HELD, LEAVING = range(5)
 """Values of ``state`` of a translation page.
 
-KEPT: nothing to write back; DUE: queued for write-back; OLD: the old content is being read; HELD:
-the old content is in DRAM; LEAVING: the new content is being programmed.
+KEPT: no write-back is pending. DUE: queued for write-back. OLD: the content on flash is being read.
+HELD: that content is in DRAM. LEAVING: the new content is being programmed.
 """
 
 
 ASKED, LISTED = 1, 2
-"""Values of ``asked`` of a translation page.
+"""Values of ``asked`` of a translation page. The value is 0 if no transaction has requested the
+page.
 
-ASKED: the page is being read; LISTED: the read is deferred until the write-back queue is empty.
+ASKED: the page is being read. LISTED: the read is deferred until the write-back queue is empty.
 """
 
 
 CLEAN, DIRTY, RESERVED = range(3)
 """Values of ``dirty`` of a cached entry.
 
-DIRTY: not yet on flash. RESERVED: the entry has its place in the cache, and its translation page is
-being read (only with ftl.map_writes = 0, as in MQSim).
+CLEAN: equal to the entry on flash. DIRTY: changed, and not yet written to flash. RESERVED: the
+entry has a slot in the cache, and its translation page is being read (only with ftl.map_writes = 0,
+as in MQSim).
 """
 
 
 PLACES = 32
-"""Number of bits of a transaction, entry or translation-page number."""
+"""Width (bits) of the number of a transaction, cached entry or translation page."""
 
 
 @inline
 def find(st, dev, lpn):
-    """Return the cached entry of a logical page as index + 1, or 0 if the entry is not cached."""
+    """Return the cached entry of a logical page as index + 1, or 0 if the page has none."""
     return lru.find(st.bucket, st.entry, dev, lpn)
 
 
 @inline
 def cache_of(st, dev, lpn):
-    """Return the index in ``st.maps`` of the cache for the entry of a logical page."""
+    """Return the index in ``st.maps`` of the cache that stores the entry of a logical page."""
     return dev if st.cfg[0].map_caches == 1 else zone_of(st, lpn)
 
 
@@ -81,14 +83,14 @@ def touch(st, dev, entry):
 
 @inline
 def page_of(st, dev, lpn):
-    """Return the translation page of a logical page, numbered over all devices."""
+    """Return the number of the translation page of a logical page, counted over all devices."""
     cfg = st.cfg[0]
     return dev * cfg.tpages + lpn // cfg.map_span
 
 
 @njit
 def mark_clean(st, tpage, eid):
-    """Mark a dirty entry of translation page ``tpage`` as clean."""
+    """Mark dirty entry ``eid`` (index + 1) of translation page ``tpage`` as clean."""
     entry = st.entry[eid - 1]
     entry.dirty = CLEAN
     if entry.before > 0:

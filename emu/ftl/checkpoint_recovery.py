@@ -1,21 +1,23 @@
-"""Recovery of the mapping table from its last checkpoint, and the blocks written since.
+"""Recovery of the mapping table from its last checkpoint and the blocks written after it.
 
-Owns the search for metadata pages, the choice of blocks that are scanned, and the comparison of
-their pages with the checkpoint. Does not own the scan of a block, the choice between two pages, and
-the state of blocks (recovery.py), or the contents of metadata pages (map_checkpoint.py).
-Source: this project (docs/store.md).
+Owns the search for metadata pages, the choice of blocks to scan, and the comparison of their pages
+with the checkpoint. Does not own the scan of a block, the choice between two pages and the state of
+blocks (recovery.py), or the contents of metadata pages (map_checkpoint.py). Source: this project
+(docs/store.md).
 
-1. The out-of-band data of the first page of each block are read. Blocks with metadata pages, and
-   blocks with an unreadable first page, are scanned. With copy-back, later pages of a block may be
-   programmed before its first one.
-2. Of each metadata page, the newest copy is used, and the root has the number of programs at the
-start of its checkpoint. A damaged page ends the recovery from the checkpoint.
-3. Blocks that were open then, or whose first page was programmed later, are scanned. All other
-   pages are in the checkpoint.
-4. A scanned page is compared with the entry of its mapping unit. A larger sequence number than that
-   of the map page means newer data. Otherwise the page is a copy that collection has made, or an
-   older version: it counts only if it is newer than the page of the entry, whose out-of-band data
-   are read; if that page has been erased, the newest of the scanned pages counts.
+1. The out-of-band data of the first page of each block is read. If it reads as blank, further pages
+   are read, because pages may have been programmed before the first page. Blocks with metadata
+   pages, and blocks with an unreadable first page, are scanned.
+2. The newest copy of each metadata page is used. The root contains the number of programs at the
+   start of its checkpoint. If the newest copy of a metadata page is damaged, the checkpoint is not
+   used.
+3. Blocks that were open at the start of the checkpoint, and blocks whose first page was programmed
+   later, are scanned. The checkpoint includes the pages of all other blocks.
+4. Each scanned page is compared with the map entry of its mapping unit. If the sequence number of
+   the page is larger than that of the map page, the data of the page is newer. Otherwise the page
+   is a copy made by garbage collection, or an older version. The scanned page is then mapped only
+   if it is newer than the page in the entry, whose out-of-band data is read. If the page in the
+   entry has been erased, the newest scanned page is mapped.
 """
 
 from __future__ import annotations
@@ -41,42 +43,48 @@ from ondie.emu.nand.sealed_records import (
 from ondie.kernels.jit import njit
 
 ASKED = NEVER - 1
-"""Program number of a mapping unit whose entry is compared with scanned pages."""
+"""Placeholder in ``scan.newest`` for the program number of a mapping unit that has a map entry,
+until the out-of-band data of the page in the entry has been read.
+"""
 
 
 class Unusable(Exception):
-    """Error: the checkpoint cannot be used; the message has the reason."""
+    """Raised if the checkpoint cannot be used. The message states the reason."""
 
 
 class _Found:
-    """Metadata pages in blocks that have been read: their copies, newest first."""
+    """Copies of the metadata pages found in the scanned blocks."""
 
     def __init__(self, scan: Scan, arrays: Arrays) -> None:
         table = arrays.cfg[0]
         self.store, self.first = scan.store, int(table.meta_first)
-        """Flash, and the number of the first metadata page."""
+        """Flash, and the logical page number of the first metadata page."""
         self.maps, self.pages = int(table.meta_maps), int(table.meta_pages)
-        """Number of map pages, and of all metadata pages."""
+        """Number of map pages, and number of all metadata pages."""
         self.partial = bool(table.partial)
         self.epoch = 0
-        """Largest fencing epoch that is known."""
+        """Largest fencing epoch in the metadata pages read so far."""
         self.copies: dict[int, list[tuple[int, int, int, int]]] = {}
         """(sequence, program, physical page, state) of the copies of each metadata page."""
         self.read: list[int] = []
-        """Physical pages that have been read whole."""
+        """Physical pages whose data has been read."""
         self.sequence = 0
 
     def add(self, ppns: np.ndarray, records: np.ndarray) -> None:
-        """Add the copies in ``records`` (OOB[n]) of pages ``ppns``."""
+        """Add the metadata pages at physical pages ``ppns`` with out-of-band data ``records``
+        (OOB[n]).
+        """
         fields = (records[name].tolist() for name in ("lpn", "sequence", "step", "written"))
         for ppn, lpn, sequence, step, state in zip(ppns.tolist(), *fields, strict=True):
             self.copies.setdefault(lpn, []).append((sequence, step, ppn, state))
             self.sequence = max(self.sequence, sequence)
 
     def choose(self, at: int) -> tuple[int, int]:
-        """Return (physical page, sequence number) of the newest whole copy of metadata page ``at``,
-        or (-1, 0) without any. Raises Unusable if a newer one is damaged; those of interrupted
-        programs are left out."""
+        """Return (physical page, sequence number) of the newest intact copy of metadata page
+        ``at``, or (-1, 0) if no copy is intact. Skip damaged copies whose program was interrupted.
+        Raises Unusable if a copy whose program was completed is damaged and no newer copy is
+        intact.
+        """
         for sequence, _, ppn, state in sorted(self.copies.get(self.first + at, ()), reverse=True):
             self.read.append(ppn)
             if self.store.intact(ppn):
@@ -86,8 +94,10 @@ class _Found:
         return -1, 0
 
     def words(self, ppn: int, kind: int, number: int) -> np.ndarray:
-        """Return the words of a metadata page, int64[n]. ``number``: what it must have; -1: any.
-        Raises Unusable if it is not of this kind."""
+        """Return the words of the metadata page at physical page ``ppn``, int64[n]. Raises Unusable
+        if the page is not of kind ``kind``, or does not have number ``number`` (-1: accept any
+        number).
+        """
         words = self.store.read(ppn).view(np.int64)
         self.epoch = max(self.epoch, int(words[map_checkpoint.EPOCH]))
         if words[map_checkpoint.KIND] != MAGIC + kind or number not in (-1, words[1]):
@@ -104,11 +114,12 @@ def recover(
     settle: Callable[[], None] | None = None,
 ) -> Recovered:
     """Build the tables of the FTL as ``recovery.recover`` does, from the last checkpoint of the
-    mapping table and the blocks written since.
+    mapping table and the blocks written after it.
 
-    Without a checkpoint, or if it cannot be used (``Recovered.fallback`` says why), all pages are
-    scanned. No later recovery uses such a checkpoint. With ``every_page``, it is not used: the
-    order in which pages became durable is unknown.
+    If there is no checkpoint or if it cannot be used (``Recovered.fallback`` gives the reason),
+    scan all pages, and prevent later recoveries from using that checkpoint. If ``every_page`` is
+    set, the checkpoint is not used, because the order in which pages became durable is unknown.
+    Raises InputError as ``recovery.recover`` does.
     """
     if arrays.cfg.meta_maps[0] == 0:
         return recovery.recover(arrays, geometry, cfg, store, every_page, settle)
@@ -145,9 +156,10 @@ def _load(
     records: dict[int, np.ndarray],
     settle: Callable[[], None] | None,
 ) -> None:
-    """Map the units of ``scan`` in ``arrays`` from the checkpoint of ``root``, and set what is
-    known of blocks. ``firsts``: see :func:`_first_pages`; ``records``: :func:`_find_metadata`.
-    Raises Unusable before any page is overwritten.
+    """Map the units of ``scan`` in ``arrays`` from the checkpoint with root ``root``, and set the
+    state of each block as far as it is known. ``firsts``: result of :func:`_first_pages`;
+    ``records``: result of :func:`_find_metadata`. If the checkpoint cannot be used, raises Unusable
+    before any page is overwritten.
     """
     blank, step, whole = firsts
     base = _load_map(arrays, metadata, root)
@@ -176,12 +188,14 @@ def _load(
 
 
 def _first_pages(scan: Scan, arrays: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read the out-of-band data of the first page of each block. Return bool[blocks]: blocks that
-    read as blank; int64[blocks]: the program of the first page, 0 where it is unknown; and
-    bool[blocks]: blocks that hold metadata pages, or whose first page is not readable.
+    """Read the out-of-band data of the first page of each block. Return three arrays. The first,
+    bool[blocks], is the mask of the blocks that read as blank. The second, int64[blocks], is the
+    program number of the first page, or 0 if unknown. The third, bool[blocks], is the mask of the
+    blocks that contain metadata pages or whose first page is unreadable.
 
-    The first page of a block may read as blank though later ones do not: of a block that reads so,
-    as many pages are read as could have been overtaken (recovery.overtaken_pages).
+    The first page of a block may read as blank although later pages do not. Therefore further pages
+    of such a block are read, as many as could have been programmed before the first page
+    (recovery.overtaken_pages).
     """
     store, pages, blocks = scan.store, scan.geometry.block_pages, scan.blocks
     count = len(blocks.visible)
@@ -218,7 +232,8 @@ def _find_metadata(
     scan: Scan, metadata: _Found, whole: np.ndarray
 ) -> dict[int, np.ndarray]:  # fmt: skip
     """Find the metadata pages in the blocks ``whole`` (bool[blocks]). Return the out-of-band data
-    of these blocks by number. Raises Unusable if one of them may be damaged.
+    of these blocks by block number. Raises Unusable if the out-of-band data of a page that may be a
+    metadata page is damaged.
     """
     pages = scan.geometry.block_pages
     found, damaged = {}, -1
@@ -238,8 +253,9 @@ def _find_metadata(
 
 
 def _newest_root(arrays: Arrays, metadata: _Found) -> np.ndarray | None:
-    """Return the words of the newest root, and map its page; None without a checkpoint. Raises
-    Unusable."""
+    """Map the page of the newest root and return the words of that root, or None if there is no
+    checkpoint. Raises Unusable if the newest root is damaged.
+    """
     at = metadata.pages - 1
     ppn, _ = metadata.choose(at)
     if ppn < 0:
@@ -259,9 +275,10 @@ def _map(arrays: Arrays, metadata: _Found, at: int, ppn: int) -> None:
 
 
 def _forget(scan: Scan, metadata: _Found, whole: np.ndarray) -> None:
-    """Let no later recovery use a checkpoint that this one has not used: overwrite the copies of
-    its block table, the newest last, and then what is damaged in blocks ``whole``. The root stays:
-    it has the fencing epoch."""
+    """Prevent later recoveries from using a checkpoint that this recovery has rejected. Overwrite
+    the copies of its block table, the newest copy last, and then the damaged pages in blocks
+    ``whole`` (bool[blocks]). Keep the root, which contains the fencing epoch.
+    """
     pages, first = scan.geometry.block_pages, metadata.first
     for lpn, copies in metadata.copies.items():
         for _, _, ppn, _ in copies:
@@ -279,11 +296,11 @@ def _forget(scan: Scan, metadata: _Found, whole: np.ndarray) -> None:
 
 
 def _load_map(arrays: Arrays, metadata: _Found, root: np.ndarray) -> np.ndarray:
-    """Load the map pages into the mapping table. Return for each of them the sequence number up to
-    which it has all data, int64[map pages]. Raises Unusable.
+    """Load the map pages into the mapping table. Return, for each map page, the sequence number up
+    to which it includes all writes, int64[map pages]. Raises Unusable if a map page is damaged.
 
-    Map pages that were never written map nothing. Those that had not changed when the checkpoint of
-    ``root`` began are as exact as those written then.
+    A map page that was never written maps no pages. A map page that had not changed when the
+    checkpoint of ``root`` began is as current as the map pages written by that checkpoint.
     """
     table = arrays.cfg[0]
     span, width, first = int(table.meta_span), int(table.meta_words), int(table.meta_first)
@@ -308,8 +325,10 @@ def _load_map(arrays: Arrays, metadata: _Found, root: np.ndarray) -> np.ndarray:
 def _load_table(
     scan: Scan, arrays: Arrays, metadata: _Found, blank: np.ndarray
 ) -> np.ndarray:  # fmt: skip
-    """Load the block table. Return the flags of each block, int64[blocks]. Erase counts of blocks
-    without data come from it. Raises Unusable."""
+    """Load the block table. Return the flags of each block, int64[blocks]. Raise the erase count of
+    each block to at least the count in the table. Raises Unusable if a page of the table is missing
+    or damaged.
+    """
     table, blocks = arrays.cfg[0], scan.blocks
     size, maps = int(table.meta_blocks), metadata.maps
     flags = np.zeros(len(blank), np.int64)
@@ -336,9 +355,10 @@ def _scan_since(
     records: dict[int, np.ndarray],
     base: np.ndarray,
 ) -> None:
-    """Scan blocks ``scanned`` (int64[n]), and map pages that are newer than the checkpoint.
+    """Scan blocks ``scanned`` (int64[n]), and map the pages that are newer than the checkpoint.
 
-    ``records``: out-of-band data that have been read; ``base``: see :func:`_load_map`.
+    ``records``: out-of-band data that has already been read, by block number; ``base``: result of
+    :func:`_load_map`.
     """
     pages, span = scan.geometry.block_pages, int(arrays.cfg.meta_span[0])
     l2p, kept, asked = arrays.l2p[0], [], []
@@ -381,12 +401,14 @@ def _scan_since(
 
 @njit
 def _note_pages(records, reads, units, lpns, span, base, newest, l2p, dirty):
-    """Prepare the comparison of scanned pages with the checkpoint: set the numbers from which on a
-    page is newer than the entry of its unit. Return the units with an entry and a page that may be
-    a copy of it, int64[n]: the numbers of their entries are still unknown.
+    """Prepare the comparison of scanned pages with the checkpoint: set the sequence and program
+    number that a page must exceed to be newer than the map entry of its unit. Return the units that
+    have an entry and a scanned page that may be a copy of the page in that entry, int64[n]. For
+    these units, the sequence and program number of the page in the entry are not known yet.
 
     A trim map is composed before it is programmed, and may be in flight while the map page with its
-    entry is composed. Trim maps are never unmapped: without an entry, any page counts.
+    entry is composed. Trim maps are never unmapped, so a trim map without an entry is mapped to any
+    scanned page that contains it.
     """
     asked = np.empty(reads.shape[0], np.int64)
     count = 0
@@ -410,8 +432,10 @@ def _note_pages(records, reads, units, lpns, span, base, newest, l2p, dirty):
 
 
 def _apply_trim_maps(scan: Scan, arrays: Arrays, base: np.ndarray) -> None:
-    """Unmap the units that trim maps newer than their map page do not have, unless they were
-    written later. Raises InputError for a damaged trim map."""
+    """Unmap the mapping units that a trim map marks as trimmed if the trim map is newer than their
+    map page. Keep units that were written after the trim. Raises InputError if a trim map is
+    damaged.
+    """
     table = arrays.cfg[0]
     units, span = int(table.lpns), int(table.trim_span)
     l2p, sequences = arrays.l2p[0], scan.newest[:, 0]
@@ -443,8 +467,9 @@ def _set_known_blocks(
     scanned: np.ndarray,
     blank: np.ndarray,
 ) -> None:
-    """Set what is known of blocks that were not scanned, and of those that have failed: writes do
-    not continue in them."""
+    """Set the state of the blocks that were not scanned, and of the blocks in which a program or
+    erase has failed. Writes do not continue in these blocks.
+    """
     blocks, block = scan.blocks, arrays.block
     stripes = blocks.pages(arrays, scan.geometry) // scan.stripe
     failing = (flags & map_checkpoint.IS_FAILING) != 0

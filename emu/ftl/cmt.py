@@ -6,14 +6,15 @@ a transaction (engine/run/datapath.py).
 Source: DFTL (Gupta et al., ASPLOS 2009): LRU replacement of entries, a directory of translation
 pages, write-back of all dirty entries of a page together; MQSim: cached mapping table, entry sizes.
 
-A translation page has the size of one mapping unit. Translation pages are logical pages behind the
-host's: page m is ``lpns + m``, so the end of the page map is the global translation directory.
-Garbage collection moves translation pages like other pages, into a separate open block. ``l2p`` is
-always current; this module models only the cost of a lookup.
+A translation page has the size of one mapping unit. Translation pages are numbered as logical pages
+that follow the host's logical pages: translation page m is logical page ``lpns + m``. The end of
+the page map is therefore the global translation directory. Garbage collection moves translation
+pages like other pages, into a separate open block. ``l2p`` is always current; this module models
+only the cost of a lookup.
 
 A translation page under write-back (read, merged, programmed) is in DRAM from the end of its read
-to the end of its program; lookups in that time use the copy in DRAM. Misses wait while translation
-pages are queued for write-back, which bounds that queue.
+to the end of its program. Lookups during that time use the copy in DRAM. Misses wait while
+translation pages are queued for write-back, which bounds the write-back queue.
 """
 
 from __future__ import annotations
@@ -100,9 +101,10 @@ TPAGE = record_type(
 
 
 def entry_bytes(cfg: Config, physical_pages: int) -> tuple[int, int]:
-    """Return the bytes of an entry as (in the cache, in a translation page). A cached entry holds
-    the logical and the physical page number, a stored entry only the physical page number. Both
-    have one more bit per sector if ftl.partial_pages = sectors, and are rounded up to whole bytes.
+    """Return the size of a mapping entry (bytes) as (in the cache, in a translation page). A cached
+    entry contains the logical and the physical page number, a stored entry only the physical page
+    number. Both have one more bit per sector if ftl.partial_pages = sectors, and are rounded up to
+    whole bytes.
     """
     bits = math.log2(max(physical_pages, 2))
     sectors = mapping_unit(cfg) // 512 if cfg.ftl.partial_pages == "sectors" else 0
@@ -113,8 +115,9 @@ def table_sizes(
     cfg: Config, physical_pages: int, lpns: int, caches: int = 1
 ) -> tuple[int, int, int]:
     """Return (entries per cache, entries per translation page, translation pages) of a device with
-    ``caches`` caches of equal size. All are 0 if the whole map is in DRAM. Raises InputError if a
-    cache holds no entry, or if the caches together hold 2**31 entries or more.
+    ``caches`` caches of equal size, or (0, 0, 0) if the whole map is in DRAM. Raises InputError if
+    a cache is too small for one entry, or if the caches together have 2**31 entries or more, or as
+    many translation pages.
     """
     if cfg.ftl.map_cache_bytes == 0:
         return 0, 0, 0
@@ -123,8 +126,8 @@ def table_sizes(
     if entries == 0:
         each = "one entry" if caches == 1 else f"one entry for each of {caches} flows"
         raise InputError(
-            f"ftl.map_cache = {cfg.ftl.map_cache_bytes} B: must be at least {cached * caches} B, "
-            f"{each}, or 0 for the whole map in DRAM"
+            f"ftl.map_cache = {cfg.ftl.map_cache_bytes} B: must be at least {cached * caches} B "
+            f"({each}), or 0 to store the whole map in DRAM"
         )
     span = mapping_unit(cfg) // stored
     if max(entries * caches, lpns // span) >= 1 << (PLACES - 1):
@@ -139,8 +142,9 @@ def table_sizes(
 
 @njit
 def evict(st, dev, cache):
-    """Evict the least recently used entry of cache ``cache`` and return the index + 1 of the entry,
-    which is then in no list. If the entry is dirty, write back its translation page.
+    """Evict the least recently used entry of cache ``cache``: remove it from all lists and return
+    its index + 1. If the entry is dirty, write back its translation page; with map_writes = 0, no
+    translation page is written back.
     """
     eid = int(st.maps[cache].oldest)
     entry = st.entry[eid - 1]
@@ -160,11 +164,14 @@ def evict(st, dev, cache):
 
 @cold
 def keep_sectors(st, dev, entry):
-    """Store the sectors of the page of record ``entry``, which leaves the cache, as MQSim does.
+    """Save or revert the sector mask of a logical page when its cached entry ``entry`` is evicted,
+    as in MQSim.
 
-    Only a dirty entry stores them. An entry that was cleaned when another entry of its translation
-    page was written back has stored its flash page only: the sectors written since the entry was
-    stored are forgotten, so that later writes read fewer sectors first.
+    The eviction of a dirty entry saves the current sector mask. The eviction of a clean entry
+    reverts the sector mask to the last saved mask. The drive then forgets the sectors written after
+    that mask was saved, and later writes read fewer sectors first. A written entry can be clean
+    because another entry of its translation page was written back. That write-back marks it as
+    clean but saves no mask.
     """
     if entry.dirty == DIRTY:
         st.stored[dev, entry.lpn] = st.sectors[dev, entry.lpn]
@@ -174,7 +181,7 @@ def keep_sectors(st, dev, entry):
 
 @njit
 def insert(st, dev, lpn):
-    """Insert a clean entry for a logical page without an entry. Return the index + 1 of the entry.
+    """Insert a clean entry for a logical page that has no cached entry. Return its index + 1.
 
     If the cache is full, evict another entry.
     """
@@ -194,10 +201,10 @@ def insert(st, dev, lpn):
 
 @njit
 def update(st, dev, lpn):
-    """Mark the entry of a logical page as dirty after its mapping changed.
+    """Mark the entry of a logical page as dirty after the page's mapping has changed.
 
-    An entry that is not cached is inserted without a read. It is merged with the stored entries
-    when its translation page is written back.
+    If the entry is not cached, insert it without reading its translation page. The write-back of
+    the translation page merges the dirty entries with the stored entries.
     """
     eid = find(st, dev, lpn)
     if eid == 0:
@@ -214,8 +221,9 @@ def update(st, dev, lpn):
 
 
 def forget_sectors(arrays: Arrays) -> None:
-    """Let the stored map of a drive that never writes it back (map_writes = 0) forget sectors, as
-    MQSim does (:func:`keep_sectors`). Without effect on other drives and on whole pages.
+    """Enable the loss of sector masks at evictions (:func:`keep_sectors`, as in MQSim) on a drive
+    with a mapping cache that never writes translation pages back (map_writes = 0). Do nothing on
+    other drives, or if pages are mapped only as a whole.
     """
     if (
         arrays.cfg["map_entries"][0]
@@ -233,9 +241,9 @@ def forget_sectors(arrays: Arrays) -> None:
 def look_up(st, dev, lpn, writes):
     """Look up the mapping of a logical page. Return True if no flash read is necessary.
 
-    The entry of the page is then in the cache. ``writes``: 1 for a write, 0 for a read. If
-    translation pages are never written back (map_writes = 0), a missing entry has its place in the
-    cache from the miss on, so that entries leave the cache before the read, as in MQSim.
+    If the result is True, the entry of the page is in the cache. ``writes``: 1 for a write, 0 for a
+    read. If translation pages are never written back (map_writes = 0), a miss immediately reserves
+    a slot in the cache, so that another entry is evicted before the read, as in MQSim.
     """
     entry = find(st, dev, lpn)
     if entry > 0 and st.entry[entry - 1].dirty != RESERVED:
@@ -265,11 +273,11 @@ def look_up(st, dev, lpn, writes):
 
 @cold
 def reserve(st, dev, lpn, tpage):
-    """Reserve an entry for logical page ``lpn``, and read its translation page ``tpage`` unless
-    that page is being read already.
+    """Reserve an entry for logical page ``lpn``, and read its translation page ``tpage`` unless the
+    page is already being read.
 
-    As in MQSim, the eviction for the entry does not change that decision: if it writes back the
-    same translation page, that page is read twice, before and after.
+    As in MQSim, the decision to read is made before the reservation evicts another entry. If that
+    eviction reads the same translation page, the page is read twice.
     """
     asked = st.tpage[tpage].asked
     entry = insert(st, dev, lpn)
@@ -280,7 +288,8 @@ def reserve(st, dev, lpn, tpage):
 
 @njit
 def waits_for_mapping(st, tid):
-    """Return True if transaction ``tid`` must wait for the mapping of one of its pages.
+    """Look up the mapping of the pages of transaction ``tid``. Return True if the transaction must
+    wait for the mapping of one of its pages; it is then added to the waiting transactions.
 
     ``pages_done`` of ``tid`` counts the pages whose mapping is known. After the wait, ``tid``
     continues at stage TRANSLATED.
@@ -300,7 +309,9 @@ def waits_for_mapping(st, tid):
 
 @cold
 def update_newest(st, dev, lpn):
-    """Mark the entry of a logical page as dirty (:func:`update`) and as most recently used."""
+    """Mark the entry of a logical page as dirty (:func:`update`) and, if it was cached, as most
+    recently used.
+    """
     entry = find(st, dev, lpn)
     if entry > 0:
         touch(st, dev, entry)
@@ -309,7 +320,7 @@ def update_newest(st, dev, lpn):
 
 @cold
 def count_move(st, dev, lpn):
-    """Count the lookup of the mapping of a logical page that collection moves."""
+    """Count a lookup of the mapping of logical page ``lpn``, which garbage collection moves."""
     st.lookup[2, HITS if find(st, dev, lpn) > 0 else OTHER_MISSES] += 1
 
 
@@ -317,8 +328,9 @@ def count_move(st, dev, lpn):
 def serve_waiters(st, dev, tvpn):
     """Serve the transactions that wait for translation page ``tvpn`` after the page has been read.
 
-    Each transaction uses its mapping entries at once, so no entry is lost if the cache is too small
-    for the entries of all transactions; except with ``map_losses``.
+    Each transaction uses its mapping entries immediately, so that no transaction loses an entry
+    even if the cache is too small for the entries of all transactions. With ``map_losses``, entries
+    can be lost, as in MQSim.
     """
     cfg = st.cfg[0]
     page = st.tpage[dev * cfg.tpages + tvpn]
@@ -357,9 +369,9 @@ def serve_waiters(st, dev, tvpn):
 
 @njit
 def fill_translation_pages(st, dev, lpn, count):
-    """Write the translation pages of ``count`` logical pages from ``lpn`` on, without simulated
-    time, for preconditioning; skip those already on flash. Return the number of translation pages
-    for which no unit had a free block.
+    """Write the translation pages of ``count`` logical pages, starting at ``lpn``, without
+    simulated time (for preconditioning). Skip translation pages that are already on flash. Return
+    the number of translation pages for which no unit had a free block.
     """
     cfg = st.cfg[0]
     without = 0

@@ -1,10 +1,11 @@
 """Completion handlers of the FTL for erases, programs and page moves.
 
-Owns the actions of firmware at the end of a flash operation: mapping, moves and failures. Does not
-own the dispatch by operation and owner (engine/run/completion.py), the start of operations
-(write_path.py, gc.py) or the data path to the host (engine/run/datapath.py).
-Source: a write is mapped when its program is done; a page that was overwritten while it moved keeps
-the mapping to its new content.
+Owns the actions of the firmware at the end of a flash operation: mapping, moves and failures. Does
+not own the dispatch by operation and owner (engine/run/completion.py), the start of operations
+(write_path.py, gc.py) or the data path to the host (engine/run/datapath.py). Source: this project.
+
+With ftl.map_update = "programmed", a write is mapped when its program is done. A page that is
+overwritten while garbage collection moves it keeps the mapping to its new content.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ from ondie.kernels.jit import cold, inline, njit
 def on_block_erased(st, tid):
     """Complete the erase of transaction ``tid``.
 
-    Return (unit of the block, True if garbage collection erased the block). Such a block is then
-    free, or retired if the erase has failed.
+    Return (unit of the block, True if garbage collection erased the block). A block erased by
+    garbage collection is then free, or retired if the erase has failed.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -96,7 +97,9 @@ def on_block_erased(st, tid):
 
 @njit
 def after_free_block(st, dev, unit):
-    """Start the wear leveling and collections of unit ``unit`` that a new free block allows."""
+    """Start the wear leveling and garbage collections of unit ``unit`` that a new free block
+    allows.
+    """
     cfg = st.cfg[0]
     if cfg.wear_static > 0:  # after stalled writes, which each erase retries first
         start_wear_leveling(st, dev, unit)
@@ -112,7 +115,7 @@ def after_free_block(st, dev, unit):
 @njit
 def on_moved(st, tid):
     """Complete the move of a collected page that has been programmed or dropped, and continue the
-    collection.
+    garbage collection of its block.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -129,9 +132,9 @@ def on_moved(st, tid):
 
 @njit
 def write_collected_page(st, tid):
-    """Write a valid page of a victim from DRAM to the open block that receives such pages.
+    """Write a valid page of a victim from DRAM to the open block for collected pages.
 
-    Drop the page if it has been overwritten, or abort the collection if no block has room.
+    Drop the page if it has been overwritten. Give up the garbage collection if no block has room.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -169,7 +172,7 @@ def write_collected_page(st, tid):
 
 @cold
 def on_translation_page_read(st, tid):
-    """Handle a translation page that has arrived in DRAM: complete the fetch, or continue the
+    """Handle the arrival of a translation page in DRAM: complete its fetch, or continue its
     write-back.
     """
     cfg = st.cfg[0]
@@ -183,7 +186,7 @@ def on_translation_page_read(st, tid):
 
 @cold
 def on_translation_page_programmed(st, tid):
-    """Complete the program of a translation page and update the directory."""
+    """Complete the program of a translation page and update the global translation directory."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -201,10 +204,10 @@ def on_translation_page_programmed(st, tid):
 @cold
 def handle_program_failure(st, tid):
     """Return True if the program of transaction ``tid`` has failed. The block is then closed and
-    will be retired, and the pages need other flash pages.
+    will be retired, and the data must be programmed to other flash pages.
 
-    Call this for each transaction of a word line. All transactions of a word line share one random
-    draw, and a failure is counted once.
+    Call this function for each transaction of a word line. All transactions of a word line share
+    one random draw, and a failure is counted once.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -245,8 +248,8 @@ def map_programmed_pages(st, tid):
 def on_pages_programmed(st, tid):
     """Handle the end of the program of transaction ``tid``, for any owner.
 
-    Return the block, or -1 if the owner of the transaction cannot complete yet: more pages of the
-    word line follow, or the program has failed and the pages need other flash pages.
+    Return the block, or -1 if the owner of the transaction cannot complete yet: either further
+    pages of the word line follow, or the program has failed and the data needs other flash pages.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -270,7 +273,9 @@ def on_pages_programmed(st, tid):
 
 @cold
 def place_again(st, tid, unit):
-    """Allocate other flash pages to transaction ``tid``, whose program in ``unit`` has failed."""
+    """Allocate other flash pages to transaction ``tid``, whose program in ``unit`` has failed. A
+    page that was moved by copy-back is read again first.
+    """
     txn = st.txn[tid]
     dev = txn.dev
     if txn.kind == OWN and txn.role == Role.MAP_BACK:
@@ -292,7 +297,9 @@ def place_again(st, tid, unit):
 
 @njit
 def on_own_program_done(st, tid, unit):
-    """Complete the program of a translation page or of a page that collection moves."""
+    """Complete a program of the FTL: a translation page, a trim map or metadata page, or a page
+    that garbage collection moves.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -321,7 +328,9 @@ def on_own_program_done(st, tid, unit):
 
 @inline
 def map_host_write(st, tid):
-    """Log the program of a host write, and map its pages."""
+    """Log the program of a host write, and map its pages unless they were mapped before the
+    program.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     page_map.log_host_write(st, tid)
@@ -333,7 +342,7 @@ def map_host_write(st, tid):
 
 @inline
 def after_host_write(st, dev, unit):
-    """Start the collections that the program of a host write makes possible or necessary."""
+    """Start the garbage collections that a host write's program makes possible or necessary."""
     check_for_collection(st, dev, unit)
     if st.pool[unit].retiring > 0:
         maybe_start_gc(st, dev, unit)

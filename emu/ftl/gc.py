@@ -1,10 +1,10 @@
 """Execution of garbage collection: page reads of a victim block until it is free or retired.
 
-Owns the start of a collection, the order of the victim's page reads, the end of a victim (free,
-erased or retired), static wear leveling and read reclaim. Does not own victim selection and its
-accounting (gc_victims.py) or the destination of the pages read (completion.py).
-Source: MQSim starts a collection when an open block fills and the number of free blocks is at or
-below a threshold.
+Owns the start of a garbage collection, the order of the victim's page reads, the end of a victim
+(free, erased or retired), static wear leveling and read reclaim. Does not own victim selection and
+its accounting (gc_victims.py) or the destination of the pages read (completion.py).
+Source: MQSim, which starts a garbage collection when an open block fills and the number of free
+blocks is at or below a threshold.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @njit
 def maybe_start_gc(st, dev, unit):
-    """Start the collections that unit ``unit`` needs.
+    """Start the garbage collections that unit ``unit`` needs.
 
-    If a victim becomes free at once, check again whether the unit needs another collection.
+    If a victim becomes free immediately, check whether the unit needs another collection.
     """
     while True:
         block = choose_retiring_block(st, unit)
@@ -65,8 +65,8 @@ def maybe_start_gc(st, dev, unit):
 
 @cold
 def touch_entries(st, dev, block):
-    """Make the cached mapping entries of the pages of victim ``block`` the most recently used ones,
-    page after page, as MQSim does when it locks the pages.
+    """Mark the cached mapping entries of the valid pages of victim ``block`` as most recently used,
+    in the order of the pages, as MQSim does when it locks the pages.
     """
     first = page_map.first_page(st, dev, block)
     for ppn in range(first, first + st.cfg[0].block_pages):
@@ -79,7 +79,9 @@ def touch_entries(st, dev, block):
 
 @inline
 def choose_victim(st, dev, unit):
-    """Start a collection or a pSLC fold if unit ``unit`` needs one. Return the victim, or -1."""
+    """Start a garbage collection or a pSLC fold if unit ``unit`` needs one. Return the victim, or
+    -1 if neither was started.
+    """
     if st.cfg[0].pslc == 0:
         return gc_victims.start_collection(st, unit)
     return pslc_folding.start_fold_or_collection(st, unit, idle.long_enough(st, dev))
@@ -87,10 +89,10 @@ def choose_victim(st, dev, unit):
 
 @njit
 def start_moving(st, dev, unit, block):
-    """Start moving the pages of a victim.
+    """Start moving the pages of victim ``block``.
 
-    With page locks, first wait for pending reads of the block. Return True if the victim has become
-    a free block at once.
+    With page locks, first wait for pending reads of the block. Return True if the block has become
+    free immediately.
     """
     if st.cfg[0].locks != 0 and st.block[block].reading > 0:
         return False
@@ -105,9 +107,10 @@ def start_moving(st, dev, unit, block):
 
 @cold
 def choose_retiring_block(st, unit):
-    """Start the collection of a block in which a program has failed, regardless of free space.
+    """Start the garbage collection of a block in which a program has failed, regardless of free
+    space.
 
-    Return the block, or -1 if unit ``unit`` has no such block to collect.
+    Return the block, or -1 if unit ``unit`` has no such block that can be collected now.
     """
     cfg = st.cfg[0]
     if st.pool[unit].retiring == 0 or st.pool[unit].victims >= cfg.gc_parallel:
@@ -126,9 +129,10 @@ def choose_retiring_block(st, unit):
 
 @cold
 def choose_overdue_block(st, unit):
-    """Start the refresh of a block that is overdue and had to wait for a collection (refresh.py).
+    """Start the refresh of a block that is overdue and had to wait for a garbage collection
+    (refresh.py).
 
-    Return the block, or -1 if unit ``unit`` has no such block, or no room for its pages.
+    Return the block, or -1 if unit ``unit`` has no such block or no room for its pages.
     """
     upkeep = st.upkeep[unit]
     block = upkeep.late - 1
@@ -146,10 +150,11 @@ def choose_overdue_block(st, unit):
 def may_refresh(st, unit, block):
     """Return True if unit ``unit`` may start to refresh the full block ``block`` now.
 
-    A refresh frees as many blocks as it takes, so it may use those that only collection may open,
-    unless a failure may cost one of them. While a unit is short of free blocks and the host has
-    commands, a collection follows each refresh: else the host would wait for ever if all blocks
-    are overdue.
+    A refresh frees as many blocks as it uses, so it may use the free blocks that are reserved for
+    garbage collection. It may not use them if program or erase failures can occur, because a
+    failure may cost a block. While a unit is short of free blocks and the host has outstanding
+    commands, each refresh must be followed by a garbage collection. Otherwise the host would wait
+    forever if all blocks are overdue.
     """
     cfg = st.cfg[0]
     pool = st.pool[unit]
@@ -167,8 +172,8 @@ def may_refresh(st, unit, block):
 
 @cold
 def start_refresh(st, dev, unit, block):
-    """Start to refresh the full block ``block``: move its data to another block through the
-    decoder, and erase it or make it free. The caller has asked :func:`may_refresh`.
+    """Start to refresh the full block ``block``: decode its data, move it to another block, and
+    erase or free the block. Precondition: :func:`may_refresh` returned True.
     """
     gc_victims.make_victim(st, unit, block)
     st.upkeep[unit].moving = block + 1
@@ -180,8 +185,8 @@ def start_refresh(st, dev, unit, block):
 
 @njit
 def bar_host_if_exclusive(st, block):
-    """Bar host transactions from the die of block ``block`` if the configuration gives collection
-    exclusive use of the die.
+    """Block host transactions on the die of block ``block`` if the configuration gives garbage
+    collection exclusive use of the die.
     """
     if st.cfg[0].probe != 0:
         scheduler_statistics.on_collection(st, block, die_of_block(st, block))
@@ -191,9 +196,8 @@ def bar_host_if_exclusive(st, block):
 
 @njit
 def readmit_host(st, block):
-    """Admit host transactions to the die of victim ``block`` again.
-
-    All pages of the victim have been moved. The die erases the victim before it serves the host.
+    """Readmit host transactions to the die of victim ``block`` after all pages of the victim have
+    been moved. The die erases the victim before it serves the host.
     """
     if st.cfg[0].exclusive != 0 and st.block[block].state == page_map.VICTIM:
         bar_host_work(st, die_of_block(st, block), -1)
@@ -201,16 +205,17 @@ def readmit_host(st, block):
 
 @cold
 def die_of_block(st, block):
-    """Return the first lane of the die that contains block ``block``."""
+    """Return the index of the first lane of the die that contains block ``block``."""
     cfg = st.cfg[0]
     return block // cfg.all_blocks // cfg.die_units * cfg.lanes
 
 
 @inline
 def queue_of(st, txn):
-    """Return the die queue for a program of the FTL at ``txn.ppn``: that of the erase of its block.
-    Blocks of translation and metadata pages have a separate queue. After a recovery, they may also
-    hold collected pages."""
+    """Return the die queue for a program of the FTL at ``txn.ppn``. Programs to blocks of
+    translation and metadata pages have a separate queue. After a recovery, such blocks may also
+    contain collected pages.
+    """
     cfg = st.cfg[0]
     if cfg.map_stream < 0:
         return cfg.q_gc_write
@@ -220,8 +225,8 @@ def queue_of(st, txn):
 
 @apart
 def collect(st, dev, unit, bid):
-    """Read the next valid pages of victim ``bid``, or end the collection if no valid page is left.
-    Return True if the block has become free at once.
+    """Read the next valid pages of victim ``bid``, or end its garbage collection if no valid page
+    is left. Return True if the block has become free immediately.
     """
     cfg = st.cfg[0]
     block = st.block[bid]
@@ -258,7 +263,9 @@ def collect(st, dev, unit, bid):
 
 @cold
 def pick_up_page(st, dev, tid):
-    """Read a slot of a victim and the other valid slots of its page with one array operation."""
+    """Read the page slot of transaction ``tid`` and the other valid slots of the same flash page
+    with one array operation.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     bid = txn.victim
@@ -335,7 +342,8 @@ def pick_up(st, tid, inside):
 @njit
 def erase_or_free(st, dev, unit, bid):
     """Erase or free block ``bid``, which has no valid page and no pending read. Return True if the
-    block is free or retired at once, without an erase.
+    block has become free or bad immediately, without an erase. If trims of its pages are not on
+    flash yet, only mark the block as emptied.
     """
     cfg = st.cfg[0]
     block = st.block[bid]
@@ -357,7 +365,8 @@ def erase_or_free(st, dev, unit, bid):
 def resume_after_read(st, dev, ppn):
     """Complete a host or map read of physical page ``ppn``.
 
-    After the last pending read of the block, resume the collection that waits for the read.
+    If this was the last pending read of the block, resume the garbage collection that waits for the
+    reads of the block.
     """
     bid = page_map.block_at(st, dev, ppn)
     block = st.block[bid]
@@ -374,7 +383,9 @@ def resume_after_read(st, dev, ppn):
 
 @cold
 def erase_released(st, dev):
-    """Erase or free the blocks whose trims are on flash now (trim_maps.py)."""
+    """Erase or free the emptied blocks whose erase had to wait until the trims of their pages were
+    on flash (trim_maps.py).
+    """
     cfg = st.cfg[0]
     saved = trim_maps.first_unsaved(st, dev)
     for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
@@ -391,7 +402,9 @@ def erase_released(st, dev):
 
 @njit
 def free_or_retire(st, dev, unit, bid):
-    """Free or retire block ``bid``, which holds no data."""
+    """Free block ``bid``, which contains no valid data, or retire it if a program or an erase in it
+    has failed.
+    """
     block = st.block[bid]
     gc_victims.end_collection(st, unit, bid)
     if block.retire != 0:
@@ -413,10 +426,11 @@ def free_or_retire(st, dev, unit, bid):
 
 @inline
 def may_level(st, unit):
-    """Return True if unit ``unit`` may start a move that frees no block (wear leveling, reclaim).
+    """Return True if unit ``unit`` may start a move that frees no block (wear leveling or read
+    reclaim).
 
-    Return False if the move would trigger a collection (which would trigger the next move), or
-    while writes wait for ``gc_stop`` free blocks.
+    Return False if the move would trigger a garbage collection (which would trigger the next move),
+    or while writes wait for ``gc_stop`` free blocks.
     """
     cfg = st.cfg[0]
     pool = st.pool[unit]
@@ -428,8 +442,9 @@ def may_level(st, unit):
 
 @cold
 def start_wear_leveling(st, dev, unit):
-    """Start static wear leveling: collect the least worn full block if the most worn block has at
-    least ``wear_static`` more erases. The cold data of the collected block move to a worn block.
+    """Start static wear leveling: collect the full block with the fewest erases if the most worn
+    block has at least ``wear_static`` more erases. The cold data of the collected block moves to a
+    worn block. Do nothing if the unit may not start such a move.
     """
     cfg = st.cfg[0]
     pool = st.pool[unit]
@@ -455,7 +470,8 @@ def start_wear_leveling(st, dev, unit):
 @njit
 def start_read_reclaim(st, dev, ppn):
     """Start read reclaim: move the data of the block of page ``ppn`` to another block, if the unit
-    may start a move and has free blocks for it. Otherwise a later read tries again.
+    may start a move and has free blocks for the data. Otherwise do nothing; a later read of the
+    block starts the move.
     """
     cfg = st.cfg[0]
     block = page_map.block_at(st, dev, ppn)

@@ -1,9 +1,9 @@
 """Garbage collection: trigger, admission and accounting of victim blocks.
 
-Owns the decision to start a collection and the accounting of a victim from its selection to its
-end. Does not own the victim selection policies (policies.py) or the execution of moves (gc.py).
-Source: MQSim starts a collection when an open block fills and the number of free blocks is at or
-below a threshold.
+Owns the decision to start a garbage collection and the accounting of a victim from its selection to
+the end of its garbage collection. Does not own the victim selection policies (policies.py) or the
+execution of moves (gc.py). Source: MQSim, which starts a garbage collection when an open block
+fills and the number of free blocks is at or below a threshold.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def start_collection(st, unit):
-    """Start one collection on unit ``unit`` if the unit is short of free blocks. Return the victim,
-    or -1 if every block has too many valid pages or there is no room for the valid pages.
+    """Start one garbage collection on unit ``unit`` if the unit is short of free blocks. Return the
+    victim. Return -1 if the unit needs no garbage collection, if each block has too many valid
+    pages, or if there is no room for the valid pages. If the policy chooses a block that cannot be
+    collected, record error E_VICTIM and return -1.
     """
     cfg = st.cfg[0]
     pool = st.pool[unit]
@@ -46,7 +48,9 @@ def start_collection(st, unit):
 
 @inline
 def is_worth_collecting(st, unit, block):
-    """Return True if a block has at most ``cfg.worth`` valid pages and there is room for them."""
+    """Return True if block ``block`` has at most ``cfg.worth`` valid pages and the unit has room
+    for them.
+    """
     return st.valid[block] <= st.cfg[0].worth and has_room(st, unit, block)
 
 
@@ -54,8 +58,8 @@ def is_worth_collecting(st, unit, block):
 def destination_stream(st, block):
     """Return the stream to which the pages of victim ``block`` move.
 
-    Pages of host streams move to one common stream or to one stream per host stream. Translation
-    pages stay in the map stream. Folded pages have a separate stream.
+    Pages of host streams move to one common stream, or to one stream per host stream. Translation
+    pages stay in the map stream. Pages of a pSLC block move to a separate stream for folded pages.
     """
     cfg = st.cfg[0]
     stream = st.block[block].stream
@@ -71,8 +75,8 @@ def destination_stream(st, block):
 @njit
 def has_room(st, unit, block):
     """Return True if the free blocks of unit ``unit`` suffice for the valid pages of ``block`` and
-    for the pages of collections in progress. A block to be retired returns no free block, so one
-    more free block must remain for the next collection.
+    for the pages of garbage collections in progress. The garbage collection of a block that is to
+    be retired frees no block, so one more free block must remain for the next garbage collection.
     """
     if st.valid[block] == 0:
         return True
@@ -104,8 +108,8 @@ def make_victim(st, unit, bid):
 
 @inline
 def release_reservation(st, unit, block, count):
-    """Release the reservation of ``count`` page slots for pages of victim ``block``. Call this when
-    the pages have been allocated or dropped.
+    """Release the reservation of ``count`` page slots for pages of victim ``block``. Call this
+    function when the pages have been allocated or dropped.
     """
     st.block[block].owed -= count
     st.front[destination_stream(st, block), unit].owed -= count
@@ -114,7 +118,7 @@ def release_reservation(st, unit, block, count):
 @cold
 def release_overwritten(st, unit, block):
     """Release the reservation for the pages of victim ``block`` that were overwritten after the
-    victim was selected. Call this when no further page of the victim will be read.
+    victim was selected. Call this function when no further page of the victim will be read.
     """
     release_reservation(st, unit, block, st.block[block].unseen)
     st.block[block].unseen = 0
@@ -122,7 +126,9 @@ def release_overwritten(st, unit, block):
 
 @njit
 def next_valid(st, dev, bid):
-    """Return the next valid page of victim ``bid`` as (lpn, ppn), or (-1, -1) if none is left."""
+    """Return the next valid page of victim ``bid`` as (lpn, ppn), or (-1, -1) if no valid page is
+    left.
+    """
     cfg = st.cfg[0]
     block = st.block[bid]
     base = page_map.first_page(st, dev, bid)
@@ -154,10 +160,9 @@ def next_of_page(st, dev, bid):
 
 @cold
 def give_up(st, unit, block):
-    """Give up the collection of victim ``block``, because failed programs have used up the blocks
-    that were reserved for the collection. The victim keeps its remaining pages. Release the
-    reservations for the current page and for the unread pages, so that no word line waits for
-    these pages.
+    """Give up the garbage collection of victim ``block``, because failed programs have used up the
+    blocks that were reserved for it. The victim keeps its remaining pages. Release the reservations
+    for the current page and for the unread pages, so that no word line waits for these pages.
     """
     release_reservation(st, unit, block, 1)
     release_overwritten(st, unit, block)
@@ -166,13 +171,15 @@ def give_up(st, unit, block):
 
 @inline
 def is_given_up(st, block):
-    """Return True if the collection of block ``block`` has been given up."""
+    """Return True if the garbage collection of block ``block`` has been given up."""
     return st.block[block].scan > st.cfg[0].block_pages
 
 
 @njit
 def return_to_full(st, unit, block):
-    """Return block ``block``, whose collection was given up, to the full blocks."""
+    """Mark block ``block``, whose garbage collection was given up, as full, and end the garbage
+    collection.
+    """
     st.block[block].state = FULL
     if pslc.is_pslc(st, block):
         pslc.mark_foldable(st, unit, block)
@@ -181,7 +188,7 @@ def return_to_full(st, unit, block):
 
 @njit
 def end_collection(st, unit, block):
-    """End the collection of block ``block`` and release its remaining reservation."""
+    """End the garbage collection of block ``block`` and release its remaining reservation."""
     release_reservation(st, unit, block, st.block[block].owed)
     st.pool[unit].victims -= 1
     if st.pool[unit].levelled == block + 1:

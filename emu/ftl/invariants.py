@@ -3,8 +3,10 @@
 Owns the counts of the page map, the data cache, blocks, open blocks and free lists. Does not own
 the laws (engine/core/conservation.py), the counters (engine/core/counters.py), or totals over
 devices and plans (engine/core/totals.py).
-Source: the state of a block is stored twice: in its state field and in the structure that uses the
-block (free ring, write frontier, garbage collection, list of waiting writes).
+Source: this project.
+
+The state of a block is stored twice: in its state field and in the structure that uses the block
+(free ring, write frontier, garbage collection, list of waiting writes). The laws compare the two.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ Quantities = dict[str, int]
 
 @dataclass(frozen=True)
 class Requested:
-    """Numbers of commands, of pages that they touch, and of bytes that the host has requested."""
+    """Amounts requested by the host: commands, pages read and written by them, and bytes."""
 
     commands: int
     read_pages: int
@@ -38,19 +40,23 @@ class Requested:
 
 
 def check_between_events(arrays: Arrays, geometry: Geometry) -> None:
-    """Check the laws that hold for device 0 between any two events. Raises Imbalance."""
+    """Check the laws that hold for device 0 between any two events. Raises Imbalance if a law is
+    violated.
+    """
     quantities, detail = event_quantities(arrays, geometry)
     check_laws(Place.EVENT, quantities, detail)
 
 
 def check_idle(arrays: Arrays, geometry: Geometry, requested: Requested) -> None:
-    """Check the laws that hold for device 0 while nothing is in flight. Raises Imbalance."""
+    """Check the laws that hold for device 0 while nothing is in flight. Raises Imbalance if a law
+    is violated.
+    """
     check_laws(Place.IDLE, idle_quantities(arrays, geometry, requested))
 
 
 def event_quantities(arrays: Arrays, geometry: Geometry) -> tuple[dict[str, int], str]:
-    """Return (quantities of device 0 that are defined between two events, name of the first block
-    with a wrong count of valid pages or "").
+    """Return the quantities of device 0 that are defined between any two events, and the name of
+    the first block whose count of valid pages is wrong ("" if all counts are correct).
     """
     blocks = geometry.units * geometry.all_blocks
     counted = arrays.valid[:blocks]
@@ -80,7 +86,7 @@ def find_mapped(l2p, p2l, valid, block_pages, found):
     (int64[blocks]).
 
     The scan covers physical pages, so it reads only the written entries of a large drive's maps. No
-    logical page is counted twice, because its map entry names one physical page.
+    logical page is counted twice, because its map entry refers to one physical page.
     """
     for block in range(valid.size):
         if valid[block] == 0:
@@ -149,10 +155,10 @@ def _data_cache(arrays: Arrays) -> dict[str, int]:
 
 
 def _chained(links: np.ndarray, heads: np.ndarray) -> int:
-    """Return the number of elements in the lists that begin at ``heads``.
+    """Return the total number of elements in the lists that begin at ``heads``.
 
-    For a cyclic list the count stops at one more than the number of links. Links and heads count
-    from 1; 0 ends a list.
+    Links and heads are numbered from 1; 0 ends a list. If a list is cyclic, counting stops at one
+    more than the number of links.
     """
     return int(_count(np.ascontiguousarray(links, np.int64), heads.astype(np.int64)))
 
@@ -172,7 +178,7 @@ def _count(links, heads):
 
 
 def _management_between_events(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Return the quantities of device 0 that are defined between any two events."""
+    """Return the flash management quantities of device 0 that are defined between two events."""
     return {
         **_rings(arrays, geometry),
         **_frontiers(arrays, geometry),
@@ -184,7 +190,9 @@ def _management_between_events(arrays: Arrays, geometry: Geometry) -> Quantities
 
 
 def _management_at_rest(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Return the quantities of device 0 that are defined only while nothing is in flight."""
+    """Return the flash management quantities of device 0 that are defined only while nothing is in
+    flight.
+    """
     blocks = _blocks(arrays, geometry)
     lanes = int(arrays.cfg.lanes[0])
     waiting = int((arrays.pool.stall_head[: geometry.units] >= 0).sum())
@@ -215,7 +223,7 @@ def _valid(arrays: Arrays, geometry: Geometry) -> np.ndarray:
 
 
 def _rings(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Count the free blocks, and the entries of the free rings."""
+    """Count the free blocks and the entries of the free rings, and compare the two per block."""
     blocks = _blocks(arrays, geometry)
     free = blocks["state"] == FREE
     free[:, geometry.native_blocks :] = False  # the fixed pSLC region has a separate ring
@@ -261,7 +269,7 @@ def _frontiers(arrays: Arrays, geometry: Geometry) -> Quantities:
 
 
 def _collections(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Compare the victims of garbage collection with the counts that each unit and die keeps."""
+    """Compare the victims of garbage collection with the counters stored for each unit and die."""
     blocks = _blocks(arrays, geometry)
     state, cfg = blocks["state"], arrays.cfg[0]
     under = (state == VICTIM) | (state == EMPTIED) | (state == ERASING)
@@ -293,7 +301,9 @@ def _collections(arrays: Arrays, geometry: Geometry) -> Quantities:
 
 
 def _urgency(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Count dies with a wrong flag of urgent collection, and pages with wrong sector masks."""
+    """Count the dies whose flag for urgent garbage collection is wrong, and the pages whose sector
+    mask is wrong.
+    """
     cfg, dies = arrays.cfg[0], geometry.dies
     wrong_dies = wrong_pages = 0
     if cfg.gc_hard > 0:
@@ -319,11 +329,15 @@ PSLC_QUANTITIES = (
     "overfull_pslc_blocks", "native_in_pslc_region", "free_pslc_blocks", "pslc_ring_blocks",
     "pslc_free_count", "units_over_pslc_limit",
 )  # fmt: skip
-"""Names of the quantities of blocks in pSLC mode. All are 0 for a drive without such blocks."""
+"""Names of the quantities of blocks in pSLC mode. All quantities are 0 for a drive without pSLC
+blocks.
+"""
 
 
 def _modes(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Compare the blocks in pSLC mode with the counts and the free rings of the pSLC region."""
+    """Compare the blocks in pSLC mode with the pSLC counters and the free rings of the pSLC
+    regions.
+    """
     cfg = arrays.cfg[0]
     if cfg.pslc == pslc.OFF:
         return dict.fromkeys(PSLC_QUANTITIES, 0)
@@ -353,8 +367,8 @@ def _modes(arrays: Arrays, geometry: Geometry) -> Quantities:
 
 
 def _lists(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Count the writes that wait for a free block, by following their lists, and the units whose
-    writes are to be retried.
+    """Count the writes that wait for a free block, by following the lists of waiting writes. Count
+    the units whose writes are to be retried.
     """
     dev = arrays.dev[0]
     lists = [(int(dev.stall_head), int(dev.stall_tail))]

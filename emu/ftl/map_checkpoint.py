@@ -1,21 +1,22 @@
-"""Checkpoints of the mapping table while a drive runs: metadata pages, and the root that commits.
+"""Checkpoints of the mapping table of a running drive: metadata pages, and the root that commits.
 
-Owns the marks of changed map pages, the contents of metadata pages, their programs, and the order
-of a checkpoint. Does not own recovery (checkpoint_recovery.py), the choice of blocks
-(write_frontier.py) or trim maps (trim_maps.py), whose completion handlers also serve these pages.
+Owns the marks of changed map pages, the contents and programs of metadata pages, and the order of a
+checkpoint. Does not own recovery (checkpoint_recovery.py), the choice of blocks (write_frontier.py)
+or trim maps (trim_maps.py), whose completion handlers also serve metadata pages.
 Source: this project; checkpoints of a page map as in LightNVM's pblk (Bjorling et al., FAST 2017)
-and write-ahead journals of FTLs: newer data are found by a scan of the blocks that were written
+and write-ahead journals of FTLs: newer data is found by a scan of the blocks that were written
 after the start of the checkpoint.
 
-Behind the trim maps, the mapping table has the page numbers of the metadata pages: ``meta_maps``
-*map pages*, each with the entries of ``meta_span`` page numbers, the *block table*, and the *root*.
-They are programmed, moved and counted like trim maps, in blocks of a separate stream.
+In the mapping table, the metadata pages follow the trim maps: first ``meta_maps`` *map pages*, each
+with the entries of ``meta_span`` logical pages, then the *block table*, then the *root*. Metadata
+pages are programmed, moved and counted like trim maps, in blocks of a separate stream.
 
-A checkpoint begins with a snapshot of the open blocks, and of the numbers of programs and data so
-far, which C code writes to the root when it applies the log (csrc/payload.c). Then the map pages
-that have changed since they were last written and the block table are programmed, and last the
-root. Each map page is exact at the time when it was composed, which its sequence number states, so
-that a newer copy never harms an older root. A page that has not changed is not written again.
+A checkpoint begins with a snapshot of the open blocks, of the number of programs so far, and of the
+last sequence number of data. C code writes these two numbers to the root when it applies the log
+(csrc/payload.c). Then the block table and the map pages that have changed since they were last
+written are programmed, and finally the root. A map page is exact at the time of its composition,
+which its sequence number records. A newer copy of a map page is therefore compatible with an older
+root. A map page that has not changed is not written again.
 """
 
 from __future__ import annotations
@@ -34,26 +35,34 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import cold, inline, njit
 
 HEAD = 8
-"""Words (int64) of a metadata page before its entries."""
+"""Length of the header of a metadata page, in int64 words."""
 MAGIC = 0x6F6E6469_65000000
-"""Word 0 of a metadata page, plus its kind."""
+"""Word 0 of a metadata page is MAGIC plus the kind of the page."""
 MAP, TABLE, ROOT = 1, 2, 3
 """Kinds of metadata pages."""
 KIND, NUMBER, EPOCH, SEQUENCE, PROGRAMS = range(5)
-"""Words of the head. NUMBER: number of the checkpoint (root), else the number of the page among
-those of its kind. SEQUENCE, PROGRAMS: numbers of data and programs at the start of the checkpoint
-(root)."""
+"""Indices of the words of the header. NUMBER: in the root, the number of the checkpoint; in other
+pages, the index of the page among those of its kind. SEQUENCE and PROGRAMS (only in the root): last
+sequence number of data and number of programs at the start of the checkpoint.
+"""
 WAS_OPEN, IS_BAD, IS_FAILING, IS_WRITTEN = 1, 2, 4, 8
-"""Flags of a block, in the low half of its word of the block table; the high half has its erases.
-WAS_OPEN: at the start of the checkpoint of the root or of the one in progress."""
+"""Flags of a block, in the lower half of its word of the block table. The upper half is the erase
+count of the block. WAS_OPEN: the block was open at the start of the root's checkpoint or of the
+checkpoint in progress. IS_BAD: the block is bad, or its erase has failed. IS_FAILING: a program in
+the block has failed. IS_WRITTEN: the block must be erased before it is used again.
+"""
 IDLE, PAGES, COMMIT, START = range(4)
-"""Steps of a checkpoint. START: the root is written again at the start of a drive."""
+"""Steps of a checkpoint. PAGES: map pages and block table are being written. COMMIT: the root is
+being written. START: the last root is written again when the drive starts.
+"""
 ROOTS = 2
-"""Buffers of roots: those of the last checkpoint and of the one in progress."""
+"""Number of root buffers: one for the last checkpoint and one for the checkpoint in progress."""
 
 
 def set_sizes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the constants of checkpoints in ``table``, which has those of trim maps."""
+    """Set the constants of checkpoints in ``table``, in which the constants of trim maps are
+    already set.
+    """
     table.meta_first = NEVER
     every = cfg.ftl.map_checkpoint_bytes
     if every == 0:
@@ -72,14 +81,15 @@ def set_sizes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
 
 
 def buffers(table: np.record, trims: int) -> int:
-    """Return the number of page buffers of trim maps and metadata pages. ``trims``: number of
-    buffers of trim maps, which come first."""
+    """Return the number of page buffers for trim maps and metadata pages. ``trims``: number of
+    buffers for trim maps, which precede the others.
+    """
     return trims if table.meta_maps == 0 else trims + ROOTS + 2 * int(table.meta_flights)
 
 
 @inline
 def root_slot(st, number):
-    """Return the buffer of the root of checkpoint ``number``."""
+    """Return the index of the buffer for the root of checkpoint ``number``."""
     return st.cfg[0].meta_slot + number % ROOTS
 
 
@@ -88,7 +98,7 @@ def root_slot(st, number):
 
 @cold
 def on_host_write(st, dev, size):
-    """Count ``size`` bytes of host writes, and begin a checkpoint when it is due."""
+    """Count ``size`` bytes of host writes, and begin a checkpoint if one is due."""
     dev_rec = st.dev[dev]
     dev_rec.meta_since += size
     if dev_rec.meta_step == IDLE and dev_rec.meta_since >= st.cfg[0].meta_every:
@@ -97,8 +107,9 @@ def on_host_write(st, dev, size):
 
 @cold
 def advance(st, dev):
-    """Start the next programs of a checkpoint when the previous ones have ended, as far as pages
-    are free for them."""
+    """Start the next programs of the checkpoint, as far as free pages are available, if its
+    previous programs have ended. Begin a checkpoint first if none is in progress and one is due.
+    """
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
     if dev_rec.meta_flying > 0 or dev_rec.saving != 0:
@@ -117,7 +128,9 @@ def advance(st, dev):
 
 @njit
 def begin(st, dev):
-    """Begin a checkpoint: note which blocks are open, and how much has been programmed."""
+    """Begin a checkpoint: record the open blocks, the number of programs so far, and the last
+    sequence number of data.
+    """
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
     dev_rec.meta_step = PAGES
@@ -159,8 +172,9 @@ def start_pages(st, dev):
 
 @njit
 def start_root(st, dev):
-    """Start the program of the root, also on a page that collection has reserved: a start of the
-    drive waits for it."""
+    """Start the program of the root. The root may use a page that is reserved for garbage
+    collection, because the start of the drive waits for this program.
+    """
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
     number = dev_rec.meta_number if dev_rec.meta_step == COMMIT else dev_rec.meta_root
@@ -177,8 +191,9 @@ def start_root(st, dev):
 
 @njit
 def begin_start(st, dev):
-    """Begin the start of a drive: write the last root again, with the next fencing epoch. A
-    checkpoint that had no room to end begins again later."""
+    """Start to write the last root again, with the next fencing epoch, because the drive starts. A
+    checkpoint that could not end because no page was free begins again later.
+    """
     dev_rec = st.dev[dev]
     dev_rec.epoch_wanted = dev_rec.epoch + 1
     if dev_rec.meta_step != IDLE:
@@ -195,7 +210,9 @@ def begin_start(st, dev):
 
 @njit
 def set_head(st, dev, slot, kind, at):
-    """Write the head of a metadata page to buffer ``slot``, and zeros behind it."""
+    """Write the header of a metadata page to buffer ``slot``. Fill the rest of the buffer with
+    zeros.
+    """
     for word in range(st.cfg[0].page_bytes // 8):
         st.meta_words[slot, word] = 0
     st.meta_words[slot, KIND] = MAGIC + kind
@@ -205,8 +222,9 @@ def set_head(st, dev, slot, kind, at):
 
 @njit
 def compose_map(st, dev, at, slot):
-    """Write map page ``at`` to buffer ``slot``: physical page + 1 of each page number, and with
-    partial pages its sectors."""
+    """Write map page ``at`` to buffer ``slot``: for each logical page, its physical page + 1, and
+    with partial pages also its sector mask. Do nothing if the engine's log is off.
+    """
     cfg = st.cfg[0]
     if st.reg[0].log_on == 0:
         return
@@ -220,7 +238,9 @@ def compose_map(st, dev, at, slot):
 
 @njit
 def compose_table(st, dev, at, slot):
-    """Write page ``at`` of the block table to buffer ``slot``."""
+    """Write page ``at`` of the block table to buffer ``slot``. Do nothing if the engine's log is
+    off.
+    """
     cfg = st.cfg[0]
     if st.reg[0].log_on == 0:
         return
@@ -244,8 +264,9 @@ def compose_table(st, dev, at, slot):
 
 @njit
 def start(st, dev, lpn, slot, urgent):
-    """Allocate a page to metadata page ``lpn``, whose contents are in buffer ``slot``, and start
-    its program. Return False if no page is free for it."""
+    """Allocate a flash page to metadata page ``lpn``, whose contents are in buffer ``slot``, and
+    start its program. Return False if no flash page is available.
+    """
     tid = take_txn(st)
     if tid < 0:
         return False
@@ -264,8 +285,10 @@ def start(st, dev, lpn, slot, urgent):
 
 @njit
 def place(st, tid, urgent):
-    """Allocate a page to metadata page ``tid``: in an open block, else in a new one; if ``urgent``,
-    also a page that collection has reserved. Start its program. Return False if there is none."""
+    """Allocate a flash page to the metadata page of transaction ``tid`` and start its program.
+    Prefer an open block to a new block. If ``urgent`` is set, a page that is reserved for garbage
+    collection may be used. Return False if no page is available.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -288,8 +311,9 @@ def place(st, tid, urgent):
 
 @njit
 def program_at(st, tid, unit, ppn):
-    """Start the program of metadata page or trim map ``tid`` at page ``ppn``, which is allocated in
-    unit ``unit``."""
+    """Start the program of a metadata page or trim map (transaction ``tid``) at page ``ppn``, which
+    has been allocated in unit ``unit``.
+    """
     st.dev[st.txn[tid].dev].trim_joining += int(st.cfg[0].line > 1)
     if st.reg[0].filled != 0:
         st.pool[unit].asked = 1
@@ -299,7 +323,9 @@ def program_at(st, tid, unit, ppn):
 
 @njit
 def map_programmed(st, tid):
-    """Count, log and map the page of metadata page or trim map ``tid``, which is on flash."""
+    """Count, log and map the flash page of a metadata page or trim map (transaction ``tid``) after
+    its program.
+    """
     txn = st.txn[tid]
     st.count[txn.dev, MAP_PROGRAM_PAGES] += 1
     page_map.log_trim_map(st, tid)
@@ -311,14 +337,16 @@ def map_programmed(st, tid):
 @inline
 def is_metadata(st, tid):
     """Return True if transaction ``tid``, which has the role of a trim map, programs a metadata
-    page."""
+    page.
+    """
     return st.txn[tid].lpn >= st.cfg[0].meta_first
 
 
 @njit
 def end_program(st, tid):
-    """End transaction ``tid``. At the end of a batch, let the log be applied, so that the buffers
-    of the batch can be used again."""
+    """End transaction ``tid``. After the last transaction of a batch, pause the engine so that the
+    log is applied and the buffers of the batch can be used again.
+    """
     dev_rec = st.dev[st.txn[tid].dev]
     give_txn(st, tid)
     dev_rec.meta_flying -= 1
@@ -328,7 +356,9 @@ def end_program(st, tid):
 
 @cold
 def on_programmed(st, tid):
-    """Complete the program of metadata page ``tid``. The root commits its checkpoint."""
+    """Complete the program of a metadata page (transaction ``tid``). The program of the root
+    commits its checkpoint.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -348,7 +378,7 @@ def on_programmed(st, tid):
 
 @cold
 def program_again(st, tid):
-    """Write metadata page ``tid``, whose program has failed, again."""
+    """Write a metadata page again after its program (transaction ``tid``) has failed."""
     cfg = st.cfg[0]
     dev = st.txn[tid].dev
     dev_rec = st.dev[dev]

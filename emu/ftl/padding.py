@@ -2,17 +2,20 @@
 
 Owns the arrival of programs in word lines, the conditions for padding, and the padding programs.
 Does not own the word lines and their passes (word_line_buffer.py) or page allocation (page_map.py).
-Source: controllers pad a word line for a FLUSH, or when its data have waited for a long time.
+Source: this project, which assumes that controllers pad a word line for a FLUSH, or when its data
+has waited for a long time.
 
-Padding completes a word line and, with two passes, also the next one:
- - when a FLUSH, or a write that completes on flash (FUA), waits for the word line, and all pages
-   that the command waits for have reached a word line;
- - when the host waits and no event is pending in the drive or on the links to it: first word lines
-   of host writes, then word lines of collection and of the mapping table;
- - when the oldest page of the word line has waited for ``ftl.gather_time``;
- - at the end of a run, when no other event is possible.
-Word lines filled by collection are not padded while collection has pages to move to them, because
-collection has reserved their page slots.
+Padding completes a word line and, with two passes, also the next word line, in these cases:
+- a FLUSH, or a write that completes only when its data is on flash (FUA), waits for the word line,
+  and all pages that the command waits for have reached a word line;
+- a host command or a processor in the drive waits, and no event is pending in the drive or on the
+  links to it: first word lines of host writes are padded, then word lines of garbage collection and
+  of the mapping table;
+- the oldest page of the word line has waited for ``ftl.gather_time``;
+- all other work of a run is done.
+
+Word lines of collected pages are not padded while a garbage collection in progress has reserved
+page slots in them for pages that it still has to move.
 """
 
 from __future__ import annotations
@@ -86,7 +89,9 @@ def pad(st, dev, unit, stream):
 
 @njit
 def pad_to(st, dev, unit, stream, end):
-    """Program padding into the open block of a write frontier up to page slot ``end`` - 1."""
+    """Program padding into the open block of a write frontier until page slot ``end`` - 1 is
+    programmed.
+    """
     front = st.front[stream, unit]
     block = front.block
     while front.block == block and front.next < end:
@@ -95,8 +100,9 @@ def pad_to(st, dev, unit, stream, end):
 
 @njit
 def missing_to(st, head):
-    """Return the page slot up to which a waiting word line (with two passes, also the next one)
-    lacks pages, or -1 if no page is missing or collection has reserved the page slots.
+    """Return the end (exclusive) of the page slots that a waiting word line needs. With two passes,
+    it also needs the next word line. Return -1 if no page is missing or if garbage collection has
+    reserved the page slots.
     """
     cfg = st.cfg[0]
     txn = st.txn[head]
@@ -112,8 +118,9 @@ def missing_to(st, head):
 
 @njit
 def pad_line(st, head, rule):
-    """Pad a waiting word line (with two passes, also the next one) and increment counter ``rule``.
-    Return False if all page slots are allocated or reserved.
+    """Pad a waiting word line (with two passes, also the next word line), increment counter
+    ``rule``, and return True. Return False without padding if all its page slots are allocated or
+    reserved.
     """
     end = missing_to(st, head)
     if end < 0:
@@ -148,8 +155,8 @@ def pad_streams(st, dev, first, behind, rule):
 
 @cold
 def pad_before_close(st, dev, unit, block):
-    """Pad the last word line of open block ``block`` before the block is closed. The padded word
-    line is then the last of the block.
+    """Pad the current word line of open block ``block`` before the block is closed. The padded word
+    line is then the last word line of the block.
     """
     cfg = st.cfg[0]
     stream = st.block[block].stream
@@ -169,7 +176,9 @@ def pad_before_close(st, dev, unit, block):
 
 @cold
 def close_early(st, dev, unit, bid):
-    """Close block ``bid`` before it is full, if it is open. Its other pages stay unprogrammed."""
+    """Close block ``bid`` if it is open, even if it is not full. Its remaining pages stay
+    unprogrammed; with word lines, only the current word line is completed by padding.
+    """
     block = st.block[bid]
     if st.cfg[0].line > 1 and block.state == page_map.OPEN:
         pad_before_close(st, dev, unit, bid)
@@ -187,7 +196,9 @@ def close_early(st, dev, unit, bid):
 
 @cold
 def count_fua_pages(st, tid):
-    """Count the pages of fetched write command ``tid`` if the command completes on flash (FUA)."""
+    """Count the pages of fetched write command ``tid`` if the command completes only when its data
+    is on flash (FUA, without a write cache).
+    """
     txn = st.txn[tid]
     if has_fua(st, tid) and st.cfg[0].cache_writes == 0:
         st.dev[txn.dev].fua += txn.n
@@ -195,7 +206,9 @@ def count_fua_pages(st, tid):
 
 @cold
 def request_padding(st, dev):
-    """Request padding for a write in the data cache that completes only on flash (FUA)."""
+    """Request padding for a write in the data cache that completes only when its data is on flash
+    (FUA).
+    """
     st.dev[dev].pressing = 1
     pad_for_cache(st, dev)
 
@@ -204,8 +217,8 @@ def request_padding(st, dev):
 def on_first_pass_done(st, tid):
     """Handle the end of the first of two passes over the word line of program ``tid``.
 
-    The second pass needs the next word line. That line is padded if a FLUSH, an FUA write, a trim
-    map or a metadata page waits for it.
+    The second pass requires the next word line. Pad that word line if a FLUSH, an FUA write, a trim
+    map or a metadata page waits for the second pass.
     """
     txn = st.txn[tid]
     if txn.kind == CACHED:
@@ -218,8 +231,8 @@ def on_first_pass_done(st, tid):
 
 @cold
 def count_again(st, tid):
-    """Count the pages of FUA program ``tid`` again after a failure, because the program will be
-    added to another word line.
+    """Count the pages of FUA program ``tid`` again after a program failure, because the pages will
+    be added to another word line.
     """
     txn = st.txn[tid]
     if has_fua(st, tid):
@@ -246,7 +259,9 @@ def pad_for_cache(st, dev):
 
 @cold
 def pad_for_trim_maps(st, dev):
-    """Pad word lines for trim maps and metadata pages, when all of these are in word lines."""
+    """Pad the word lines that contain trim maps or metadata pages, once all trim maps and metadata
+    pages in flight have reached word lines.
+    """
     cfg = st.cfg[0]
     if st.dev[dev].trim_joining > 0:
         return
@@ -284,7 +299,8 @@ def no_event_pending(st, dev):
 
 @cold
 def pad_at_rest(st):
-    """In each drive without pending events, pad the word lines for which a command waits.
+    """In each drive without pending events, pad the word lines for which a command waits. At the
+    end of a run, pad all word lines.
 
     Return True if the function has added or changed an event.
     """
@@ -349,8 +365,8 @@ def is_awaited(st, dev):
 
 @cold
 def pad_overdue(st, dev):
-    """Pad word lines whose first page has waited for :func:`longest_wait`, and set the timer for
-    the remaining word lines.
+    """Pad the word lines whose first page has waited for the time that :func:`longest_wait`
+    returns, and set the timer for the remaining word lines.
     """
     cfg = st.cfg[0]
     now = st.reg[0].now
@@ -385,8 +401,9 @@ def pad_overdue(st, dev):
 
 @cold
 def join_word_line(st, tid):
-    """Add encoded program ``tid`` to its word line. The last program of a word line sends the line
-    to its die."""
+    """Add encoded program ``tid`` to its word line. If the word line is then complete, send it to
+    its die.
+    """
     st.reg[0].hop = 0
     txn = st.txn[tid]
     dev = txn.dev

@@ -1,8 +1,8 @@
 """Health of flash pages: lost sectors, undetected bit errors, and the inputs of the bit error rate.
 
 Owns the marks of physical pages (sectors that were unreadable when their page was moved, and bit
-errors that copy-back moved past the ECC), wear and age of blocks, and the log of wrong bytes. Does
-not own the verdict on a read (read_retry.py) or the rates (nand/rber.py).
+errors that copy-back moved without correction), wear and age of blocks, and the log of incorrect
+data. Does not own the outcome of a read (read_retry.py) or the rates (nand/rber.py).
 Source: NVMe base specification (a read of lost data is an unrecovered read error, not other data);
 Hong et al., NVMSA 2019 (copy-back propagates errors).
 
@@ -38,16 +38,16 @@ PS_PER_DAY = 86_400 * 10**12
 
 @njit
 def pe_cycles(st, block):
-    """Return the number of P/E cycles of block ``block``, and update the error-rate coefficients of
-    the block for that number.
+    """Return the number of P/E cycles of block ``block``. Update the error-rate coefficients of the
+    block to that number.
     """
     return pe_cycles_after(st, block, st.block[block].erases)
 
 
 @njit
 def pe_cycles_after(st, block, erases):
-    """Return the number of P/E cycles of a plane of block ``block`` after ``erases`` erases, and
-    update the error-rate coefficients of the block for that number.
+    """Return the number of P/E cycles of a plane of block ``block`` after ``erases`` erases. Update
+    the error-rate coefficients of the block to that number.
     """
     quality = st.quality[block]
     cycles = st.cfg[0].initial_cycles + erases
@@ -61,8 +61,10 @@ def pe_cycles_after(st, block, erases):
 
 @njit
 def age_days(st, block, ppn):
-    """Return the assumed age of page ``ppn`` in days: the time since its block was opened. Pages
-    that the run has added to a block of before the run count from the first added page.
+    """Return the assumed age of page ``ppn`` in days: the time since its block was opened. If the
+    block was opened before the run, the age of the pages that the run has programmed is the time
+    since the first of these programs. The age of its other pages is the time since the start of the
+    run plus the configured initial age.
     """
     quality = st.quality[block]
     since = quality.since
@@ -77,7 +79,7 @@ def age_days(st, block, ppn):
 @njit
 def note_first_program(st, tid):
     """Record the time and page of the run's first program in a block that was open at the start of
-    the run. ``age_days`` counts the age of these pages from that time.
+    the run. ``age_days`` measures the age of the pages that are programmed after it from this time.
     """
     txn = st.txn[tid]
     quality = st.quality[block_at(st, txn.dev, txn.ppn)]
@@ -104,8 +106,8 @@ def shifted_rate_of(st, block, ppn):
 
 @njit
 def lost_sectors(st, block, dev, ppn):
-    """Return the mask (one bit per sector) of the lost sectors of a physical page in ``block``: the
-    data of these sectors had been lost before the page was programmed.
+    """Return the mask (one bit per sector) of the lost sectors of a physical page in ``block``. The
+    data of these sectors was lost before the page was programmed.
     """
     return st.lost[dev, ppn] if st.quality[block].marks > 0 else 0
 
@@ -122,8 +124,9 @@ def kept_rate(st, block, dev, ppn):
 
 @njit
 def mark_lost_sectors(st, tid):
-    """Mark the sectors that transaction ``tid`` could not read as lost in their new page. Call this
-    after the program, because an erase of the block, which clears marks, may precede the program.
+    """Mark sectors as lost in the page that transaction ``tid`` has programmed, because ``tid``
+    could not read them from the old page. Call this function after the program, because an erase of
+    the block, which clears marks, may precede the program.
     """
     lost = st.reading[tid].lost
     if lost != 0:
@@ -134,7 +137,7 @@ def mark_lost_sectors(st, tid):
 
 @njit
 def carry_after_move(st, tid):
-    """Carry the marks and wrong bits of a collected page over to its new page, which ``tid`` has
+    """Transfer the marks and bit errors of a collected page to its new page, which ``tid`` has
     programmed.
     """
     txn = st.txn[tid]
@@ -152,7 +155,7 @@ def carry_after_move(st, tid):
 
 @njit
 def carry_after_copy_back(st, tid):
-    """Carry the wrong bits and marks of a page over to its new page after a copy-back."""
+    """Transfer the bit errors and marks of a page to its new page after a copy-back."""
     txn = st.txn[tid]
     dev = txn.dev
     source = txn.src_ppn
@@ -187,8 +190,9 @@ def clear_marks(st, dev, block):
 
 @njit
 def log_wrong_page(st, tid, lpn, ppn):
-    """Append a log entry (LOG_BAD): the data of logical page ``lpn`` at physical page ``ppn`` are
-    wrong. The entry names the plan row of transaction ``tid`` (-1: none).
+    """Append a log entry (LOG_BAD) if the engine's log is on: the data of logical page ``lpn`` at
+    physical page ``ppn`` is incorrect. The entry contains the plan row of transaction ``tid``, or
+    -1 if the transaction has no plan row.
     """
     reg = st.reg[0]
     if reg.log_on == 0:
@@ -203,10 +207,11 @@ def log_wrong_page(st, tid, lpn, ppn):
 
 @njit
 def log_decoding(st, tid, lpn, ppn):
-    """Append a log entry (LOG_DECODED): the last reading of logical page ``lpn`` at physical page
-    ``ppn`` has passed the decoder of a real code. The entry names the request or plan row of read
-    ``tid``, or none if that gets no bytes of the page. Without wrong bits, there is nothing to
-    decode.
+    """Append a log entry (LOG_DECODED) for the last reading of logical page ``lpn`` at physical
+    page ``ppn``, so that an implemented ECC code decodes it. Do nothing if the engine's log is off
+    or the reading has no bit errors. The entry contains the request or plan row of read ``tid``. If
+    ``tid`` belongs to the FTL or reads for a merge, the entry contains neither, because the data of
+    the page is not returned.
     """
     reg = st.reg[0]
     reading = st.reading[tid]

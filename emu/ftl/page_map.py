@@ -3,8 +3,10 @@
 Owns the page-level mapping, the location of a page on flash, valid counts and locks of pages, and
 the log of programs with the out-of-band data of their pages. Does not own the allocation of pages
 (write_frontier.py), free blocks and erases (block_manager.py), garbage collection (gc_victims.py,
-gc.py) or the optimizer's super-pages (reservoir.py).
-Source: page-level mapping with out-of-place writes. A write is mapped when its program is done.
+gc.py) or the optimizer's super-pages (reservoir.py). Source: page-level mapping with out-of-place
+writes, as in MQSim.
+
+With ftl.map_update = "programmed", a write is mapped when its program is done.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from ondie.emu.nand.geometry import pages
 from ondie.kernels.jit import cold, inline, njit
 
 FREE, OPEN, FULL, VICTIM, EMPTIED, ERASING, BAD, FOLDABLE = range(8)
-"""Block states. EMPTIED: a victim without valid pages that waits for reads issued before its pages
-moved. FOLDABLE: a full block in pSLC mode (pslc.py)."""
+"""Block states. EMPTIED: a victim without valid pages that cannot be erased yet, because reads of
+its pages are pending or because trims of its pages are not on flash yet (trim_maps.py). FOLDABLE: a
+full block in pSLC mode (pslc.py).
+"""
 BLOCK = record_type(
     state="i4",
     flying="i4",  # allocated pages whose program is not done
@@ -51,8 +55,9 @@ BLOCK = record_type(
 FAILED_PROGRAM, FAILED_ERASE, PINNED = 1, 2, 3
 """Values of ``retire``.
 
-After a failed program the block becomes bad when it is empty; after a failed erase it becomes bad
-at once. A block with a page that was read before it was written is pinned: it is never collected.
+After a failed program, the block becomes bad when it has no valid page. After a failed erase, it
+becomes bad immediately. A block is pinned (never collected) if one of its pages was read before it
+was written, or was allocated to a translation page that stays in DRAM (map_writes = 0).
 """
 ZONE = record_type(
     first_byte="i8",  # first byte address
@@ -105,7 +110,7 @@ UPKEEP = record_type(
 
 @inline
 def block_at(st, dev, ppn):
-    """Return the index of a physical page's block among all blocks of all devices."""
+    """Return the index of the block of a physical page, counted over all devices."""
     cfg = st.cfg[0]
     block = ppn >> cfg.block_shift if cfg.block_shift >= 0 else ppn // cfg.block_pages
     return dev * cfg.device_blocks + block
@@ -113,21 +118,23 @@ def block_at(st, dev, ppn):
 
 @inline
 def first_page(st, dev, block):
-    """Return the first physical page of a block, within its device."""
+    """Return the first physical page of a block, numbered within the device of the block."""
     cfg = st.cfg[0]
     return (block - dev * cfg.device_blocks) * cfg.block_pages
 
 
 @inline
 def is_refreshed(st, block):
-    """Return True if the pages of victim ``block`` move because the block is refreshed."""
+    """Return True if victim ``block`` is being refreshed."""
     cfg = st.cfg[0]
     return cfg.upkeep != 0 and st.upkeep[block // cfg.all_blocks].moving == block + 1
 
 
 @cold
 def look_now(st, unit):
-    """Let unit ``unit`` look for blocks to be refreshed before the clock advances (refresh.py)."""
+    """Schedule the next search for blocks to be refreshed in unit ``unit`` for the current time,
+    before the clock advances (refresh.py).
+    """
     reg = st.reg[0]
     st.upkeep[unit].due = reg.now
     reg.upkeep = min(reg.upkeep, reg.now)
@@ -138,7 +145,7 @@ def look_now(st, unit):
 def zone_of(st, lpn):
     """Return the zone that contains logical page ``lpn``.
 
-    Return 0 if all zones span the whole drive.
+    If all zones span the whole drive, return 0.
     """
     zone = 0
     while lpn >= st.zone[zone].last_lpn:
@@ -155,7 +162,7 @@ def map_stream_of(st, lpn):
 
 @inline
 def is_map_stream(st, stream):
-    """Return True if a stream fills blocks with translation pages."""
+    """Return True if the blocks of a stream contain translation pages or metadata pages."""
     cfg = st.cfg[0]
     return cfg.map_stream >= 0 and 0 <= stream - cfg.map_stream < cfg.map_streams
 
@@ -192,7 +199,7 @@ def set_place(st, dev, tid):
 
 @inline
 def unmap(st, dev, lpn):
-    """Remove a logical page from the mapping table, so that its physical page becomes invalid."""
+    """Remove a logical page from the mapping table. Its physical page becomes invalid."""
     old = st.l2p[dev, lpn]
     if old != 0:
         st.valid[block_at(st, dev, to_signed(old) - 1)] -= 1
@@ -222,8 +229,9 @@ def map_page(st, dev, lpn, ppn):
 
 @cold
 def note_change(st, dev, lpn):
-    """Note that the map page of logical page ``lpn`` has changed since the last checkpoint
-    (map_checkpoint.py)."""
+    """Record that the map page with the entry of logical page ``lpn`` has changed since the last
+    checkpoint (map_checkpoint.py).
+    """
     cfg = st.cfg[0]
     if lpn < cfg.meta_first:
         st.meta_dirty[dev * cfg.meta_maps + lpn // cfg.meta_span] = 1
@@ -243,14 +251,16 @@ def count_programmed(st, dev, ppn, count):
 
 @inline
 def is_locked(st, dev, lpn):
-    """Return True if logical page ``lpn`` is in a victim block and has not been moved yet."""
+    """Return True if logical page ``lpn`` is in a victim block from which it has not been moved
+    yet.
+    """
     entry = int(st.l2p[dev, lpn])
     return entry != 0 and st.block[block_at(st, dev, entry - 1)].state == VICTIM
 
 
 @cold
 def park(st, tid):
-    """Park transaction ``tid`` until collection has moved its page."""
+    """Suspend transaction ``tid`` until garbage collection has moved its page."""
     txn = st.txn[tid]
     block = block_at(st, txn.dev, int(st.l2p[txn.dev, txn.lpn]) - 1)
     pool = st.pool[block // st.cfg[0].all_blocks]
@@ -267,11 +277,12 @@ def park(st, tid):
 
 @inline
 def log_program(st, what, tid, old, place, sectors, held):
-    """Log the program of transaction ``tid``, of kind ``what``.
+    """Log the program of transaction ``tid`` as an entry of kind ``what``, if the engine's log is
+    on.
 
-    The pages get the bytes of ``sectors`` from the request, or from slot ``place`` of the data
-    cache (0: none), and the other bytes of the old page ``old`` (-1: zeros). ``held``: bit mask of
-    the sectors that hold data afterwards.
+    ``sectors``: bit mask of the sectors whose data comes from the request (``place`` = 0) or from
+    slot ``place`` of the data cache. The other sectors are copied from the old page ``old``, or are
+    zeros if ``old`` is -1. ``held``: bit mask of the sectors that contain data after the program.
     """
     if st.reg[0].log_on != 0:
         note_program(st, what, tid, old, place, sectors, held)
@@ -279,7 +290,7 @@ def log_program(st, what, tid, old, place, sectors, held):
 
 @cold
 def note_program(st, what, tid, old, place, sectors, held):
-    """Append the record of :func:`log_program`."""
+    """Append the log entry of :func:`log_program`, which has the same arguments."""
     txn = st.txn[tid]
     note_log(st, what, tid, txn.lpn, txn.ppn, old, txn.n, txn.dev, txn.die)
     record = st.log[st.reg[0].logged - 1]
@@ -305,7 +316,7 @@ def log_host_write(st, tid):
 
 @inline
 def log_landing(st, tid, place, stale):
-    """Log the program of the contents that ``tid`` carries from slot ``place`` of the data cache,
+    """Log the program of the contents that ``tid`` writes from slot ``place`` of the data cache,
     before the page is mapped. ``stale``: 1 if these contents must not be mapped, else 0.
     """
     txn = st.txn[tid]
@@ -321,7 +332,7 @@ def log_landing(st, tid, place, stale):
 
 @inline
 def log_move(st, tid):
-    """Log the program of a page that ``tid`` moves."""
+    """Log the program of the page that transaction ``tid`` moves."""
     txn = st.txn[tid]
     held = st.sectors[txn.dev, txn.lpn] if st.cfg[0].partial != 0 else -1
     log_program(st, LOG_MOVE, tid, txn.src_ppn, 0, -1, held)
@@ -335,17 +346,19 @@ def log_map_page(st, tid):
 
 @inline
 def log_trim_map(st, tid):
-    """Log the program of a trim map or metadata page from its buffer, ``src_ppn``."""
+    """Log the program of a trim map or metadata page. ``src_ppn`` of transaction ``tid`` is its
+    buffer.
+    """
     log_program(st, LOG_TRIM_MAP, tid, -1, st.txn[tid].src_ppn + 1, -1, -1)
 
 
 @inline
 def log_padding(st, tid):
-    """Log the program of pages without data."""
+    """Log the program of padding pages, which contain no data."""
     log_program(st, LOG_PADDING, tid, -1, 0, 0, 0)
 
 
 @inline
 def log_first_pass(st, tid):
-    """Log the end of the first of two passes."""
+    """Log the end of the first of two program passes."""
     log_program(st, LOG_FIRST_PASS, tid, -1, 0, 0, 0)

@@ -5,9 +5,10 @@ own the calls of the policies (gc_victims.py, gc.py).
 Source: greedy, d-choices (Van Houdt, SIGMETRICS 2013; MQSim's RGA), FIFO, cost-benefit (Kawaguchi
 et al., USENIX 1995), random with and without a condition (MQSim's RANDOM, RANDOM_P, RANDOM_PP).
 
-A victim policy is a function ``victim(st, unit) -> block``. It returns the block of the unit to be
-collected, or -1. docs/gc-policy.md lists the fields that it may read. A stream policy is a function
-``stream(st, tid) -> stream`` for transaction ``tid``.
+A victim policy is a function ``victim(st, unit) -> block``. It returns the block of the unit that
+garbage collection should collect, or -1 if it should collect none of the blocks. docs/gc-policy.md
+lists the fields that a policy may read. A stream policy is a function ``stream(st, tid) ->
+stream``, which returns the write stream of transaction ``tid``.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def first_block(st, unit):
 
 @njit
 def collectable(st, bid):
-    """Return True if block ``bid`` is full, has no program in progress, is not to be retired, and
-    is not already a victim."""
+    """Return True if block ``bid`` can be collected: it is full, has no program in progress, is not
+    to be retired, and is not already a victim.
+    """
     block = st.block[bid]
     return block.state == FULL and block.flying == 0 and block.retire == 0
 
@@ -52,7 +54,7 @@ def draw(st, count):
 
 @njit
 def greedy(st, unit):
-    """Select the block with the fewest valid pages."""
+    """Select the block with the fewest valid pages, or -1 if no block is worth collecting."""
     cfg = st.cfg[0]
     best = -1
     fewest = cfg.worth + 1
@@ -65,7 +67,9 @@ def greedy(st, unit):
 
 @njit
 def d_choices(st, unit):
-    """Select the block with the fewest valid pages among ``floor(log2(blocks))`` random blocks."""
+    """Select the block with the fewest valid pages among up to ``floor(log2(blocks))`` random
+    blocks that can be collected, or -1 if none is drawn.
+    """
     cfg = st.cfg[0]
     d = 0
     while cfg.blocks >> (d + 1) > 0:
@@ -85,7 +89,7 @@ def d_choices(st, unit):
 
 @njit
 def random(st, unit):
-    """Select a full block at random."""
+    """Select a random block that can be collected. If none is drawn, select as ``greedy`` does."""
     cfg = st.cfg[0]
     for _ in range(cfg.blocks):
         block = first_block(st, unit) + draw(st, cfg.blocks)
@@ -96,8 +100,8 @@ def random(st, unit):
 
 @njit
 def random_some(st, unit):
-    """Select at random a full block in which the fraction of invalid pages is at least the drive's
-    fraction of spare pages.
+    """Select a random block in which the fraction of invalid pages is at least the drive's fraction
+    of spare pages. If none is drawn, select as :func:`greedy` does.
     """
     cfg = st.cfg[0]
     for _ in range(cfg.blocks):
@@ -112,7 +116,7 @@ def random_some(st, unit):
 
 @njit
 def fifo(st, unit):
-    """Select the block that was filled first among the blocks with an invalid page."""
+    """Select the block that was filled first, among the blocks that are worth collecting."""
     cfg = st.cfg[0]
     best = -1
     for block in range(first_block(st, unit), first_block(st, unit) + cfg.blocks):
@@ -125,7 +129,9 @@ def fifo(st, unit):
 
 @njit
 def cost_benefit(st, unit):
-    """Select the block with the largest age x (1 - u) / 2u; u: fraction of valid pages."""
+    """Select the block with the largest age x (1 - u) / 2u (u: fraction of valid pages), among the
+    blocks that are worth collecting.
+    """
     cfg = st.cfg[0]
     best = -1
     most = -1.0
@@ -143,21 +149,22 @@ def cost_benefit(st, unit):
 
 @njit
 def by_command(st, tid):
-    """Return the stream number in the host's command."""
+    """Return the stream number given in the host's command."""
     return st.txn[tid].stream
 
 
 @njit
 def one_stream(st, tid):
-    """Return stream 0: all host writes fill one open block."""
+    """Return stream 0, so that all host writes fill one open block."""
     return 0
 
 
 @njit
 def by_age(st, tid):
-    """Return stream 0 for a hot page, 1 for a cold page, by the time since it was last written. A
-    page is hot if fewer pages than the drive's capacity have been programmed since then, including
-    pages programmed by garbage collection. Pages that garbage collection has moved are cold.
+    """Return stream 0 for a hot page and stream 1 for a cold page, by the time since the page was
+    last written. A page is hot if fewer pages than the drive's capacity have been programmed since
+    then, including pages programmed by garbage collection. Pages that have never been written or
+    that garbage collection has moved are cold.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -188,10 +195,12 @@ STREAMS: dict[str, Callable[..., Any]] = {
 
 
 def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[..., Any]:
-    """Return the policy called ``name``, or the function NAME of a file for "FILE.py:NAME".
+    """Return the policy called ``name``, or, if ``name`` is "FILE.py:FUNCTION", that function of
+    the file.
 
     Raises InputError if there is no such policy, file or function, if the file cannot be imported,
-    or if the function has the wrong number of arguments or raises exceptions.
+    or if the function has the wrong number of arguments or raises exceptions. ``key``: name of the
+    configuration key in the error message.
     """
     if name in known:
         return known[name]
@@ -199,8 +208,8 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
     if not colon or not path.endswith(".py"):
         near = nearest(name, known)
         raise InputError(
-            f"{key} = {name!r}: no such policy; {f'nearest: {near}; ' if near else ''}"
-            f"known: {', '.join(known)}, or FILE.py:FUNCTION"
+            f"{key} = {name!r}: unknown policy; {f'nearest: {near}; ' if near else ''}"
+            f"use one of {', '.join(known)}, or FILE.py:FUNCTION"
         )
     found: Any = getattr(import_file(Path(path), key), function, None)
     plain = getattr(found, "py_func", found)
@@ -209,19 +218,19 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
     if plain.__code__.co_argcount != 2:
         raise InputError(
             f"{key} = {name!r}: {function} takes {plain.__code__.co_argcount} arguments; "
-            f"must have the form {_FORMS[key]}"
+            f"it must take the arguments {_FORMS[key]}"
         )
     for each in _with_helpers(plain, set()):
         if any(step.opname.startswith("RAISE") for step in dis.get_instructions(each)):
             raise InputError(
-                f"{key} = {name!r}: {each.__name__} raises exceptions, which compiled code cannot "
-                "pass on; return -1 instead"
+                f"{key} = {name!r}: {each.__name__} raises exceptions, which a compiled policy "
+                "must not do; return -1 instead"
             )
     return found if hasattr(found, "py_func") else _compiled(plain)
 
 
 def _with_helpers(function: FunctionType, seen: set[FunctionType]) -> set[FunctionType]:
-    """Return the user's function and all compiled user functions that it calls, directly or not."""
+    """Return ``function`` and the compiled user functions that it calls, directly or indirectly."""
     seen.add(function)
     for name in function.__code__.co_names:
         helper = getattr(function.__globals__.get(name), "py_func", None)
@@ -233,7 +242,7 @@ def _with_helpers(function: FunctionType, seen: set[FunctionType]) -> set[Functi
 
 @cache
 def _compiled(function: FunctionType) -> Any:
-    """Compile a function once and return the cached result in later calls."""
+    """Compile a function. Later calls with the same function return the cached result."""
     return njit(function)
 
 
@@ -241,11 +250,13 @@ _FORMS = {"ftl.gc_policy": "(st, u)", "ftl.stream_policy": "(st, t)"}
 
 
 def import_file(path: Path, key: str) -> Any:
-    """Import the user's file as a module and return it; a changed file is imported again."""
+    """Import the user's file as a module and return the module. A changed file is imported again.
+    Raises InputError if the file cannot be read or imported.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{key}: {path}: {error.strerror}") from error
+        raise InputError(f"{key}: {path}: cannot be read: {error.strerror}") from error
     digest = hashlib.sha256(str(path.resolve()).encode() + b"\0" + content).hexdigest()[:8]
     name = f"{path.stem}_{digest}"
     if name in sys.modules:
@@ -262,7 +273,7 @@ def import_file(path: Path, key: str) -> Any:
         SystemExit,
     ) as error:  # the import of the user's file may raise any exception
         del sys.modules[name]
-        raise InputError(f"{key}: {path}: {one_line(error)}") from error
+        raise InputError(f"{key}: {path}: cannot be imported: {one_line(error)}") from error
     return module
 
 

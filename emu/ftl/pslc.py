@@ -1,15 +1,15 @@
 """pSLC: blocks in pSLC mode (one bit per cell) in a drive with native blocks.
 
-Owns the mode of blocks, the contents and times of pSLC blocks, and their source (fixed region or
-borrowed native blocks). Does not own the folding of pSLC blocks (pslc_folding.py) or native blocks
-(page_map.py). Source: Swissbit, "4 reasons to use industrial 3D TLC NAND flash as pseudo-SLC", 2023
-(a third of the pages, other times and endurance); Samsung, TurboWrite (a fixed region plus borrowed
-blocks).
+Owns the mode of blocks, the capacity and array times of pSLC blocks, and the supply of such blocks
+(fixed region or borrowed native blocks). Does not own the folding of pSLC blocks (pslc_folding.py)
+or native blocks (page_map.py). Source: Swissbit, "4 reasons to use industrial 3D TLC NAND flash as
+pseudo-SLC", 2023 (a third of the pages, other times and endurance); Samsung, TurboWrite (a fixed
+region plus borrowed blocks).
 
 A block is in pSLC mode from its opening to its erase if the stream that fills it is
-``cfg.pslc_stream``. It keeps the page addresses of a native block and uses one page per word line,
-at the first addresses. Its page offsets (``txn.page``) follow the native offsets. So tables by page
-have an entry for each mode, and no command combines pages of both modes.
+``cfg.pslc_stream``. It provides one page per word line, at the first page addresses of the native
+block. The page offsets (``txn.page``) of pSLC pages follow the native page offsets. Therefore
+tables by page offset have an entry for each mode, and no command combines pages of both modes.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ def is_pslc(st, block):
 
 @inline
 def front_stream(st, block, stream):
-    """Return the stream of the write frontier that filled block ``block``, if the block holds
-    writes of host stream ``stream``.
+    """Return the stream of the write frontier of block ``block``, which contains writes of host
+    stream ``stream``: the pSLC stream if the block is in pSLC mode, otherwise ``stream``.
     """
     return st.cfg[0].pslc_stream if is_pslc(st, block) else stream
 
 
 @inline
 def pages_of_mode(st, block):
-    """Return the number of page slots that block ``block`` uses in its current mode."""
+    """Return the number of page slots that block ``block`` provides in its current mode."""
     cfg = st.cfg[0]
     return cfg.pslc_pages if is_pslc(st, block) else cfg.block_pages
 
 
 @inline
 def counter_of_moves(st, block, counters):
-    """Return the counter for moves of pages of block ``block``. ``counters``: those of garbage
-    collection, of folding (the block is in pSLC mode) and of refresh.
+    """Return the counter for moves of pages of block ``block``. ``counters``: the counters of
+    garbage collection, of folding (for blocks in pSLC mode) and of refresh, in this order.
     """
     if page_map.is_refreshed(st, block):
         return counters[2]
@@ -73,14 +73,15 @@ def counter_of_moves(st, block, counters):
 
 @inline
 def uses_pslc(st, stream):
-    """Return True if writes of a host stream go to pSLC blocks."""
+    """Return True if writes of host stream ``stream`` go to pSLC blocks."""
     cfg = st.cfg[0]
     return cfg.pslc_hosts == 0 or stream < cfg.pslc_hosts
 
 
 @cold
 def blocks_left(st, unit):
-    """Return the number of further blocks of unit ``unit`` that may be opened in pSLC mode.
+    """Return the number of further blocks of unit ``unit`` that may be opened in pSLC mode; 0 or
+    less if no block may be opened.
 
     The number of borrowed blocks is limited so that borrowing does not trigger garbage collection.
     """
@@ -92,7 +93,7 @@ def blocks_left(st, unit):
 
 @cold
 def open_block(st, unit):
-    """Open a block of unit ``unit`` in pSLC mode. Return False if none is available."""
+    """Open a block of unit ``unit`` in pSLC mode. Return False if no block is available."""
     cfg = st.cfg[0]
     slc = st.slc[unit]
     if blocks_left(st, unit) <= 0:
@@ -154,15 +155,18 @@ def allocate(st, dev, unit, count):
 
 @cold
 def mark_foldable(st, unit, block):
-    """Mark block ``block``, which is in pSLC mode and full, as ready to be folded."""
+    """Mark block ``block``, a full block in pSLC mode, as ready to be folded."""
     st.block[block].state = FOLDABLE
     st.slc[unit].full += 1
 
 
 @cold
 def count_programmed(st, tid, block):
-    """Add a host write that was programmed in block ``block`` to the counter of the block's mode.
-    Return True after the last program of a full pSLC block, which can then be folded."""
+    """Count the pages of a host write that was programmed in block ``block``: as pSLC pages if the
+    block is in pSLC mode, or as direct pages if it is a native block and the stream of the write
+    uses pSLC blocks. Return True after the last program of a full pSLC block, which can then be
+    folded.
+    """
     txn = st.txn[tid]
     if not is_pslc(st, block):
         if uses_pslc(st, st.block[block].stream):
@@ -174,8 +178,8 @@ def count_programmed(st, tid, block):
 
 @cold
 def return_block(st, unit, block):
-    """Return the empty block ``block`` from pSLC mode to the free blocks of the fixed region or to
-    the free native blocks.
+    """Leave pSLC mode: return empty block ``block`` to the free blocks of the fixed region, or to
+    the free native blocks if it was borrowed.
     """
     cfg = st.cfg[0]
     slc = st.slc[unit]
@@ -195,7 +199,7 @@ def block_pages(cfg: Config) -> int:
 
 
 def capacity(cfg: Config) -> int:
-    """Return the maximum number of bytes that a drive can hold in pSLC mode; 0 without pSLC."""
+    """Return the maximum capacity of all pSLC blocks of a drive (bytes), or 0 if pSLC is off."""
     if cfg.ftl.pslc == "off":
         return 0
     geometry = Geometry.of(cfg)
@@ -204,8 +208,8 @@ def capacity(cfg: Config) -> int:
 
 
 def array_times(cfg: Config) -> np.ndarray:
-    """Return the array times by page offset as ``timing.page_times`` (ps), int64[3, pages]. If pSLC
-    is on, the times of pages in pSLC mode follow: int64[3, 2 * pages].
+    """Return the array times by page offset (ps) as ``timing.page_times`` does, int64[3, pages]. If
+    pSLC is on, append the times of pages in pSLC mode: int64[3, 2 * pages].
     """
     native = page_times(cfg)
     if cfg.ftl.pslc == "off":
@@ -218,8 +222,8 @@ def array_times(cfg: Config) -> np.ndarray:
 
 
 def tables(cfg: Config, units: int, blocks: int, region: int) -> dict[str, np.ndarray]:
-    """Return the state tables of this module by field name of the state. A unit has ``blocks``
-    conventional blocks; the last ``region`` of them are the fixed pSLC region (0: none).
+    """Return the state tables of this module by name of the state's field. A unit has ``blocks``
+    conventional blocks. The last ``region`` of them are the fixed pSLC region (0 if there is none).
     """
     slc = records(SLC, units if cfg.ftl.pslc != "off" else 1)
     slc.free_n = region

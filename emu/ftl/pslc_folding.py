@@ -1,9 +1,9 @@
-"""pSLC folding: pages of several full pSLC blocks move to one native block.
+"""pSLC folding: move of the pages of several full pSLC blocks to one native block.
 
 Owns the trigger of a fold, the selection of the block to fold, and the check for free space. Does
-not own the moves, which garbage collection executes (gc.py), or the pSLC blocks (pslc.py).
-Source: Samsung, TurboWrite, and Micron, "Optimizing Client SSD Performance Through Dynamic Write
-Acceleration", 2014 (data are moved while the drive is idle, or when no pSLC block is left).
+not own the moves, which garbage collection executes (gc.py), or the pSLC blocks (pslc.py). Source:
+Samsung, TurboWrite, and Micron, "Optimizing Client SSD Performance Through Dynamic Write
+Acceleration", 2014 (data is moved while the drive is idle, or when no pSLC block is left).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def is_foldable(st, bid):
 
 @cold
 def start_fold_or_collection(st, unit, rests):
-    """Start the next fold or collection of unit ``unit``, if needed. Return the block, or -1.
-    ``rests``: True if the drive has been idle for long enough.
+    """Start the next fold or garbage collection of unit ``unit`` if one is needed. Return the
+    block, or -1 if none was started. ``rests``: True if the drive has been idle for long enough.
 
-    In DYNAMIC mode a fold returns a borrowed block and goes before collection. A fold of the fixed
-    region consumes a native block and goes after collection.
+    In DYNAMIC mode a fold returns a borrowed block, so folding precedes garbage collection. In
+    STATIC mode a fold consumes a native block, so folding follows garbage collection.
     """
     if st.cfg[0].pslc == pslc.DYNAMIC:
         block = start_fold(st, unit, rests)
@@ -40,7 +40,7 @@ def start_fold_or_collection(st, unit, rests):
 @cold
 def start_fold(st, unit, rests):
     """Start a fold of the oldest full pSLC block of unit ``unit`` if few pSLC blocks are left or
-    the drive is idle (``rests``). Return the block, or -1.
+    the drive is idle (``rests``). Return the block, or -1 if no fold was started.
     """
     cfg = st.cfg[0]
     pool = st.pool[unit]
@@ -63,9 +63,9 @@ def start_fold(st, unit, rests):
 
 @cold
 def has_room(st, unit, block):
-    """Return True if the native blocks of unit ``unit`` suffice for the valid pages of ``block``. A
-    fold of the fixed pSLC region frees no native block, so it must leave the blocks reserved for
-    collection free.
+    """Return True if the free native blocks of unit ``unit`` suffice for the valid pages of
+    ``block``. A fold of the fixed pSLC region frees no native block, so it must not use the blocks
+    that are reserved for garbage collection.
     """
     cfg = st.cfg[0]
     if cfg.pslc != pslc.STATIC or st.valid[block] == 0 or not pslc.is_pslc(st, block):
@@ -76,5 +76,5 @@ def has_room(st, unit, block):
 
 @cold
 def waits_for_fold(st, unit):
-    """Return True if a write without a free pSLC block must wait for a fold in unit ``unit``."""
+    """Return True if a write must wait for a fold in unit ``unit`` when no pSLC block is free."""
     return st.cfg[0].pslc_wait != 0 and st.slc[unit].lent > 0

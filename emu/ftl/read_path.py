@@ -1,17 +1,17 @@
 """Read path: from the mapping table entry of a page to a transaction in the queue of its die.
 
-Owns the lookup of a read's physical pages, the answer for unmapped pages, the retry of a read whose
-page was locked by a collection, the grouping of reads of slots (word_lines.py) into commands, and
-the count of slots that are sensed but not requested. Does not own the split of commands
+Owns the lookup of a read's physical pages, the result for unmapped pages, the retry of a read whose
+page was locked by garbage collection, the grouping of reads of slots (word_lines.py) into commands,
+and the count of slots that are sensed but not requested. Does not own the split of commands
 (nvme/command_split.py), the other issuers of reads (gc.py, refresh.py), their completion
 (completion.py) or retries after uncorrectable errors (read_retry.py).
-Source: a read looks up the mapping when it is sent to its die, as in MQSim. ONFI: a read loads a
-page into the register, of which columns are selected for output (05h and E0h, 06h and E0h). A page
-is always sensed whole, even if only some columns are transferred.
+Source: MQSim (the mapping is looked up when a read is sent to its die); ONFI (a read loads a page
+into the register, from which columns are selected for output: 05h and E0h, 06h and E0h).
 
-The first transaction of a command is the one that is queued and uses the array. The transactions
-linked to it by ``mate`` follow it out of the register one by one. Their ``array`` is negative,
-because each needs a column selection first.
+A page is always sensed completely, even if only some columns are transferred. The first transaction
+of a command is queued and uses the array. The other transactions of the command are linked to it by
+``mate``, and their data leaves the register one after another. Their ``array`` is negative, because
+each requires a column selection first.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, inline
 
 CHAINED = -1
-"""Value of ``array`` that marks a read other than the first of its command."""
+"""Value of ``array`` for the reads of a command other than its first read."""
 
 
 @inline
 def return_zeros(st, tid):
-    """Complete read ``tid`` of unmapped pages with zeros from the controller, without a die."""
+    """Complete read ``tid`` of unmapped pages: the controller returns zeros without accessing a
+    die.
+    """
     txn = st.txn[tid]
     st.count[txn.dev, UNMAPPED_PAGES] += txn.n
     log(st, LOG_ZERO, tid, txn.lpn, -1, -1, txn.n, txn.dev, -1)
@@ -68,7 +70,9 @@ def locate(st, tid, entry):
 
 @inline
 def fetch(st, tid, entry):
-    """Send read ``tid`` to its die; ``entry`` is the mapping table entry of its first page."""
+    """Send read ``tid`` to its die. ``entry``: mapping table entry of its first page (0 if
+    unmapped).
+    """
     if entry == 0:
         return_zeros(st, tid)
         return
@@ -79,7 +83,7 @@ def fetch(st, tid, entry):
 
 @cold
 def fetch_again(st, tid):
-    """Send read ``tid`` to its die after garbage collection has moved the page of the read."""
+    """Send read ``tid`` to its die after garbage collection has moved the page that it reads."""
     entry = int(st.l2p[st.txn[tid].dev, st.txn[tid].lpn])
     if st.cfg[0].slots == 1:
         fetch(st, tid, entry)
@@ -96,8 +100,8 @@ def fetch_again(st, tid):
 @cold
 def can_share(st, tid, part):
     """Return True if read ``part`` can share the array operation of read ``tid``. Both must read
-    the same page, or the same page offset in different planes of a block if planes are read
-    together.
+    the same page. If planes are read together, they may also read the same page offset in different
+    planes of a block.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -111,7 +115,7 @@ def can_share(st, tid, part):
 
 @cold
 def append_read(st, tid, part):
-    """Append read ``part`` to read ``tid`` and the reads that share its array operation."""
+    """Append read ``part`` to the reads that share the array operation of read ``tid``."""
     st.txn[tid].planes |= st.txn[part].planes
     st.txn[part].array = CHAINED
     last = tid
@@ -137,8 +141,8 @@ def queue_command(st, die, tid, queue):
 
 @cold
 def count_slot_read(st, tid):
-    """Count the array read of a command that begins with read ``tid``, and the slots that are
-    sensed but not requested. Record the read disturb of its block.
+    """Count the array read of the command that begins with read ``tid``, and the slots that are
+    sensed but not requested. Record the read disturb of the block.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -156,7 +160,7 @@ def count_slot_read(st, tid):
 
 @inline
 def count_command(st, tid):
-    """Count the array read of ``tid``, a command that consists of one read."""
+    """Count the array read of a command that consists only of read ``tid``."""
     if st.cfg[0].slots > 1:
         count_slot_read(st, tid)
     else:

@@ -1,17 +1,18 @@
-"""Read retry: correction of a page by hard decision, retries or soft decision, or its failure.
+"""Read retry: correction of a page by hard decision, retries or soft decision, or failure of the
+correction.
 
-Owns the verdict on a page (its outcome and the number of readings), the repeated readings, and
-their decoding time. Does not own the bit error rates (nand/rber.py), the code (nand/ecc.py) or the
-marks of pages (page_health.py).
+Owns the outcome of a page's ECC decoding and the number of readings that it takes, the repeated
+readings, and their decoding time. Does not own the bit error rates (nand/rber.py), the code
+(nand/ecc.py) or the marks of pages (page_health.py).
 Source: Cai et al., Proc. IEEE 105(9), 2017 (hard decision, retries at other voltages, then soft
 decision); NVMe base specification, status code type 2h, code 81h (unrecovered read error).
 
-The verdict on a page is drawn when its first reading reaches the controller. Each further reading
-goes through the queue of its die, the array and the channel after the decoder has given up the
-previous one. Readings for soft decision are decoded together, after the last one. If pages were
-read together, each page that is not corrected is read again separately. The draws depend on the
+The outcome of a page is drawn when its first reading reaches the controller. After the decoder has
+failed on a reading, the next reading passes through the queue of the die, the array and the
+channel. Readings for soft decision are decoded together, after the last of them. If pages were read
+together, each page that is not corrected is read again separately. The random draws depend on the
 seed, the page, the P/E cycles of its block and the number of reads of the page, never on the order
-of events. The bit error rate also depends on the reads of the block.
+of events. The bit error rate also depends on the number of reads of the block.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ from ondie.emu.nand.timing import page_kinds
 from ondie.kernels.jit import njit
 
 UNRECOVERED = 0x281
-"""Status of a command: type 2h (media and data integrity), code 81h (unrecovered read error)."""
+"""Status of a command: status code type 2h (media and data integrity errors), code 81h (unrecovered
+read error).
+"""
 READING = record_type(
     key="u8",  # key of the verdict's draws
     rate="f8",  # bit error rate of the last reading with hard decision
@@ -77,8 +80,8 @@ READING = record_type(
 
 @njit
 def on_sensed(st, tid):
-    """Count a sensing of the pages of read ``tid`` whose data have reached the controller. Return
-    True if another sensing follows.
+    """Count a reading of the pages of read ``tid`` whose data has reached the controller. Return
+    True if the pages must be read again.
     """
     reading = st.reading[tid]
     if reading.total == 0:
@@ -104,7 +107,7 @@ def needs_refresh(st, tid):
 
 @njit
 def draw_verdict(st, tid):
-    """Draw the verdict on the pages of read ``tid`` at random after their first reading.
+    """Draw the outcome of each page of read ``tid`` after the first reading of the pages.
 
     Each page that must be read again gets a separate transaction, except the last page if no page
     was corrected.
@@ -176,8 +179,9 @@ def draw_verdict(st, tid):
 
 @njit
 def is_decoded(st, tid):
-    """Return True if a real decoder decides whether the bytes of read ``tid`` are right: for
-    commands and plan rows of a drive with payload (nvme/decoded_reads.py).
+    """Return True if the implemented ECC decoder determines whether the data of read ``tid`` is
+    correct. This applies to reads for commands and plan rows of a drive with payload
+    (nvme/decoded_reads.py).
     """
     txn = st.txn[tid]
     real = st.code[0].coded != 0 and st.reg[0].log_on != 0
@@ -187,8 +191,9 @@ def is_decoded(st, tid):
 
 @njit
 def log_bytes(st, tid, lpn, ppn):
-    """Log the result of the last reading of page ``lpn`` at physical page ``ppn``: wrong bytes, or
-    bytes to decode."""
+    """Log the result of the last reading of page ``lpn`` at physical page ``ppn`` if its data is
+    incorrect or must be decoded.
+    """
     if st.code[0].coded != 0:
         page_health.log_decoding(st, tid, lpn, ppn)
         return
@@ -200,8 +205,9 @@ def log_bytes(st, tid, lpn, ppn):
 
 @njit
 def wanted_sectors(st, tid):
-    """Return the mask of the sectors (one bit each) that read ``tid`` needs from its pages: all
-    sectors, the sectors that a command requests, or the sectors that a partial write lacks.
+    """Return the mask (one bit per sector) of the sectors that read ``tid`` needs from its pages:
+    all sectors, the sectors that a command requests, or the sectors that a partial write does not
+    write.
     """
     txn = st.txn[tid]
     if txn.kind == OWN or st.cfg[0].partial == 0:
@@ -214,7 +220,9 @@ def wanted_sectors(st, tid):
 
 @njit
 def last_decoding_ps(st, outcome, errors):
-    """Return the time of the last decoding of a read (ps)."""
+    """Return the time of the last decoding of a read with outcome ``outcome`` (ps). ``errors``:
+    number of bit errors.
+    """
     code = st.code[0]
     if outcome == ecc.CORRECTED:
         return ecc.decode_ps(code, errors)
@@ -223,8 +231,9 @@ def last_decoding_ps(st, outcome, errors):
 
 @njit
 def add_last_decoding(st, tid, outcome, errors):
-    """Add the iterations and the time of the last decoding of a page by a real code to those of
-    read ``tid``."""
+    """Add the iterations and the time that an implemented ECC code needs for the last decoding of a
+    page to the totals of read ``tid``.
+    """
     code = st.code[0]
     reading = st.reading[tid]
     soft = 1 if outcome != ecc.CORRECTED and code.soft_reads > 0 else 0
@@ -241,8 +250,9 @@ def add_last_decoding(st, tid, outcome, errors):
 
 @njit
 def given_up(st, tid):
-    """Return the iterations of a failed decoding of read ``tid`` by a real code, after which the
-    page is read again."""
+    """Return the number of iterations that an implemented ECC code needs to fail on the latest
+    reading of read ``tid``, after which the page is read again.
+    """
     code = st.code[0]
     reading = st.reading[tid]
     level = np.int64(reading.done) - 1
@@ -253,7 +263,7 @@ def given_up(st, tid):
 
 @njit
 def count_outcome(st, dev, outcome, total, errors, lost):
-    """Add a page that has been read to the counters of its outcome."""
+    """Count the outcome of the read of one page."""
     if total > 1:
         st.count[dev, RETRIED_PAGES] += 1
     if outcome != ecc.CORRECTED and st.code[0].soft_reads > 0:
@@ -268,7 +278,7 @@ def count_outcome(st, dev, outcome, total, errors, lost):
 
 @njit
 def set_media_error(st, tid):
-    """Set the media error status of the command for which ``tid`` reads."""
+    """Set the media error status of the command or plan row to which read ``tid`` belongs."""
     txn = st.txn[tid]
     if txn.kind == REQUEST:
         done = st.req[txn.row]
@@ -284,8 +294,8 @@ def set_media_error(st, tid):
 
 @njit
 def split_page(st, tid, lpn, ppn):
-    """Move page ``lpn`` of ``tid`` to a new transaction and return that transaction, or -1 if the
-    pool is empty.
+    """Move page ``lpn`` of ``tid`` to a new transaction. Return the new transaction, or -1 if no
+    transaction is free.
     """
     other = sibling(st, tid)
     if other < 0:
@@ -313,8 +323,8 @@ def split_page(st, tid, lpn, ppn):
 
 @njit
 def decode(st, tid, step):
-    """Pass read ``tid`` through the decoder of the channel, then continue at stage ``step`` or
-    start the next reading. Return False if decoding takes no time.
+    """Pass read ``tid`` through the decoder of the channel. Then continue at stage ``step``, or
+    read the page again if readings remain. Return False if the decoding takes no time.
     """
     txn = st.txn[tid]
     reading = st.reading[tid]
@@ -372,8 +382,7 @@ def read_again(st, tid):
 
 def page_scales(cfg: Config) -> np.ndarray:
     """Return the scale factors of the bit error rate by page offset in the block, float64[pages].
-
-    With pSLC, the factors of pages in pSLC mode follow: float64[2 * pages].
+    If pSLC is on, append the factors of pages in pSLC mode: float64[2 * pages].
     """
     kinds = page_kinds(cfg)
     scales = rber.scales(cfg)
@@ -384,8 +393,8 @@ def page_scales(cfg: Config) -> np.ndarray:
 
 
 def tables(cfg: Config, txns: int, blocks: int) -> dict[str, np.ndarray]:
-    """Return the state tables of this module and of page_health.py by field name of the state.
-    Tables by transaction or block have one record if errors are off.
+    """Return the state tables of this module and of page_health.py by name of the state's field. If
+    errors are off, tables with one record per transaction or block have only one record.
     """
     on = cfg.errors.kind != "none"
     return {

@@ -7,24 +7,26 @@ own the state of blocks, free rings and write frontiers (block_recovery.py), the
 Source: out-of-band scans of page-mapped FTLs (Gupta et al., ASPLOS 2009, section on recovery);
 Tseng, Grupp, Swanson, "Understanding the impact of power loss on flash memory", DAC 2011.
 
-Every page has in its out-of-band data the number of its mapping unit, the sequence number of the
-data, and the number of the program. Copies made by collection keep the sequence number of their
-data. Of the pages of a unit, the one with the largest sequence number is mapped; of several copies,
-that of the latest program, because an interrupted erase may have damaged the others. Trim maps
-(ftl/trim_maps.py) say which data are dead.
+The out-of-band data of each page contains the number of its mapping unit, the sequence number of
+the data, and the number of the program. Copies made by garbage collection keep the sequence number
+of their data. Of the pages of a mapping unit, the page with the largest sequence number is mapped.
+Of several copies, the copy with the latest program is mapped, because an interrupted erase may have
+damaged the others. Trim maps (ftl/trim_maps.py) record which mapping units have been trimmed.
 
-A program that power loss interrupts is the last one of its block, or near the last: programs of one
-die are executed one by one, and those of a block in the order of its pages. Only copy-back lets a
-bounded number of them overtake (:func:`overtaken_pages`). So the newest stripes of each block are
-read whole. A page with a wrong checksum is overwritten with zeros, which needs no erase, so that
-later scans do not take it for data. An interrupted program may also read as blank. So the stripe
-behind the last visible one is overwritten, too, and writes continue behind that.
+A program that power loss interrupts is one of the last programs of its block. The programs of a die
+are executed one after another, and the programs of a block are executed in the order of its pages.
+The exception is copy-back, where later programs of a block may overtake a bounded number of earlier
+programs (:func:`overtaken_pages`). Therefore only the newest stripes of each block are read in
+full. A page with a wrong checksum is overwritten with zeros, which needs no erase, so that later
+scans do not treat it as data. An interrupted program may also read as blank. Therefore the stripe
+after the last visible stripe is overwritten as well, and writes continue after it.
 
-With programming in two passes, a page after its first pass cannot be read: it is visible, but holds
-no data. Its data were in the drive's DRAM, and no command had completed that promised them.
+With programming in two passes, a page cannot be read between its first and its second pass. Such a
+page is visible, but contains no data. Its data was in the drive's DRAM, and no command that
+guarantees the durability of this data had completed.
 
-With a cached mapping table, the map comes from the out-of-band data as well. Outdated translation
-pages are written back (translation_pages.queue_stale); the cache starts empty.
+With a cached mapping table, the map is also built from the out-of-band data. Outdated translation
+pages are written back (translation_pages.queue_stale). The cache is empty at the start.
 """
 
 from __future__ import annotations
@@ -53,12 +55,13 @@ from ondie.emu.units import InputError
 from ondie.kernels.jit import njit
 
 CHECKED_STRIPES = 4
-"""Number of the newest stripes of a block whose pages are read whole, if no program of the block
-overtakes another one."""
+"""Number of the newest stripes of a block whose pages are read in full, if no program of the block
+can overtake another.
+"""
 
 
 class Flash(Protocol):
-    """Part of PageStore that recovery uses."""
+    """The part of PageStore's interface that recovery uses."""
 
     @property
     def where(self) -> str: ...
@@ -74,108 +77,119 @@ class Recovered:
     """Result of a recovery."""
 
     sequence: int = 0
-    """Largest sequence number of data."""
+    """Largest sequence number of data on flash."""
     programs: int = 0
-    """Largest number of a program."""
+    """Largest program number on flash."""
     scanned_pages: int = 0
-    """Pages whose out-of-band data were read."""
+    """Number of pages whose out-of-band data was read."""
     checked_pages: int = 0
-    """Pages that were also read whole."""
+    """Number of pages whose data was read in addition to their out-of-band data."""
     refused_pages: int = 0
-    """Pages with a valid seal and a wrong checksum, left by an interrupted program."""
+    """Number of pages with a valid seal and a wrong checksum, left by an interrupted program."""
     overwritten_pages: int = 0
-    """Pages that were overwritten with zeros."""
+    """Number of pages that the recovery has overwritten with zeros."""
     continued_blocks: int = 0
-    """Blocks in which writes continue."""
+    """Number of blocks in which writes continue."""
     damaged: list[int] = field(default_factory=list)
-    """Physical pages that were programmed and whose out-of-band data are damaged. An older version
-    of their data may have been mapped."""
+    """Physical pages that were programmed and whose out-of-band data is damaged. Older versions of
+    their data may have been mapped.
+    """
     trimmed: int = 0
-    """Mapping units whose data on flash had been trimmed."""
+    """Number of mapping units whose data on flash had been trimmed."""
     time_ps: int = 0
-    """Simulated time of the recovery, ps."""
+    """Simulated time of the recovery (ps)."""
     restored: int = 0
-    """Mapping units that were only in the cache file of a store (power-loss protection), and that
-    recovery has written to flash."""
+    """Number of mapping units that the recovery has written to flash from the cache file of a store
+    (power-loss protection), because the cache file had the only copy.
+    """
     restored_trims: int = 0
-    """Mapping units whose trims were only in the cache file of a store."""
+    """Number of mapping units whose trims were only in the cache file of a store."""
     broken_entries: int = 0
-    """Entries of the cache file that were interrupted."""
+    """Number of entries of the cache file whose write was interrupted."""
     damaged_cached: list[int] = field(default_factory=list)
-    """Mapping units with damaged contents in the cache file: older ones may be mapped."""
+    """Mapping units whose contents in the cache file are damaged. Older contents may be mapped."""
     lost: tuple[int, int] = (0, 0)
-    """Mapping units and trim maps that power-loss protection could not save at the cut before."""
+    """Number of mapping units and number of trim maps that power-loss protection could not save at
+    the preceding power cut.
+    """
     checked_stripes: int = CHECKED_STRIPES
-    """Number of the newest stripes of a block whose pages were read whole."""
+    """Number of the newest stripes of a block whose pages were read in full."""
     stripe: int = 1
-    """Pages of a block that are checked and overwritten together."""
+    """Number of pages of a block that are checked and overwritten together."""
     visible_stripes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    """Stripes of each block up to the last visible one, int64[blocks]."""
+    """Number of stripes of each block up to and including its last visible stripe, int64[blocks].
+    """
     block_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    """Pages that each block uses in its mode, int64[blocks]."""
+    """Number of pages that each block provides in its mode (native or pSLC), int64[blocks]."""
     mapped: int = 0
-    """Mapping units with data."""
+    """Number of mapping units with data."""
     stale_maps: int = 0
-    """Translation pages that are missing on flash or outdated; they are written
-    back from the first miss of the map cache on."""
+    """Number of translation pages that are missing on flash or outdated. Their write-back starts at
+    the first miss of the map cache.
+    """
     checkpoint: int = 0
-    """Number of the checkpoint of the mapping table that was used; 0: all pages were scanned."""
+    """Number of the checkpoint of the mapping table that was used; 0 if all pages were scanned."""
     epoch: int = 0
-    """Fencing epoch on flash."""
+    """Fencing epoch found on flash."""
     fallback: str = ""
-    """Reason why the checkpoint on flash was not used; empty: it was, or there is none."""
+    """Reason why the checkpoint on flash was not used. Empty if it was used or if none exists."""
     scanned_blocks: int = 0
-    """Blocks whose pages were all scanned."""
+    """Number of blocks whose pages were all scanned."""
     scanned: np.ndarray | None = field(default=None, repr=False)
-    """Mask of the blocks whose pages were all scanned, bool[blocks]; of the others, only the first
-    pages were read. None: all blocks were scanned."""
+    """Mask of the blocks whose pages were all scanned, bool[blocks], or None if all blocks were. In
+    the other blocks, only the first pages were read.
+    """
     read_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    """Physical pages that were also read whole: metadata pages, int64[n]."""
+    """Metadata pages whose data was read in full, as physical pages, int64[n]."""
     queried_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    """Physical pages whose out-of-band data were also read, int64[n]."""
+    """Further physical pages whose out-of-band data was read, int64[n]."""
 
 
 @dataclass
 class Scan:
-    """State of a scan."""
+    """State of a scan of the out-of-band data."""
 
     store: Flash
     geometry: Geometry
     stripe: int
-    """Pages of a block that are checked and overwritten together."""
+    """Number of pages of a block that are checked and overwritten together."""
     units: int
     newest: np.ndarray
     """Sequence and program number of the newest page of each mapping unit, int64[units, 2]."""
     sectors: np.ndarray | None
     blocks: Blocks
     checked_stripes: int
-    """Number of the newest stripes of a block whose pages are read whole."""
+    """Number of the newest stripes of a block whose pages are read in full."""
     two_pass: bool
-    """True if a page cannot be read until a second pass has ended."""
+    """True if a page cannot be read until its second program pass has ended."""
     metadata: int = 0
-    """Number of metadata pages (map_checkpoint.py) behind the units."""
+    """Number of metadata pages (map_checkpoint.py). Their logical page numbers follow those of
+    ``units``.
+    """
     found: Recovered = field(default_factory=Recovered)
 
 
 def check_supported(cfg: Config, what: str) -> None:
-    """Raise InputError that begins with ``what`` if the tables of a drive with configuration
-    ``cfg`` cannot be recovered from flash."""
+    """Raise InputError if the tables of a drive with configuration ``cfg`` cannot be recovered from
+    flash. ``what``: beginning of the error message.
+    """
     ftl = cfg.ftl
     if ftl.map_update != "programmed":
         raise InputError(
-            f'{what}: ftl.map_update = {ftl.map_update}: must be "programmed": a page that is '
-            "mapped when it is placed makes the older one invalid, which may be erased before the "
-            "program of the new one has ended"
+            f'{what}: ftl.map_update = {ftl.map_update}: must be "programmed"; otherwise a '
+            "page is mapped before its program ends, and the previous version may be erased during "
+            "the program"
         )
     if ftl.unwritten != "zeros":
         raise InputError(
-            f'{what}: ftl.unwritten = {ftl.unwritten}: must be "zeros": pages that are mapped by a '
-            "read have no program that a scan could find"
+            f'{what}: ftl.unwritten = {ftl.unwritten}: must be "zeros"; otherwise a read maps '
+            "pages that were never programmed, which a scan cannot find"
         )
     if ftl.map_cache_bytes and not ftl.trim_maps:
         raise InputError(
-            f"{what}: ftl.map_cache_bytes = {ftl.map_cache_bytes}: needs ftl.trim_maps = true, so "
-            "that translation pages and trims have out-of-band data; a drive with a store sets it"
+            f"{what}: ftl.map_cache_bytes = {ftl.map_cache_bytes}: requires ftl.trim_maps = true, "
+            "so that translation pages and trims have out-of-band data; use a drive with a store, "
+            "which sets this key"
         )
 
 
@@ -187,12 +201,14 @@ def recover(
     every_page: bool = False,
     settle: Callable[[], None] | None = None,
 ) -> Recovered:
-    """Build the tables of the FTL in ``arrays``, which are those of a new drive, from the pages in
-    ``store``.
+    """Build the tables of the FTL in ``arrays`` from the pages in ``store``. ``arrays`` must be the
+    arrays of a new drive.
 
-    Pages that may be torn are overwritten in ``store``. ``every_page``: read every page whole, not
-    only the newest ones. ``settle`` is called when units are mapped and may unmap some. Raises
-    InputError if the store cannot be read, or holds a mapping unit that the drive has not.
+    Pages that may be torn are overwritten in ``store``. ``every_page``: read the data of every
+    page, not only of the newest pages. ``settle`` is called after all units have been mapped; it
+    may unmap units. Raises InputError if the configuration does not allow a recovery
+    (:func:`check_supported`), if the store cannot be read, if a trim map is damaged, or if the
+    store contains a mapping unit that does not exist on the drive.
     """
     scan = start_scan(arrays, geometry, cfg, store, every_page)
     for first, records in store.block_records(geometry.block_pages, geometry.physical_pages):
@@ -205,8 +221,9 @@ def recover(
 def start_scan(
     arrays: Arrays, geometry: Geometry, cfg: Config, store: Flash, every_page: bool
 ) -> Scan:
-    """Return the initial state of a scan. Raises InputError for a drive that
-    cannot be recovered."""
+    """Return the initial state of a scan. Raises InputError if the drive cannot be recovered
+    (:func:`check_supported`).
+    """
     check_supported(cfg, str(store.where))
     table = arrays.cfg[0]
     blocks = geometry.units * geometry.all_blocks
@@ -225,10 +242,12 @@ def start_scan(
 
 
 def overtaken_pages(table: np.record) -> int:
-    """Return the number of programs of a block that later ones of the same block may overtake: with
-    copy-back, those in flight, which are moves, trim maps and metadata pages; else none.
+    """Return the maximum number of programs of a block that later programs of the same block may
+    overtake. With copy-back, programs in flight can be overtaken: moves, trim maps and metadata
+    pages. Without copy-back, the result is 0.
 
-    Pages are allocated in order, and each that is not programmed has a program in flight.
+    Pages are allocated in order, and each allocated page that is not programmed has a program in
+    flight.
     """
     if table.copyback == 0:
         return 0
@@ -240,7 +259,8 @@ def set_tables(
     scan: Scan, arrays: Arrays, cfg: Config, settle: Callable[[], None] | None
 ) -> Recovered:
     """Set the tables that follow from the mapping table and the scanned blocks. Return the result
-    of the recovery. ``settle``: see :func:`recover`."""
+    of the recovery. ``settle``: see :func:`recover`.
+    """
     found = scan.found
     if settle is not None:
         settle()
@@ -261,9 +281,10 @@ def set_tables(
 def scan_blocks(
     scan: Scan, arrays: Arrays, first: int, records: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scan blocks whose out-of-band data are ``records`` (OOB[blocks, pages]), from page ``first``
-    on. Return the records as OOB[pages], and the results of reading them (sealed_records.READS_*),
-    uint8[pages]."""
+    """Scan consecutive blocks, the first of which begins at physical page ``first``. ``records``:
+    out-of-band data, OOB[blocks, pages]. Return the records as OOB[pages], and the result of
+    reading each record (sealed_records.READS_*), uint8[pages].
+    """
     block_pages, found, blocks = scan.geometry.block_pages, scan.found, scan.blocks
     number = first // block_pages
     flat = as_records(records.reshape(-1))
@@ -290,9 +311,11 @@ def scan_blocks(
 def map_pages(
     scan: Scan, arrays: Arrays, first: int, flat: np.ndarray, reads: np.ndarray
 ) -> None:  # fmt: skip
-    """Map pages with out-of-band data ``flat`` (OOB[pages]), from page ``first`` on, that are newer
-    than those mapped so far. ``reads``: results of reading the records (sealed_records.READS_*),
-    uint8[pages]."""
+    """Map consecutive pages, starting at physical page ``first``, that are newer than the pages
+    mapped so far. ``flat``: out-of-band data of the pages, OOB[pages]; ``reads``: result of reading
+    each record (sealed_records.READS_*), uint8[pages]. Raises InputError if a page belongs to a
+    mapping unit that does not exist on the drive.
+    """
     found = scan.found
     sectors = np.zeros(1, np.int64) if scan.sectors is None else scan.sectors
     table = arrays.cfg[0]
@@ -303,14 +326,16 @@ def map_pages(
     found.sequence = max(found.sequence, int(newest_sequence))
     if wrong_unit >= 0:
         raise InputError(
-            f"{scan.store.where}: holds mapping unit {wrong_unit}; the drive has {scan.units}"
+            f"{scan.store.where}: contains mapping unit {wrong_unit}; the drive has only "
+            f"{scan.units} mapping units"
         )
 
 
 @njit
 def _summarize(records, reads, block_pages, stripe, visible, programs, erases, stream):
-    """Set what the pages of each block say about it. Return (largest number of a program, number of
-    damaged pages). ``records``: OOB[pages]; ``reads``: what they read as.
+    """Set the values of each block that follow from the out-of-band data of its pages. Return
+    (largest program number, number of damaged pages). ``records``: OOB[pages]; ``reads``: result of
+    reading each record (sealed_records.READS_*), uint8[pages].
     """
     newest = 0
     damaged = 0
@@ -337,14 +362,14 @@ def _summarize(records, reads, block_pages, stripe, visible, programs, erases, s
 
 @njit
 def _map_newest(records, reads, first, units, metadata, maps, newest, l2p, sectors):
-    """Map the logical page of each valid page with data, the first of which is physical page
-    ``first``, if it is the newest one so far. Return (a logical page that the drive has not, or -1;
-    largest sequence number).
+    """Map each valid page with data whose logical page has no newer page so far. The first record
+    is that of physical page ``first``. Return (a logical page that does not exist on the drive, or
+    -1 if all exist; largest sequence number).
 
-    ``newest``: (sequence number, number of the program) of each logical page, int64[units, 2].
-    ``maps``: the first translation page and the page behind the last one, which have numbers of
-    programs as sequence numbers.
-    ``metadata``: number of metadata pages behind the ``units``, which are not mapped.
+    ``newest``: (sequence number, program number) of the newest page of each logical page,
+    int64[units, 2]. ``maps``: first translation page and last translation page + 1; their sequence
+    numbers are program numbers. ``metadata``: number of metadata pages, which follow the ``units``
+    and are not mapped.
     """
     largest = 0
     partial = sectors.shape[0] > 1
@@ -373,12 +398,13 @@ def _map_newest(records, reads, first, units, metadata, maps, newest, l2p, secto
 
 
 def _check_newest(scan: Scan, first: int, reads: np.ndarray, visible: int) -> None:
-    """Read the newest stripes of the block with page ``first`` whole, and overwrite pages that may
-    be torn. ``reads``: what the pages that it uses read as, uint8[pages]; changed for damaged
-    pages. ``visible``: number of stripes up to the last visible one.
+    """Read the newest stripes of the block with first page ``first`` in full, and overwrite the
+    pages that may be torn. ``reads``: result of reading each record (sealed_records.READS_*),
+    uint8[pages]; the function changes the value of damaged pages. ``visible``: number of stripes up
+    to and including the last visible stripe.
 
-    With two passes, the newest stripes are those up to the last one with a valid page: second
-    passes are in order, and first passes may be any number of stripes ahead.
+    With two passes, the newest stripes are those up to the last stripe with a valid page, because
+    second passes are executed in order, and first passes may be any number of stripes ahead.
     """
     store, stripe, found = scan.store, scan.stripe, scan.found
     last = visible
@@ -401,7 +427,9 @@ def _check_newest(scan: Scan, first: int, reads: np.ndarray, visible: int) -> No
 
 
 def _apply_trim_maps(scan: Scan, arrays: Arrays) -> None:
-    """Unmap the units that the newest trim maps do not have, unless they were written later."""
+    """Unmap the mapping units that the newest trim maps mark as trimmed, unless they were written
+    later. Raises InputError if a trim map is damaged.
+    """
     table = arrays.cfg[0]
     units, span = int(table.lpns), int(table.trim_span)
     first = units + int(table.tpages)
@@ -417,13 +445,14 @@ def _apply_trim_maps(scan: Scan, arrays: Arrays) -> None:
 def unmap_dead(
     scan: Scan, l2p: np.ndarray, own: slice, at: int, ppn: int, older: np.ndarray
 ) -> np.ndarray:
-    """Unmap those of units ``own`` that trim map ``at`` in physical page ``ppn`` marks as trimmed
-    and whose data are ``older`` than the trim map (bool[n]). Return their mask, bool[n]. Raises
-    InputError if the trim map is damaged."""
+    """Unmap the units in ``own`` that trim map ``at`` in physical page ``ppn`` marks as trimmed, if
+    their data is older than the trim map (``older``, bool[n]). Return the mask of the unmapped
+    units, bool[n]. Raises InputError if the trim map is damaged.
+    """
     if not scan.store.intact(ppn):
         raise InputError(
             f"{scan.store.where}: trim map {at} in physical page {ppn} is damaged, so that trimmed "
-            "data cannot be distinguished from others"
+            "data cannot be distinguished from valid data"
         )
     bits = np.unpackbits(scan.store.read(ppn), bitorder="little")[: len(older)]
     dead = (bits == 0) & older & (l2p[own] != 0)

@@ -1,22 +1,24 @@
-"""Refresh and scrubbing: background work that renews data before they can no longer be corrected.
+"""Refresh and scrubbing: background work that rewrites data before it becomes uncorrectable.
 
-Owns the age at which blocks are refreshed, the reads of scrubbing, and the time of both. Does not
-own the moves of a refresh (gc.py), the bit errors (page_health.py, nand/rber.py) or read reclaim,
-which only reads of the host trigger (gc.py).
+Owns the age at which blocks are refreshed, the reads of scrubbing, and the time at which refresh
+and scrubbing start. Does not own the moves of a refresh (gc.py), the bit errors (page_health.py,
+nand/rber.py) or read reclaim, which only host reads trigger (gc.py).
 Source: Cai et al., "Flash correct-and-refresh", ICCD 2012 (blocks are read periodically, and moved
 through the ECC before retention errors exceed it; here to other blocks, never in place); Cai et
 al., Proc. IEEE 105(9), 2017, section 4 (refresh by age or by the errors found); JEDEC JESD218
-(retention that a drive owes without power).
+(retention required of a drive without power).
 
-This work has no event: it must not keep a drive busy for ever. The time of the next look is
-``reg.upkeep``, and the event loop calls ``start_due`` when it would let that time pass, because
-commands or the caller (``run_until`` a time, ``Service.idle``) advance the clock. Without those,
-no more upkeep begins: a run until no work is left ends, although upkeep takes time itself.
+This background work ("upkeep") has no events, because pending events would keep a drive busy
+forever. The time of the next check is ``reg.upkeep``. The event loop calls ``start_due`` before it
+advances the clock beyond that time, for commands or for the caller (``run_until`` a time,
+``Service.idle``). If neither advances the clock, no further upkeep begins. Therefore upkeep does
+not keep a run from ending when no other work is left.
 
-A unit refreshes one block at a time, the oldest first. From ``refresh_lead`` before its age limit
-on, a block is refreshed if no host command is outstanding at one of LOOKS looks; at the limit, also
-while the host works. If the unit collects garbage then, the block follows as the next victim, so
-that neither keeps the other from its work. A block that is still open is closed first.
+A unit refreshes one block at a time, the oldest first. During the last ``refresh_lead`` before its
+age limit, a block is refreshed if no host command is outstanding at one of LOOKS checks. At the
+limit, it is refreshed even if the host is active. If the unit is collecting garbage at that time,
+the block becomes the next victim, so that garbage collection and refresh alternate. A block that is
+still open is closed first.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import cold
 
 LEAD = 16
-"""A block may be refreshed in idle times when 1/LEAD of its age limit is left."""
+"""A block may be refreshed in idle times when at most 1/LEAD of its age limit is left."""
 LOOKS = 64
 """Number of checks for an idle time during the last 1/LEAD of the age limit."""
 SHORTEST_WAIT = 10**6
-"""Shortest interval between two checks of a block that cannot be refreshed yet, ps."""
+"""Shortest interval between two checks of a block that cannot be refreshed yet (ps)."""
 PS_PER_DAY = 86_400 * 10**12
 
 
@@ -77,9 +79,9 @@ def set_constants(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
 
 
 def set_recovered_ages(arrays: Arrays, blocks: np.ndarray) -> None:
-    """Set the age of the recovered blocks ``blocks`` (bool[blocks]), which is not stored on flash:
-    the data are assumed to have the highest age that an idle drive allows. Bit errors follow this
-    age.
+    """Set the age of the recovered blocks ``blocks`` (bool[blocks]) if blocks are refreshed by age.
+    The age is not stored on flash, so the data is assumed to have the highest age that data can
+    reach in an idle drive. The bit error rate depends on this age.
     """
     table = arrays.cfg[0]
     if table.refresh_age > 0:
@@ -92,8 +94,9 @@ def set_recovered_ages(arrays: Arrays, blocks: np.ndarray) -> None:
 
 @cold
 def start_due(st, until):
-    """Do the upkeep that is due before the next event. Return False if none is due up to ``until``
-    ps, if no event of the host or request of the caller reaches that time, or after a power cut.
+    """Start the upkeep that is due before the next event. Return False if no upkeep is due up to
+    ``until`` (ps), if neither a host event nor a request of the caller advances the clock to that
+    time, or after a power cut.
     """
     cfg = st.cfg[0]
     reg = st.reg[0]
@@ -132,7 +135,7 @@ def start_due(st, until):
 
 @cold
 def is_saving(st):
-    """Return True if capacitors power a drive, so that no energy is spent on upkeep."""
+    """Return True if a drive is powered by its capacitors. No energy is then spent on upkeep."""
     for dev in range(st.dev.shape[0]):
         if st.dev[dev].saving != 0:
             return True
@@ -141,7 +144,7 @@ def is_saving(st):
 
 @cold
 def host_has_work(st):
-    """Return True if requests, commands or plan rows are loaded that are not complete."""
+    """Return True if loaded requests, commands or plan rows are incomplete."""
     if st.reg[0].tail != st.reg[0].next_row:
         return True
     for queue in range(st.pair.shape[0]):
@@ -155,10 +158,11 @@ def host_has_work(st):
 
 @cold
 def due_time(st, bid):
-    """Return the time (ps) at which the data of block ``bid`` reach their age limit.
+    """Return the time (ps) at which the data of block ``bid`` reaches its age limit, or NEVER if
+    there is no age limit.
 
-    It is negative, and still in order of age, if scrubbing has found too many bit errors in the
-    block; NEVER without an age limit.
+    If scrubbing has found too many bit errors in the block, the time is negative. Negative times
+    preserve the order of age.
     """
     cfg = st.cfg[0]
     quality = st.quality[bid]
@@ -176,8 +180,8 @@ def due_time(st, bid):
 
 @cold
 def oldest_block(st, unit):
-    """Return (the block of unit ``unit`` whose data reach their age limit first, that time in ps),
-    or (-1, NEVER) if no block with data can be refreshed.
+    """Return (block, time in ps) of the block of unit ``unit`` whose data reaches its age limit
+    first, or (-1, NEVER) if no block with data can be refreshed.
     """
     cfg = st.cfg[0]
     oldest = -1
@@ -197,7 +201,9 @@ def oldest_block(st, unit):
 
 @cold
 def has_data(block):
-    """Return True if a block with valid pages keeps them: collection is not moving them."""
+    """Return True if block record ``block``, which has valid pages, is open or full, so that
+    garbage collection is not moving its pages.
+    """
     return (
         block.state == page_map.FULL
         or block.state == page_map.FOLDABLE
@@ -207,7 +213,9 @@ def has_data(block):
 
 @cold
 def look(st, dev, unit):
-    """Refresh the oldest block of unit ``unit`` if it is due. Set the time of the next check."""
+    """Refresh the oldest block of unit ``unit`` if its refresh is due. Set the time of the next
+    check.
+    """
     cfg = st.cfg[0]
     now = st.reg[0].now
     upkeep = st.upkeep[unit]
@@ -236,8 +244,9 @@ def look(st, dev, unit):
 
 @cold
 def close(st, dev, unit, bid):
-    """Close the open block ``bid`` before it is full, unless a collection has reserved its
-    pages."""
+    """Close open block ``bid`` although it is not full, unless a garbage collection has reserved
+    page slots in the block.
+    """
     if st.front[st.block[bid].stream, unit].owed == 0:
         padding.close_early(st, dev, unit, bid)
         st.pool[unit].asked = 1
@@ -249,7 +258,9 @@ def close(st, dev, unit, bid):
 
 @cold
 def scrub(st, dev, unit):
-    """Read the next page of unit ``unit`` for scrubbing, if the unit is behind schedule."""
+    """Read the next page of unit ``unit`` for scrubbing, if scrubbing of the unit is behind
+    schedule.
+    """
     cfg = st.cfg[0]
     upkeep = st.upkeep[unit]
     while True:
@@ -269,10 +280,11 @@ def scrub(st, dev, unit):
 
 @cold
 def next_sample(st, dev, unit, bid):
-    """Return the next page of block ``bid`` to be read for scrubbing, or -1 if there is none.
+    """Return the next page of block ``bid`` to be read for scrubbing, or -1 if no such page is
+    left.
 
-    The block has as many parts of equal length as pages are read. Of each part, that is the first
-    of the valid pages of the type with the most errors.
+    The block is divided into parts of equal length, as many as pages are to be read. In each part,
+    the page to read is the first valid page of the page type with the highest bit error rate.
     """
     cfg = st.cfg[0]
     upkeep = st.upkeep[unit]
@@ -303,7 +315,7 @@ def next_sample(st, dev, unit, bid):
 
 @cold
 def read(st, dev, ppn):
-    """Read physical page ``ppn`` for scrubbing, in the queue of collection's reads."""
+    """Read physical page ``ppn`` for scrubbing, in the queue for garbage collection reads."""
     cfg = st.cfg[0]
     tid = take_txn(st)
     if tid < 0:
@@ -329,11 +341,11 @@ def read(st, dev, ppn):
 @cold
 def judge(st, tid):
     """Mark the block that ``tid`` has read for scrubbing as due for a refresh, if the page took
-    more than one reading, had too many wrong bits, or could not be corrected.
+    more than one reading, had too many bit errors, or could not be corrected.
 
-    A page whose data are lost is not judged: another move would not bring them back. So the data
-    of a page that cannot be corrected are moved once, and are then readable again or marked as
-    lost (page_health.carry_after_move).
+    Ignore a page whose data is already lost, because another move would not restore it. Therefore
+    the data of a page that cannot be corrected is moved once. It is then either readable again or
+    marked as lost (page_health.carry_after_move).
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -349,7 +361,7 @@ def judge(st, tid):
 
 @cold
 def reading_is_of_lost_data(st, tid):
-    """Return True if the data of the page that ``tid`` reads were lost before it was programmed."""
+    """Return True if the data that ``tid`` reads was lost before the page was programmed."""
     txn = st.txn[tid]
     block = page_map.block_at(st, txn.dev, txn.ppn)
     return page_health.lost_sectors(st, block, txn.dev, txn.ppn) != 0
@@ -357,9 +369,10 @@ def reading_is_of_lost_data(st, tid):
 
 @cold
 def on_scrubbed(st, tid):
-    """Complete a read of scrubbing that has been decoded, and read the next page. While the host
-    has commands, the next read waits, so that scrubbing takes at most a quarter of the time of a
-    die, however short its interval."""
+    """Complete a scrubbing read that has been decoded, and read the next page. While the host has
+    outstanding commands, the next read is delayed, so that scrubbing uses at most a quarter of the
+    time of a die, even if the scrubbing interval is short.
+    """
     dev = st.txn[tid].dev
     unit = page_map.block_at(st, dev, st.txn[tid].ppn) // st.cfg[0].all_blocks
     give_txn(st, tid)
@@ -371,7 +384,7 @@ def on_scrubbed(st, tid):
 
 @cold
 def pause(st, unit):
-    """Let scrubbing of unit ``unit`` wait for three times the longest read of a page."""
+    """Delay scrubbing of unit ``unit`` by three times the longest page read time."""
     reg = st.reg[0]
     st.upkeep[unit].resume = reg.now + st.cfg[0].scrub_pause
     reg.upkeep = min(reg.upkeep, st.upkeep[unit].resume)

@@ -1,19 +1,21 @@
 """Optimizer reservoir: super-page map, write pointers, plane rotation, parities, bit errors.
 
-Owns the super-page map, the next place that each die programs, the roles of a block's planes, the
-time that pages take to change planes, the places of parities and commit records, and the count of
-wrong bits in pages that bypass the controller's ECC. A place is a physical super-page within a
-die's reservoir. Does not own the moves of super-pages to other dies
-(paths/on_die/wear_leveling.py), the conventional namespace (page_map.py), the time of flash
-operations (nand/channel.py), bit error rates (nand/rber.py, page_health.py), the protection against
-bit errors (nand/pe_protection.py), the choice of parities and records (paths/on_die/protection.py)
-or the bytes of the pages (paths/payload.py, which reads the log).
-Source: OptimStore (HPCA 2023): mapping by super-page; strictly sequential writes, so that garbage
-collection moves nothing; one plane of four is idle, with occasional wear leveling inside the die.
-The paper does not publish the method. Here, the roles of a block's planes rotate by one each time
-the block has been erased ``rotate`` times. Every super-page is rewritten in every step, so its
-pages change planes when it is programmed into a block that has rotated since. The pages move one by
-one from register to register over the die's bus; pages next to an idle plane move first.
+Owns the super-page map, the write pointer of each die, the roles of a block's planes, the time to
+move pages to other planes, the places of parities and commit records, and the count of bit errors
+in pages that bypass the controller's ECC. A place is a physical super-page within a die's
+reservoir. Does not own the moves of super-pages to other dies (paths/on_die/wear_leveling.py), the
+conventional namespace (page_map.py), the time of flash operations (nand/channel.py), bit error
+rates (nand/rber.py, page_health.py), the protection against bit errors (nand/pe_protection.py), the
+choice of parities and records (paths/on_die/protection.py) or the contents of the pages
+(paths/payload.py, which reads the log). Source: OptimStore (HPCA 2023): mapping by super-page, and
+strictly sequential writes, so that garbage collection moves nothing; one plane of four is idle,
+with occasional wear leveling inside the die.
+
+The paper does not publish the method of wear leveling. Here, the roles of a block's planes rotate
+by one each time the block has been erased ``rotate`` times. Every super-page is rewritten in every
+step. If it is programmed into a block whose rotation differs, its pages change planes. The pages
+move one by one from register to register over the die's bus. Pages next to an idle plane move
+first.
 """
 
 from __future__ import annotations
@@ -41,14 +43,15 @@ from ondie.kernels.jit import cold, inline, njit
 CLEAN, USED, RENEWED = range(3)
 """Values of ``dirty`` of a reservoir block.
 
-CLEAN: no data have been written; USED: the block must be erased before it is written again;
-RENEWED: the block has been erased for its next use (the erase may still be in progress).
+CLEAN: no data has been written. USED: the block must be erased before it is written again. RENEWED:
+the block has been erased for its next use (the erase may still be in progress).
 """
 
 
 def bad_blocks(cfg: Config, geometry: Geometry, devices: int, seed: int = 0) -> np.ndarray:
-    """Draw the super-blocks of the reservoirs that are bad from the factory, by seed: bool[devices
-    x dies, reservoir_blocks]."""
+    """Draw the reservoir super-blocks that are bad from the factory, from seed ``seed``. Return
+    their mask, bool[devices x dies, reservoir_blocks].
+    """
     shape = devices * geometry.dies, geometry.reservoir_blocks
     if cfg.ftl.bad_blocks == 0:
         return np.zeros(shape, bool)
@@ -58,7 +61,7 @@ def bad_blocks(cfg: Config, geometry: Geometry, devices: int, seed: int = 0) -> 
 @inline
 def block_of(st, die, at):
     """Return the block that contains place ``at`` (physical super-page) of the reservoir of die
-    ``die``, numbered over all blocks of all devices.
+    ``die``. Blocks are numbered over all devices.
     """
     cfg = st.cfg[0]
     return die * cfg.all_blocks + cfg.blocks + at // cfg.pages
@@ -74,8 +77,8 @@ def rotation_of(st, die, at):
 
 @cold
 def next_good(st, die, at):
-    """Return the first place (physical super-page) of the first good block from place ``at`` on.
-    ``at`` must be the first place of a block.
+    """Return the first place (physical super-page) of the first good block at or after place
+    ``at``. ``at`` must be the first place of a block.
     """
     cfg = st.cfg[0]
     for _ in range(cfg.reservoir_pages // cfg.pages):
@@ -87,15 +90,18 @@ def next_good(st, die, at):
 
 @cold
 def erase_block(st, dev, die, block):
-    """Erase block ``block``, which has no valid page, and set the roles of its planes for its new
-    P/E cycle count."""
+    """Erase block ``block``, which has no valid page, and set its plane roles for the new number of
+    P/E cycles.
+    """
     block_manager.queue_erase(st, dev, die, block, Q_PE)
     set_plane_roles(st, block, st.block[block].erases + 1)
 
 
 @inline
 def set_plane_roles(st, block, cycles):
-    """Set the rotation of plane roles of ``block``, which is opened after ``cycles`` P/E cycles."""
+    """Set the rotation of the plane roles of ``block``, which is opened after ``cycles`` P/E
+    cycles.
+    """
     cfg = st.cfg[0]
     if cfg.rotate > 0:
         st.block[block].turned = cycles // cfg.rotate % cfg.planes
@@ -103,11 +109,12 @@ def set_plane_roles(st, block, cycles):
 
 @cold
 def open_place(st, dev, super_page):
-    """Allocate and return the place (physical super-page) for the next program of ``super_page``.
+    """Allocate the place (physical super-page) for the next program of ``super_page``, and return
+    it.
 
     The die writes strictly in sequence. It enters a block only if the block has no valid page, so
-    garbage collection moves nothing. Otherwise the reservoir is too small, and the run fails
-    (E_RESERVOIR).
+    garbage collection moves nothing. If the next block has valid pages, the reservoir is too small,
+    and the run fails (E_RESERVOIR).
     """
     cfg = st.cfg[0]
     die = dev * cfg.dies + super_page % cfg.dies
@@ -133,7 +140,7 @@ def open_place(st, dev, super_page):
 @cold
 def change_planes(st, tid, source):
     """Add the time of plane changes to the program of ``tid``, whose stripe was read from place
-    ``source``. ``turned`` of ``tid`` becomes the number of page moves between registers.
+    ``source``. Set ``turned`` of ``tid`` to the number of page moves between registers.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -166,7 +173,7 @@ def map_place(st, dev, super_page, at):
 
 @cold
 def unmap(st, dev, super_page):
-    """Unmap super-page ``super_page``, whose data are now stored on another die."""
+    """Unmap super-page ``super_page``, whose data is now stored on another die."""
     die = dev * st.cfg[0].dies + super_page % st.cfg[0].dies
     st.valid[block_of(st, die, int(st.rmap[dev, super_page]) - 1)] -= 1
     st.rmap[dev, super_page] = 0
@@ -175,7 +182,7 @@ def unmap(st, dev, super_page):
 
 @njit
 def fill(st, dev, super_page, count):
-    """Map ``count`` super-pages from ``super_page`` on, in sequence, without simulated time or
+    """Map ``count`` super-pages in sequence, starting at ``super_page``, without simulated time or
     erases.
     """
     cfg = st.cfg[0]
@@ -192,8 +199,8 @@ def fill(st, dev, super_page, count):
 
 @cold
 def wait_for_registers(st, tid):
-    """Count encoded parity or commit record ``tid`` as waiting for free registers of its die, and
-    erase the block that it will open if necessary.
+    """Count parity or commit record ``tid``, which has been encoded, as waiting for free registers
+    of its die. If necessary, erase the block that it will open.
     """
     txn = st.txn[tid]
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
@@ -203,7 +210,7 @@ def wait_for_registers(st, tid):
 
 @cold
 def allocate_place(st, tid):
-    """Allocate the next physical super-page of the die to parity or commit record ``tid``."""
+    """Allocate the die's next place (physical super-page) to parity or commit record ``tid``."""
     txn = st.txn[tid]
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
     st.pool[die].made -= 1
@@ -213,9 +220,9 @@ def allocate_place(st, tid):
 
 @cold
 def erase_ahead(st, dev, die):
-    """Erase the next block of die ``die`` ahead of time, if a parity or commit record waits and the
-    next program of the die starts that block. The array operation of a parity or commit record
-    must not begin with an erase.
+    """Erase the next block of die ``die`` in advance, if a parity or commit record waits and the
+    next program of the die begins that block. This is necessary because the array operation of a
+    parity or commit record must not begin with an erase.
     """
     cfg = st.cfg[0]
     pool = st.pool[die]
@@ -232,8 +239,9 @@ def erase_ahead(st, dev, die):
 
 @njit
 def count_wrong_bits(st, tid):
-    """Count and log the wrong bits that remain in the pages of a super-page after read ``tid``; a
-    page with wrong bits that a real code decodes is logged regardless of the capability model.
+    """Count and log the bit errors that remain in the pages of a super-page after read ``tid``. A
+    page with bit errors that an implemented ECC code decodes is logged even if the capability model
+    corrects all of them.
 
     The random draws depend on seed, page, P/E cycles and number of reads, as in read_retry.py.
     """
@@ -280,8 +288,9 @@ def count_wrong_bits(st, tid):
 
 @njit
 def bare_iterations(st, key, rate, raw):
-    """Return the iterations of the controller's real code on a page of the reservoir with ``raw``
-    wrong bits of data. A page without any is not decoded."""
+    """Return the number of iterations that the controller's implemented ECC code needs for a
+    reservoir page with ``raw`` bit errors in its data. A page without bit errors needs none.
+    """
     cfg = st.cfg[0]
     code = st.code[0]
     if raw == 0:
@@ -294,7 +303,7 @@ def bare_iterations(st, key, rate, raw):
 
 @njit
 def log_wrong_page(st, tid, i, key, rate):
-    """Append a log entry that page ``i`` of the super-page read by ``tid`` has wrong bits."""
+    """Append a log entry: page ``i`` of the super-page read by ``tid`` has bit errors."""
     txn = st.txn[tid]
     note_log(st, LOG_RAW, tid, txn.lpn, txn.ppn, txn.op, i, txn.dev, txn.die)
     record = st.log[st.reg[0].logged - 1]

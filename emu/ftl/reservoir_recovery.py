@@ -1,43 +1,44 @@
 """Reservoir recovery: rebuild the map, write pointer and cursor of each die from flash alone.
 
 Owns the reconstruction from out-of-band data. Does not own the reads and their cost
-(paths/on_die/recovery_plan.py, analysis/power_loss/cut.py) or the conventional namespace. The
-cursor of a die is the number of its super-pages that hold the result of the current step. Parities
-over dies and commit records are super-pages that the cursor does not count; a commit record takes
-one page.
+(paths/on_die/recovery_plan.py, analysis/power_loss/cut.py) or the conventional namespace.
 Source: OptimStore (HPCA 2023): strictly sequential programs, super-pages in order; recovery from
 out-of-band data as in FTLs (the newest sequence number wins; an open block is closed or padded).
 
+The cursor of a die is the number of its super-pages that contain the result of the current step.
+Parities over dies and commit records are super-pages that the cursor does not count. A commit
+record takes one page.
+
 A die programs one super-page after the other. A power loss can therefore tear only the super-page
 that the die was programming. Torn super-pages of earlier power losses also remain if the die has
-programmed no whole super-page since. Rules:
+not completed the program of a super-page since then. Rules:
 
-- A version is complete if the records of all planes are whole, agree, and are on the right planes.
-  If the planes of a block have changed roles (reservoir.py), all must have rotated by the same
-  number. The newest version by sequence number must also have data that match their checksums. If
-  the data do not match, the version counts as torn, and recovery checks the next newest version.
-  Older torn versions need no check: a torn super-page is programmed again first after recovery, so
-  a whole version has replaced it.
+- A version is complete if the records of all planes are intact, agree, and are on the correct
+  planes. If the planes of a block have changed roles (reservoir.py), all must have rotated by the
+  same number of planes. The data of the newest version by sequence number must also match its
+  checksums. If the data does not match, the version counts as torn, and recovery checks the next
+  newest version. Older torn versions need no check: a torn super-page is programmed again first
+  after recovery, so a complete version has replaced it.
 - A die programs its commit record when all stripes of a step and their parities are programmed. One
-  whole commit record of a step on any die means that the step is done. Versions newer than the last
-  completed step belong to the current step. Recovery can ignore these versions (undo the step) if
-  flash holds all super-pages of the last completed step.
+  intact commit record of a step on any die means that the step is done. Versions newer than the
+  last completed step belong to the current step. Recovery can ignore these versions (undo the step)
+  if flash contains all super-pages of the last completed step.
 - The drive restarts an undone step with a sequence number of the next attempt (ATTEMPT). This
-  number identifies the versions of earlier attempts, whole or torn, when the step can no longer be
-  undone. The drive continues after the last version that is kept. It erases the blocks filled since
-  then one by one, so undoing takes no space, regardless of the number of power losses.
-- A host that loses its power may lose any bytes of a store in files that were not synced, if its
-  durability is "host". Then recovery checks the data of all versions, and drops the results of the
-  current step behind the first super-page that was lost, in the order of updates: the step
-  continues from there. A sync precedes every erase, so the older versions are there.
-- The place after the last non-blank place may have been partly programmed and still read as
-  blank. In the open block, recovery pads this place: it programs arbitrary data, so that the next
-  recovery does not take the place for blank after repeated power losses. Other blocks need no
-  padding, because each block is erased again before the die enters it.
-- If super-pages change their die (paths/on_die/wear_leveling.py), two dies may hold whole versions
-  of the same super-page. The version with the higher sequence number counts, because both
-  may be of one step and sequence numbers are assigned per device. If that version is torn, the
-  other version counts.
+  number identifies the versions of earlier attempts, complete or torn, when the step can no longer
+  be undone. The drive continues after the last version that is kept. It erases the blocks filled
+  since then one by one, so undoing takes no space, regardless of the number of power losses.
+- If the durability of a store is "host", a host that loses power may lose any data in files that
+  were not synced. Recovery then checks the data of all versions. It drops the results of the
+  current step that follow the first lost super-page in the order of updates, and the step continues
+  from that super-page. A sync precedes every erase, so the older versions exist.
+- The place after the last non-blank place may have been partly programmed and still read as blank.
+  In the open block, recovery pads this place: it programs arbitrary data, so that the next recovery
+  does not treat the place as blank after repeated power losses. Other blocks need no padding,
+  because each block is erased again before the die enters it.
+- If super-pages change their die (paths/on_die/wear_leveling.py), two dies may contain complete
+  versions of the same super-page. The version with the higher sequence number counts, because both
+  versions may belong to one step and sequence numbers are assigned per device. If that version is
+  torn, the other version counts.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ from dataclasses import dataclass, field
 from ondie.emu.nand.page_store import Spare
 
 ATTEMPT = 1 << 32
-"""Number of sequence numbers reserved for each attempt at a step."""
+"""Number of sequence numbers that are reserved for each attempt at a step."""
 
 
 class Unrecoverable(RuntimeError):
-    """Error: flash does not hold a complete and consistent version of every super-page."""
+    """Raised if flash does not contain a complete and consistent version of every super-page."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,9 @@ class Version:
 class DieScan:
     """Result of the scan of one die.
 
-    Places (physical super-pages) are numbered over the ``blocks`` x ``pages`` of the reservoir. A
-    super-page fills ``planes`` of the pages at a place, or all pages if ``planes`` is None.
+    Places (physical super-pages) are numbered from 0 over the ``blocks`` x ``pages`` of the
+    reservoir. A super-page fills ``planes`` of the pages at a place, or all pages if ``planes`` is
+    None.
     """
 
     die: int
@@ -80,20 +82,22 @@ class DieScan:
     pages: int
     planes: int | None = None
     versions: dict[int, Version] = field(default_factory=dict)
-    """Versions by place. The out-of-band records of all their pages are valid and agree."""
+    """Complete versions by place: the out-of-band records of all pages of a version are valid and
+    agree.
+    """
     visible: set[int] = field(default_factory=set)
     """Places at which at least one page is not blank."""
     sequence: int = 0
     """Highest sequence number in the out-of-band data of the die."""
     torn: int = 0
-    """Number of places that are not blank and hold no complete version."""
+    """Number of places that are not blank and contain no complete version."""
     records: int = 1 << 62
-    """First super-page number of commit records, which take one page each."""
+    """Smallest super-page number of commit records, each of which takes one page."""
 
     def saw(self, place: int, spares: Sequence[Spare | None | bool]) -> None:
-        """Add the out-of-band data ``spares`` (one item per plane) read at ``place``.
-
-        An item is a Spare record, None for a blank page, or False if its checksum is wrong.
+        """Add the out-of-band data ``spares`` (one item per plane) that was read at ``place``. An
+        item is a Spare record, None for a blank page, or False if the checksum of the record is
+        wrong.
         """
         if all(spare is None for spare in spares):
             return
@@ -115,20 +119,21 @@ class DieScan:
 
     @property
     def doubtful(self) -> Version | None:
-        """Version with the highest sequence number, whose data must be checked; None if there is no
-        version.
+        """Version with the highest sequence number, whose data must be checked, or None if the die
+        has no version.
         """
         return max(self.versions.values(), key=lambda version: version.sequence, default=None)
 
     def refuse(self, version: Version) -> None:
-        """Drop a version whose data do not match their checksums."""
+        """Drop a version whose data does not match its checksums."""
         del self.versions[version.place]
         self.torn += 1
 
     def drop_unordered(self, step: int, expected: Sequence[int]) -> bool:
-        """Drop the versions of step ``step`` behind the first super-page of ``expected``, the
-        super-pages of the die in the order of updates, that has none. Return True if there was no
-        gap before the end of the step."""
+        """Find the first super-page of ``expected``, the super-pages of the die in the order of
+        updates, that has no version of step ``step``. Drop the versions of step ``step`` of that
+        super-page and of all later ones. Return True if every super-page has a version of the step.
+        """
         newest = self.newest(step)
         done = [sp in newest and newest[sp].step == step for sp in expected]
         behind = set(expected[done.index(False) :]) if False in done else set()
@@ -144,14 +149,14 @@ class DieScan:
                 self.refuse(version)
 
     def give_up(self, step: int, attempt: int) -> None:
-        """Drop the versions of step ``step`` that attempts before ``attempt`` have written."""
+        """Drop the versions of step ``step`` that were written by attempts before ``attempt``."""
         for version in list(self.versions.values()):
             if version.step == step and version.sequence // ATTEMPT < attempt:
                 del self.versions[version.place]
 
     @property
     def committed(self) -> int:
-        """Newest step that a commit record of the die marks as done; 0 if there is no commit
+        """Newest step that a commit record of the die marks as done, or 0 if the die has no commit
         record.
         """
         done = [
@@ -160,7 +165,9 @@ class DieScan:
         return max(done, default=0)
 
     def committed_by(self, step: int) -> int:
-        """Highest sequence number of a commit record of step ``step``; -1 if there is none."""
+        """Return the highest sequence number of a commit record of step ``step``, or -1 if there is
+        none.
+        """
         records = [
             version.sequence
             for version in self.versions.values()
@@ -169,8 +176,8 @@ class DieScan:
         return max(records, default=-1)
 
     def newest(self, last: int) -> dict[int, Version]:
-        """Return the newest complete version of each super-page among steps up to ``last``, by
-        super-page number.
+        """Return the newest complete version of each super-page, by super-page number. Versions of
+        steps after ``last`` are ignored.
         """
         found: dict[int, Version] = {}
         for version in self.versions.values():
@@ -182,8 +189,8 @@ class DieScan:
         return found
 
     def next_place(self, last: int) -> tuple[int, int | None]:
-        """Return (next place that the die programs, place to be padded before it or None), if
-        recovery keeps the versions of steps up to ``last``.
+        """Return (next place that the die programs, place that must be padded before it or None).
+        Recovery keeps only the versions of steps up to ``last``.
         """
         kept = [version for version in self.versions.values() if version.step <= last]
         if not kept:
@@ -200,16 +207,18 @@ class DieState:
     """State of a die as recovery has reconstructed it from flash."""
 
     places: dict[int, int]
-    """Place of the newest version, by super-page."""
+    """Place of the newest version of each super-page, by super-page number."""
     next_place: int
     pad: int | None
     sequence: int
     cursor: int
-    """Number of super-pages of the die, in order of update, that already hold the result of the
+    """Number of super-pages of the die, in order of update, that already contain the result of the
     current step.
     """
     turned: dict[int, int] = field(default_factory=dict)
-    """Number of planes by which the plane roles have rotated, by block that holds a version."""
+    """Number of planes by which the plane roles have rotated, for each block that contains a
+    version.
+    """
     made: frozenset[int] = frozenset()
     """Super-page numbers of the parities and commit records already programmed for the current
     step.
@@ -217,10 +226,11 @@ class DieState:
 
 
 def check_newest(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
-    """Check the data of the newest version of a scan; return False if they are torn.
+    """Check the data of the newest version of a scan. Return True if the data is intact or if no
+    version exists.
 
-    If the data are torn, drop the version and return False; call the function again to check the
-    version that is then the newest. Return True if the data are intact or no version exists.
+    If the data is torn, drop the version and return False. Then call the function again to check
+    the version that is now the newest.
     """
     last = scan.doubtful
     if last is None or intact(last):
@@ -230,8 +240,8 @@ def check_newest(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
 
 
 def can_undo(scan: DieScan, expected: Sequence[int], step: int) -> bool:
-    """Return True if step ``step`` can be undone, because flash holds the result of step ``step`` -
-    1 for every super-page in ``expected``.
+    """Return True if step ``step`` can be undone: flash contains the result of step ``step`` - 1
+    for every super-page in ``expected``.
     """
     found = scan.newest(step - 1)
     return all(sp in found and found[sp].step == step - 1 for sp in expected)
@@ -245,9 +255,9 @@ def conclude(
     undo: bool = False,
 ) -> DieState:
     """Return the state of the scanned die. ``expected``: super-pages of the die in order of update.
-    ``step``: current or last step. ``undo``: return the state before ``step``. ``beside``: parities
-    and commit record of the die, which may be missing. Raises Unrecoverable if a super-page is
-    missing or steps are inconsistent.
+    ``step``: current or last step. ``beside``: parities and commit record of the die, which may be
+    missing. ``undo``: return the state before ``step``. Raises Unrecoverable if a super-page is
+    missing or the steps of the super-pages are inconsistent.
     """
     found = scan.newest(step - undo)
     where = f"die {scan.die}"
@@ -255,14 +265,14 @@ def conclude(
     if missing:
         raise Unrecoverable(
             f"{where}: no complete version of super-page {missing[0]}"
-            + (f" and of {len(missing) - 1} others" if len(missing) > 1 else "")
+            + (f" ({len(missing)} super-pages have none)" if len(missing) > 1 else "")
         )
     done = [found[sp].step == step for sp in expected]
     cursor = sum(done)
     if done != [True] * cursor + [False] * (len(done) - cursor):
         raise Unrecoverable(
-            f"{where}: super-pages of step {step} are not the first {cursor} in the order of "
-            "updates"
+            f"{where}: super-pages of step {step}: {cursor}; they are not the first in the order "
+            "of updates"
         )
     old = {found[sp].step for sp in expected[cursor:]}
     if old - {step - 1}:
@@ -278,9 +288,9 @@ def conclude(
 
 
 def assign_super_pages(scans: Sequence[DieScan], count: int, last: int) -> list[list[int]]:
-    """Return for each die of a device its list of super-pages, of 0 .. ``count`` - 1. A super-page
-    belongs to the die with its newest version among steps up to ``last``. Raises
-    Unrecoverable if a super-page has no such version.
+    """Assign super-pages 0 to ``count`` - 1 to the dies of a device. Return the list of super-pages
+    of each die. A super-page belongs to the die with its newest version among the steps up to
+    ``last``. Raises Unrecoverable if a super-page has no such version.
     """
     best: dict[int, tuple[int, int, int]] = {}
     for i, scan in enumerate(scans):
@@ -290,7 +300,7 @@ def assign_super_pages(scans: Sequence[DieScan], count: int, last: int) -> list[
     if missing:
         raise Unrecoverable(
             f"no complete version of super-page {missing[0]}"
-            + (f" and of {len(missing) - 1} others" if len(missing) > 1 else "")
+            + (f" ({len(missing)} super-pages have none)" if len(missing) > 1 else "")
         )
     held: list[list[int]] = [[] for _ in scans]
     for sp in range(count):

@@ -1,7 +1,7 @@
 """Tables of the FTL: maps, blocks, free rings, write frontiers and the cached mapping table.
 
 Owns the sizes and initial values of these tables, and the constants of flash management. Does not
-own behavior (the other files of this package).
+own the behavior of the FTL (the other files of this package).
 Source: mmap(2): mapping tables are lazily committed zero pages.
 """
 
@@ -35,16 +35,16 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
 
 LOTS = 64
-"""Number of int64 values that a victim policy can keep as private state."""
+"""Number of int64 values that a victim policy can store as private state."""
 GC_RESERVE = 1
-"""Number of free super-blocks per die that only garbage collection may open.
+"""Number of free blocks per unit that only garbage collection may open.
 
-If programs may fail, one more is reserved.
+If program failures can occur, one more is reserved.
 """
 
 
 def set_management(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the constants of flash management in ``table``: streams, garbage collection, wear
+    """Set the constants of flash management in ``table``: streams, garbage collection and wear
     leveling.
     """
     ftl = cfg.ftl
@@ -86,7 +86,7 @@ def set_management(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
 
 
 def set_cell_modes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the constants of pSLC blocks and of folding."""
+    """Set the constants of pSLC blocks and of folding in ``table``."""
     ftl, flash = cfg.ftl, cfg.flash
     table.native = geometry.native_blocks
     table.pslc_stream = table.fold_stream = pslc.NO_STREAM
@@ -107,11 +107,13 @@ def set_cell_modes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
 def set_cached_map(
     cfg: Config, geometry: Geometry, table: np.recarray, streams: int, caches: int
 ) -> None:
-    """Set the sizes of the cached mapping table, and the streams of translation pages.
+    """Set the sizes of the cached mapping table and the streams of translation pages in ``table``.
 
     ``streams``: number of zones whose translation pages have separate blocks. Each zone begins at a
     translation page, so that up to ``map_span`` - 1 page numbers before each further zone are
-    unused. ``caches``: number of caches that share ``ftl.map_cache`` equally.
+    unused. ``caches``: number of caches that share ``ftl.map_cache`` equally. Raises InputError if
+    the logical and translation pages do not fit on flash, or if ftl.map_cache is too small or too
+    large (cmt.table_sizes).
     """
     lpns = int(table["lpns"][0])
     entries, span, tpages = cmt.table_sizes(cfg, geometry.physical_pages, lpns, caches)
@@ -119,7 +121,7 @@ def set_cached_map(
         raise InputError(
             f"ftl.over_provisioning = {cfg.ftl.over_provisioning}: {lpns} logical pages and their "
             f"{tpages} translation pages are more than the {geometry.native_pages} pages of "
-            "flash"
+            "flash; use a larger value"
         )
     table.map_entries, table.map_span, table.tpages = entries, span, tpages
     table.trim_span = 8 * geometry.page_bytes
@@ -142,11 +144,12 @@ def set_cached_map(
 
 
 def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Raise InputError if the drive can run full when all logical pages are written.
+    """Raise InputError if the drive can become full (no free block, and none can be collected) when
+    all logical pages are written.
 
-    All invalid pages of a unit can then be in the open blocks of the streams, while only the
-    blocks reserved for collection are free. One stream has no open block: that of the waiting
-    write.
+    In that state, all invalid pages of a unit are in the open blocks of the streams, and only the
+    blocks reserved for garbage collection are free. One stream has no open block: the stream of the
+    waiting write.
     """
     streams, needed = _blocks_in_use(cfg, table)
     pages = _mapped_pages(table)
@@ -155,30 +158,32 @@ def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
         return
     share = needed / geometry.native_blocks
     advice = f"use at least {math.ceil(share * 1e4) / 1e4:g}" if share < 0.95 else "use more blocks"
-    super_blocks = ", ftl.block_unit = plane" if geometry.unit_planes > 1 else ""
-    streams_fewer = ", fewer ftl.write_streams" if streams > 2 else ""
+    super_blocks = ", or ftl.block_unit = plane" if geometry.unit_planes > 1 else ""
+    streams_fewer = ", or fewer ftl.write_streams" if streams > 2 else ""
     raise InputError(
-        f"ftl.over_provisioning = {cfg.ftl.over_provisioning}: the {geometry.native_blocks} blocks "
-        f"of a unit have {spare / geometry.units / geometry.block_pages:.2f} spare blocks, and "
-        f"{needed} are open or reserved (ftl.write_streams = {cfg.ftl.write_streams}, "
-        f"ftl.gc_streams = {cfg.ftl.gc_streams}), so that the drive can run full when all "
-        f"logical pages are written; {advice}{streams_fewer}{super_blocks}"
+        f"ftl.over_provisioning = {cfg.ftl.over_provisioning}: a unit of {geometry.native_blocks} "
+        f"blocks has {spare / geometry.units / geometry.block_pages:.2f} spare blocks; {needed} "
+        f"may be open or reserved (ftl.write_streams = {cfg.ftl.write_streams}, ftl.gc_streams = "
+        f"{cfg.ftl.gc_streams}), so that the drive can become full when all logical pages are "
+        f"written; {advice}{streams_fewer}{super_blocks}"
     )
 
 
 _PAGES = ("lpns", "tpages", "trim_maps", "meta_pages")
-"""Names of the numbers of pages that the mapping table can map."""
+"""Names of the constants that give the numbers of pages in the mapping table."""
 
 
 def _mapped_pages(table: np.recarray) -> int:
-    """Return the number of pages that the mapping table can map: logical and translation pages,
-    trim maps and metadata pages."""
+    """Return the number of pages in the mapping table: logical pages, translation pages, trim maps
+    and metadata pages.
+    """
     return sum(int(table[name][0]) for name in _PAGES)
 
 
 def _blocks_in_use(cfg: Config, table: np.recarray) -> tuple[int, int]:
-    """Return (streams with an open block, blocks of a unit that may be open or reserved for
-    collection while a write waits)."""
+    """Return (number of streams with an open block, number of blocks of a unit that may be open or
+    reserved for garbage collection while a write waits).
+    """
     one = cfg.ftl.stream_policy == "one"
     streams = (1 if one else int(table["streams"][0])) + int(table["collected_streams"][0])
     return streams, streams + int(table["map_streams"][0]) + int(table["gc_reserve"][0]) - 1
@@ -186,7 +191,8 @@ def _blocks_in_use(cfg: Config, table: np.recarray) -> tuple[int, int]:
 
 def spare_blocks(cfg: Config, geometry: Geometry, arrays: Arrays) -> int:
     """Return the number of native blocks of device 0 that are good and needed neither for the
-    logical pages nor as open or reserved blocks. It is negative if the drive can run full.
+    logical pages nor as open or reserved blocks. The number is negative if the drive can become
+    full.
     """
     state = np.asarray(arrays.block.state[: geometry.units * geometry.all_blocks])
     native = state.reshape(geometry.units, -1)[:, : geometry.native_blocks]
@@ -208,15 +214,15 @@ def logical_pages(cfg: Config, geometry: Geometry) -> int:
 
 
 def map_dtype(entries: int) -> type[np.unsignedinteger]:
-    """Return the entry type of a mapping table: uint32 if every entry + 1 fits, else uint64."""
+    """Return the entry type of a mapping table: uint32 if each entry + 1 fits, else uint64."""
     return np.uint32 if entries < 2**32 - 1 else np.uint64
 
 
 def error_tables(
     cfg: Config, n: int, geometry: Geometry, txns: int, units: int
 ) -> dict[str, np.ndarray]:
-    """Return the tables of the error model by field name of the state; they have minimal size if
-    errors.kind = none.
+    """Return the tables of the error model by name of the state's field. If errors.kind = none, the
+    tables have minimal size.
     """
     on = cfg.errors.kind != "none"
     pages = geometry.physical_pages if on else 1
@@ -229,9 +235,9 @@ def error_tables(
 
 
 def mark_bad_blocks(cfg: Config, arrays: Arrays, seed: int) -> None:
-    """Mark factory bad blocks, drawn by ``seed``, and remove them from the free rings.
+    """Mark the factory bad blocks, drawn from ``seed``, and remove them from the free rings.
 
-    Raises InputError if the good blocks hold fewer pages than the namespace.
+    Raises InputError if the good blocks have fewer pages than the namespace.
     """
     if cfg.ftl.bad_blocks == 0:
         return
@@ -257,9 +263,10 @@ def mark_bad_blocks(cfg: Config, arrays: Arrays, seed: int) -> None:
     lpns = int(arrays.cfg.lpns[0])
     if good_pages.min() < lpns:
         raise InputError(
-            f"ftl.bad_blocks = {cfg.ftl.bad_blocks}: {int(good_pages.min())} pages are in good "
-            f"blocks, fewer than the {lpns} logical pages "
-            f"(ftl.over_provisioning = {cfg.ftl.over_provisioning})"
+            f"ftl.bad_blocks = {cfg.ftl.bad_blocks}: the good blocks have {int(good_pages.min())} "
+            f"pages, fewer than the {lpns} logical pages (ftl.over_provisioning = "
+            f"{cfg.ftl.over_provisioning}); use a smaller ftl.bad_blocks or a larger "
+            "ftl.over_provisioning"
         )
 
 
@@ -275,8 +282,8 @@ def block_records(
 ) -> np.recarray:
     """Return the block records (page_map.BLOCK) of all units.
 
-    In a used drive, a block is erased before its first write; in each unit one block has already
-    been erased.
+    If blocks are erased when they are opened and the drive starts in steady state, each block must
+    be erased before its first write, except one block per unit, which is already erased.
     """
     one = records(page_map.BLOCK, geometry.all_blocks)
     if cfg.ftl.erase == "open":
@@ -295,7 +302,7 @@ def block_records(
 
 
 def one_zone(geometry: Geometry, streams: int, lpns: int) -> np.recarray:
-    """Return one zone record (page_map.ZONE) per stream; every stream writes to all units."""
+    """Return one zone record (page_map.ZONE) per stream. Every stream writes to all units."""
     zone = records(page_map.ZONE, streams)
     zone.last_lpn = lpns
     zone.units = geometry.units
@@ -318,11 +325,11 @@ def pool_records(geometry: Geometry, units: int) -> np.recarray:
 def tables(
     cfg: Config, geometry: Geometry, table: np.record, n: int, lanes: int, planned: bool
 ) -> dict[str, np.ndarray]:
-    """Return the tables of the FTL of ``n`` devices by field name of the state.
+    """Return the tables of the FTL of ``n`` devices by name of the state's field.
 
-    ``table``: constants of compiled code; ``lanes``: independently operating planes per die;
-    ``planned``: True if plans alone use the devices. They write to few blocks of each unit, and
-    the physical pages that they map are scattered.
+    ``table``: constants of compiled code. ``lanes``: independently operating planes per die.
+    ``planned``: True if only plans use the devices. Plans write to few blocks of each unit, so the
+    physical pages that they map are scattered.
     """
     units = n * geometry.units
     lpns, tpages, entries = int(table.lpns), int(table.tpages), int(table.map_entries)

@@ -1,8 +1,8 @@
 """Transfers of transactions through stations: DRAM, host link, decoders and encoders.
 
-Owns the service time of a transaction at each of these stations, the counters there, and the start
-of programs of the firmware. Does not own the order of the stations (engine/run/datapath.py) or the
-verdict on decoded pages (read_retry.py).
+Owns the service time of a transaction at each of these stations, the counters of the transfers, and
+the start of programs by firmware. Does not own the order of the stations (engine/run/datapath.py)
+or the outcome of decoding (read_retry.py).
 Source: the data paths of Newport and Laguna, with pages stored and forwarded in the controller's
 DRAM; packets on the link as in PCI Express.
 """
@@ -30,16 +30,17 @@ from ondie.emu.nand.timing import PROGRAM
 from ondie.kernels.jit import inline, njit
 
 HOST_PASSES = 2
-"""Number of times that host data cross the device's DRAM: once to be stored, once to be forwarded.
+"""Number of times that host data crosses the device's DRAM: once when it is stored, and once when
+it is forwarded.
 
-ISP data cross the DRAM once.
+ISP data crosses the DRAM once.
 """
 
 
 @inline
 def dram(st, tid, passes, step):
     """Pass the data of ``tid`` through the device's DRAM ``passes`` times, then continue at stage
-    ``step``. Return False if that takes no time.
+    ``step``. Return False if the transfer takes no time.
     """
     txn = st.txn[tid]
     station = stages.station(st, txn.dev, stages.DRAM)
@@ -54,7 +55,9 @@ def dram(st, tid, passes, step):
 
 @njit
 def start_program(st, tid, ppn):
-    """Start the program of page ``ppn``, which firmware has made in DRAM (transaction ``tid``)."""
+    """Start the program of page ``ppn`` with data that firmware has composed in DRAM (transaction
+    ``tid``).
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     txn.op = PROGRAM
@@ -69,14 +72,15 @@ def start_program(st, tid, ppn):
 
 @inline
 def extra(which):
-    """Return the counter of overhead bytes (bytes other than data) for a direction of the link."""
+    """Return the counter of overhead bytes (bytes other than data) for link direction ``which``."""
     return LINK_EXTRA_DOWN_BYTES if which == stages.DOWN else LINK_EXTRA_UP_BYTES
 
 
 @njit
 def by_rows(st, station, n_bytes):
-    """Return the time of one DRAM access that opens row after row (ps): tRCD and tCL for each row,
-    tRP between rows."""
+    """Return the time of one DRAM access that opens one row after another (ps): the transfer time,
+    tRCD and tCL for each row, and tRP between rows.
+    """
     cfg = st.cfg[0]
     fifo = st.fifo[station]
     opened = (n_bytes + cfg.dram_row - 1) // cfg.dram_row
@@ -86,9 +90,9 @@ def by_rows(st, station, n_bytes):
 
 @inline
 def packed(st, tid, which, n_bytes):
-    """Return (station, bytes on the wire with packet overhead, service time in ps) of a transfer of
-    ``n_bytes`` over the device's link in direction ``which`` (stages.UP or stages.DOWN). The time
-    is -1 if the rate of the station determines it.
+    """Return (station, bytes on the wire including packet overhead, service time in ps) of a
+    transfer of ``n_bytes`` over the device's link in direction ``which`` (stages.UP or
+    stages.DOWN). The service time is -1 if the rate of the station determines the time.
     """
     txn = st.txn[tid]
     cfg = st.cfg[0]
@@ -114,7 +118,7 @@ def packed(st, tid, which, n_bytes):
 @inline
 def send(st, tid, which, n_bytes, step):
     """Send ``n_bytes`` over the device's link, then continue at stage ``step``. Return False if
-    there are no data or the transfer takes no time.
+    there is no data or the transfer takes no time.
     """
     if n_bytes == 0:
         st.txn[tid].step = step
@@ -125,7 +129,7 @@ def send(st, tid, which, n_bytes, step):
 
 @njit
 def send_off(st, tid, which, n_bytes):
-    """Send data over the device's link; no transaction waits for their arrival."""
+    """Send data over the device's link. No transaction waits for the arrival of the data."""
     if n_bytes > 0:
         station, wire, service = packed(st, tid, which, n_bytes)
         occupy(st, station, tid, wire, service)
@@ -134,7 +138,7 @@ def send_off(st, tid, which, n_bytes):
 @njit
 def decode(st, tid, step):
     """Pass the data of ``tid`` through the ECC decoder of the die's channel, then continue at stage
-    ``step``. Return False if that takes no time.
+    ``step``. Return False if decoding takes no time.
     """
     cfg = st.cfg[0]
     if cfg.errors != 0:
@@ -144,8 +148,8 @@ def decode(st, tid, step):
 
 @njit
 def decode_bare(st, tid, step):
-    """Pass the optimizer's pages of ``tid`` through the ECC decoder of the die's channel. Return
-    False if that takes no time.
+    """Pass the optimizer's pages of ``tid`` through the ECC decoder of the die's channel, then
+    continue at stage ``step``. Return False if decoding takes no time.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -160,7 +164,8 @@ def decode_bare(st, tid, step):
 @njit
 def encode_bare(st, tid, step):
     """Pass the result of on-die computation ``tid`` through the ECC encoder of the die's channel,
-    which computes the parity.
+    which computes the check bytes, then continue at stage ``step``. Return False if encoding takes
+    no time.
     """
     st.count[st.txn[tid].dev, PE_ENCODED_PAGES] += st.txn[tid].n
     return encode(st, tid, step)
@@ -168,8 +173,8 @@ def encode_bare(st, tid, step):
 
 @njit
 def encode(st, tid, step):
-    """Pass the data of ``tid`` through the ECC encoder of the die's channel. Return False if that
-    takes no time.
+    """Pass the data of ``tid`` through the ECC encoder of the die's channel, then continue at stage
+    ``step``. Return False if encoding takes no time.
     """
     return coded(st, tid, ECC_ENCODED_PAGES, st.cfg[0].encode, step)
 
@@ -177,7 +182,8 @@ def encode(st, tid, step):
 @inline
 def coded(st, tid, counter, time, step):
     """Pass the data of ``tid`` through the ECC engine of the die's channel, which takes ``time`` ps
-    per page. Return False if that takes no time.
+    per page, then continue at stage ``step``. Add the pages to ``counter``. Return False if
+    ``time`` is 0.
     """
     txn = st.txn[tid]
     st.count[txn.dev, counter] += txn.n
@@ -190,8 +196,9 @@ def coded(st, tid, counter, time, step):
 
 @njit
 def next_piece(st, tid, step):
-    """Pass the next piece of a long transfer through DRAM. Pieces let other transactions use DRAM
-    in between."""
+    """Pass the next piece of a long transfer through DRAM. Splitting a transfer into pieces lets
+    other transactions use DRAM in between.
+    """
     txn = st.txn[tid]
     command = st.command[tid]
     txn.size = min(command.bytes_left, st.cfg[0].piece)

@@ -45,7 +45,8 @@ from ondie.kernels.jit import cold, inline, njit
 @njit
 def wait_for_page(st, tid):
     """Append transaction ``tid`` to the transactions that wait for the translation page of its next
-    logical page. Request the read of the translation page if no read is requested yet.
+    logical page. Read the translation page unless its read has already been requested. Defer the
+    read while translation pages are queued for write-back.
     """
     txn = st.txn[tid]
     dev = txn.dev
@@ -81,14 +82,16 @@ def fetch(st, dev, tpage):
 
 @inline
 def fetched_bytes(st):
-    """Return the number of bytes of a translation page that a miss reads."""
+    """Return the number of bytes of a translation page that are read at a miss."""
     cfg = st.cfg[0]
     return cfg.map_read if cfg.map_read > 0 else cfg.page_bytes
 
 
 @njit
 def read(st, dev, tpage, role, size):
-    """Read ``size`` bytes of translation page ``tpage`` at its address in the directory."""
+    """Read ``size`` bytes of translation page ``tpage`` from its physical page. If the page is not
+    on flash, continue without a read.
+    """
     cfg = st.cfg[0]
     tid = take_txn(st)
     if tid < 0:
@@ -118,12 +121,12 @@ def read(st, dev, tpage, role, size):
 
 @cold
 def serve_reserved(st, dev, page):
-    """Serve the transactions that wait for record ``page`` of a translation page that has been
-    read, as MQSim does: the reserved entries in the order of their reservation, and, for each
-    entry, first its waiting reads, then its waiting writes.
+    """Serve the transactions that wait for a translation page (record ``page``) after the page has
+    been read. As in MQSim, serve the reserved entries in the order of their reservation. For each
+    entry, serve its waiting reads before its waiting writes.
 
-    Transactions whose entry has been evicted are lost. They move to a separate list, and wait until
-    another miss reserves the entry again, or for ever.
+    A transaction whose entry has been evicted is moved to a separate list. It waits until another
+    miss reserves the entry again, possibly forever.
     """
     while page.wait_first > 0:
         tid = int(page.wait_first) - 1
@@ -154,7 +157,8 @@ def serve_reserved(st, dev, page):
 @cold
 def serve_list(st, dev, first, last, lpn, reads):
     """Serve the reads (``reads`` = True) or the writes of logical page ``lpn`` in a list of waiting
-    transactions, which begins with ``first`` and ends with ``last`` (index + 1, 0 = none).
+    transactions. ``first``, ``last``: first and last transaction of the list as index + 1, or 0 if
+    the list is empty.
 
     Return (first, last) of the remaining list.
     """
@@ -182,7 +186,10 @@ def serve_list(st, dev, first, last, lpn, reads):
 
 @njit
 def write_back(st, dev, tpage):
-    """Queue translation page ``tpage`` for write-back after the eviction of a dirty entry."""
+    """Queue translation page ``tpage`` for write-back after the eviction of a dirty entry, unless a
+    write-back of the page is already queued or has not composed it yet. If the page is being
+    programmed, queue it again after its program.
+    """
     page = st.tpage[tpage]
     if page.state == LEAVING:
         page.again = 1
@@ -202,10 +209,9 @@ def write_back(st, dev, tpage):
 @cold
 def keep_without_write_back(st, dev, tpage):
     """Handle the eviction of a dirty entry if translation pages are never written back (map_writes
-    = 0). A flash page is allocated to translation page ``tpage``, which stays in DRAM from then on.
-    If the translation page is on flash, the sectors that hold its cached clean entries are read,
-    and misses wait for that read. The dirty entries of the page become clean and most recently
-    used.
+    = 0). Allocate a flash page to translation page ``tpage``, which stays in DRAM from then on. If
+    the translation page was on flash, read the sectors with its cached clean entries. Misses of the
+    page wait for that read. The dirty entries of the page become clean and most recently used.
     """
     cfg = st.cfg[0]
     tvpn = tpage - dev * cfg.tpages
@@ -251,8 +257,8 @@ def keep_without_write_back(st, dev, tpage):
 
 @njit
 def start_write_backs(st, dev):
-    """Start queued write-backs up to the limit of concurrent write-backs. If the queue is then
-    empty, or no block is free for the write-backs, start the reads of the deferred misses.
+    """Start queued write-backs up to the limit of concurrent write-backs. Then start the reads of
+    the deferred misses if the queue is empty or if no block is free for the write-backs.
     """
     cfg = st.cfg[0]
     maps = st.maps[dev]
@@ -274,7 +280,7 @@ def start_write_backs(st, dev):
 
 @inline
 def units_in_turn(st, tvpn):
-    """Return the number of units that may hold translation page ``tvpn``."""
+    """Return the number of units on which translation page ``tvpn`` may be stored."""
     cfg = st.cfg[0]
     if cfg.map_streams == 1:
         return st.turn.shape[0]
@@ -283,11 +289,12 @@ def units_in_turn(st, tvpn):
 
 @inline
 def unit_in_turn(st, dev, tvpn, i):
-    """Return the ``i``-th unit (from 0) to try when allocating translation page ``tvpn``.
+    """Return the ``i``-th unit (from 0) in which the allocation of translation page ``tvpn`` is
+    tried.
 
-    The order of units starts at the page's number if allocation is static, else at the allocation
-    cursor. With a stream of translation pages for each zone, the pages are numbered within their
-    zone and stored on the units of the zone.
+    If allocation is static, the order of units starts at a unit that depends on the page's number,
+    otherwise at the allocation cursor. If each zone has a stream of translation pages, the pages
+    are numbered within their zone and stored on the units of the zone.
     """
     cfg = st.cfg[0]
     if cfg.map_streams > 1:
@@ -308,8 +315,8 @@ def next_turn(st, dev):
 
 @njit
 def compose(st, dev, tvpn):
-    """Compose translation page ``tvpn`` from the current mapping, so that the cached entries of the
-    page become clean.
+    """Compose translation page ``tvpn`` from the current mapping. The cached entries of the page
+    become clean.
     """
     cfg = st.cfg[0]
     tpage = dev * cfg.tpages + tvpn
@@ -337,14 +344,14 @@ def on_written_back(st, dev, tvpn):
 
 
 def queue_stale(arrays: Arrays, newest: np.ndarray) -> int:
-    """Queue the stale translation pages of device 0 for write-back, after a recovery of the map.
-    Return their number.
+    """Queue the stale translation pages of device 0 for write-back after a recovery of the map.
+    Return the number of queued pages. The write-backs start at the first miss.
 
-    ``newest``: sequence number and number of the program of each mapped page, int64[pages, 2]. The
-    sequence number of a translation page is the number of the first program that it does not
-    reflect. It is stale if a page of its span, or a trim map of that span, has been programmed
-    since. Without write-backs (ftl.map_writes = 0) no translation page is on flash, and none is
-    queued. The write-backs start with the first miss.
+    ``newest``: (sequence number, program number) of each mapped page, int64[pages, 2]. The sequence
+    number of a translation page is a program number: the page does not reflect programs with this
+    number or larger numbers. A translation page is stale if such a program wrote a logical page in
+    its span, or a trim map of that span. If translation pages are never written back
+    (ftl.map_writes = 0), none is on flash, and no page is queued.
     """
     cfg = arrays.cfg[0]
     lpns, tpages, span = int(cfg.lpns), int(cfg.tpages), int(cfg.map_span)
@@ -369,8 +376,9 @@ def queue_stale(arrays: Arrays, newest: np.ndarray) -> int:
 
 @njit
 def wait_for_block(st, tid):
-    """Append ``tid``, which carries a translation page, to the transactions that wait for a free
-    block."""
+    """Append ``tid``, which writes a translation page, to the transactions that wait for a free
+    block.
+    """
     txn = st.txn[tid]
     maps = st.maps[txn.dev]
     txn.next = -1

@@ -1,21 +1,21 @@
-"""Trim maps: pages on flash that state which mapping units hold data, so that trims survive a power
-loss.
+"""Trim maps: pages on flash that record which mapping units contain data, so that trims are
+durable.
 
-Owns the marks of trims that are not on flash yet, the programs of trim maps, the FLUSHes and erases
-that wait for them. Does not own the unmapping (nvme/command_split.py), the choice of blocks
-(write_frontier.py) or recovery (recovery.py).
+Owns the marks of trims that are not on flash yet, the programs of trim maps, and the FLUSHes and
+erases that wait for these programs. Does not own the unmapping (nvme/command_split.py), the choice
+of blocks (write_frontier.py) or recovery (recovery.py).
 Source: this project; TRIM is a write of metadata, as journals of FTLs record it.
 
 A trim map is a page with one bit for each of ``cfg.trim_span`` mapping units: 1 if the unit is
-mapped. Trim map k has the page number ``lpns + tpages + k`` in the mapping table. It is moved by
-collection like any page, and a new one makes the old one invalid. It has a sequence number:
-contents with smaller numbers of units whose bit is 0 are dead. Trim maps share the open block of
-collected pages.
+mapped. Trim map k has the page number ``lpns + tpages + k`` in the mapping table. Garbage
+collection moves it like any other page, and a new trim map makes the old one invalid. A trim map
+has a sequence number. If the bit of a unit is 0, data of the unit with smaller sequence numbers has
+been trimmed. Trim maps share the open block of collected pages.
 
-A trim is *unsaved* until a trim map that was composed after it is on flash. Trims of a drive are
-numbered. A FLUSH waits until no trim with its number or a smaller one is unsaved. So does the erase
-of a block from which a trim has removed a page: after a power loss, an older version of that page
-would return, which may be older than the last FLUSH.
+A trim is *unsaved* until a trim map that was composed after the trim is on flash. The trims of a
+drive are numbered. A FLUSH waits until all trims issued before it are saved. The erase of a block
+also waits if a trim has removed a page of the block. Otherwise an older version of that page,
+possibly older than the last FLUSH, would become valid after a power loss.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from ondie.emu.ftl import block_manager, map_checkpoint, page_map, write_frontie
 from ondie.kernels.jit import cold, inline, njit
 
 FLIGHTS = 8
-"""Largest number of trim maps that are programmed at a time."""
+"""Maximum number of trim maps that are programmed concurrently."""
 SLOTS = 2 * FLIGHTS
-"""Number of buffers of trim maps, including those of ended programs until the log has been
-applied."""
+"""Number of buffers for trim maps. The buffer of a completed program stays in use until the log has
+been applied.
+"""
 FREE, IN_USE, LOGGED = range(3)
-"""States of a buffer. LOGGED: its program has ended, and the run pauses so that the log is applied
-before the buffer is used again."""
+"""States of a buffer. LOGGED: the program of the buffer has ended, and the run pauses so that the
+log is applied before the buffer is used again.
+"""
 TRIM_MAP = record_type(
     since="i8",  # number of its first unsaved trim; 0: none
     flying="i8",  # the same of the copy that is being programmed; 0: none is
@@ -48,7 +50,7 @@ TRIM_MAP = record_type(
 
 @inline
 def note(st, dev, lpn):
-    """Note that a trim is about to remove logical page ``lpn``, which is mapped."""
+    """Record that a trim is about to remove mapped logical page ``lpn``."""
     dev_rec = st.dev[dev]
     block = st.block[page_map.block_at(st, dev, int(st.l2p[dev, lpn]) - 1)]
     block.trims = dev_rec.trims
@@ -60,7 +62,7 @@ def note(st, dev, lpn):
 
 @cold
 def first_unsaved(st, dev):
-    """Return the number of the first unsaved trim of a drive, or NEVER."""
+    """Return the number of the first unsaved trim of a drive, or NEVER if all trims are saved."""
     found = NEVER
     if st.dev[dev].unsaved == 0:
         return found
@@ -79,8 +81,10 @@ def first_unsaved(st, dev):
 
 @cold
 def wait_for_flush(st, tid):
-    """Let ``tid``, a part of a FLUSH, wait until the trims so far are on flash. Return False if
-    none is unsaved."""
+    """Add ``tid``, a part of a FLUSH, to the transactions that wait until all trims issued so far
+    are on flash, and request the programs of the trim maps. Return False if no trim is unsaved, so
+    that ``tid`` need not wait.
+    """
     txn = st.txn[tid]
     dev = txn.dev
     dev_rec = st.dev[dev]
@@ -95,8 +99,10 @@ def wait_for_flush(st, tid):
 
 @cold
 def holds_erase(st, dev, block):
-    """Return True if block ``block``, which holds no data, must not be erased yet: a trim has
-    removed one of its pages and is unsaved. The trim map is then requested."""
+    """Return True if block ``block``, which contains no valid data, must not be erased yet, because
+    a trim that has removed one of its pages is unsaved. In that case, request the program of the
+    trim map.
+    """
     trims = st.block[block].trims
     if trims == 0 or st.dev[dev].unsaved == 0 or first_unsaved(st, dev) > trims:
         return False
@@ -106,7 +112,7 @@ def holds_erase(st, dev, block):
 
 @njit
 def want(st, dev, trims):
-    """Request the programs of the trim maps with unsaved trims up to number ``trims``."""
+    """Request the programs of the trim maps with unsaved trims numbered up to ``trims``."""
     st.dev[dev].trims_wanted = max(st.dev[dev].trims_wanted, trims)
     start(st, dev)
 
@@ -116,7 +122,7 @@ def want(st, dev, trims):
 
 @cold
 def start(st, dev):
-    """Start the programs of requested trim maps, as far as pages are free for them."""
+    """Start the programs of the requested trim maps, as far as free pages are available."""
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
     first = dev * cfg.trim_maps
@@ -148,7 +154,7 @@ def start(st, dev):
 
 @njit
 def free_slot(st, dev):
-    """Return the number of a free buffer."""
+    """Return the index of a free buffer of device ``dev``."""
     slot = 0
     while st.trim_slot[dev * SLOTS + slot] != FREE:
         slot += 1
@@ -157,7 +163,7 @@ def free_slot(st, dev):
 
 @njit
 def compose(st, dev, at, slot):
-    """Write the bits of trim map ``at`` to buffer ``slot``."""
+    """Write the bits of trim map ``at`` to buffer ``slot``, if the engine's log is on."""
     cfg = st.cfg[0]
     if st.reg[0].log_on == 0:
         return
@@ -173,10 +179,12 @@ def compose(st, dev, at, slot):
 
 @cold
 def place(st, tid):
-    """Allocate a page to trim map ``tid`` and start its program. Return False if no unit has one.
+    """Allocate a flash page to the trim map of transaction ``tid`` and start its program. Return
+    False if no unit has a free page.
 
-    Pages that collection has reserved are taken only if no unit has others: a collection may be
-    waiting for this trim map, and then gives a block back.
+    Pages that are reserved for garbage collection are used only if no unit has another free page.
+    This avoids a deadlock, because a garbage collection may wait for this trim map before it can
+    free a block.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -200,7 +208,7 @@ def place(st, tid):
 
 @inline
 def record_of(st, tid):
-    """Return the record of trim map ``tid``."""
+    """Return the record (TRIM_MAP) of the trim map that transaction ``tid`` programs."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     return st.trim_map[txn.dev * cfg.trim_maps + txn.lpn - cfg.lpns - cfg.tpages]
@@ -208,15 +216,18 @@ def record_of(st, tid):
 
 @inline
 def is_trim_map(st, tid):
-    """Return True if transaction ``tid`` programs a trim map, or a page of map_checkpoint.py,
-    which has the same role."""
+    """Return True if transaction ``tid`` programs a trim map or a metadata page
+    (map_checkpoint.py), both of which have the same role.
+    """
     txn = st.txn[tid]
     return st.cfg[0].trim_maps != 0 and txn.kind == OWN and txn.role == Role.TRIM_MAP
 
 
 @cold
 def on_programmed(st, tid):
-    """Complete the program of trim map ``tid``, and the FLUSHes that have waited for it."""
+    """Complete the program of a trim map or metadata page (transaction ``tid``). For a trim map,
+    also complete the FLUSHes that waited for it.
+    """
     if map_checkpoint.is_metadata(st, tid):
         map_checkpoint.on_programmed(st, tid)
         return
@@ -233,7 +244,9 @@ def on_programmed(st, tid):
 
 @njit
 def end_flight(st, tid, record):
-    """End the program of trim map ``tid`` with record ``record``, and start others."""
+    """End transaction ``tid``, which has programmed the trim map with record ``record``, and start
+    further requested programs.
+    """
     dev = st.txn[tid].dev
     record.flying = 0
     st.dev[dev].trim_flights -= 1
@@ -248,7 +261,9 @@ def end_flight(st, tid, record):
 
 @cold
 def program_again(st, tid):
-    """Compose trim map ``tid``, whose program has failed, again."""
+    """Compose and program a trim map or metadata page again after its program (transaction ``tid``)
+    has failed.
+    """
     if map_checkpoint.is_metadata(st, tid):
         map_checkpoint.program_again(st, tid)
         return
@@ -259,7 +274,7 @@ def program_again(st, tid):
 
 @njit
 def complete_flushes(st, dev):
-    """Complete the parts of FLUSHes all of whose trims are on flash."""
+    """Complete the parts of FLUSHes whose trims are all on flash."""
     dev_rec = st.dev[dev]
     saved = first_unsaved(st, dev)
     before = -1

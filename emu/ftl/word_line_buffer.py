@@ -1,4 +1,4 @@
-"""Word-line buffer: holds programs in DRAM until all pages of a program unit are present.
+"""Word-line buffer: buffers programs in DRAM until all pages of a program unit are present.
 
 Owns the buffered lines (word_lines.py): their programs, the order of passes over the array, and the
 start of each pass. Does not own allocation (write_path.py), padding (padding.py) or completion
@@ -6,10 +6,10 @@ after the last pass (completion.py).
 Source: one-shot and two-pass (foggy-fine) programming of 3D NAND: the second pass over a word line
 follows the first pass over its neighbor.
 
-A line is buffered from its first program on. When all its pages are present, they go to their die
-as one program. With two passes, the line waits a second time after the first pass, for the first
-pass over the next line of the block, if there is a next line. The data stay in DRAM and cross the
-channel again. A line whose pages are all padding needs no second pass.
+A line is buffered from the arrival of its first program. When all its pages are present, they are
+sent to their die as one program. With two passes, the line waits again after its first pass, until
+the first pass over the next line of the block is done (if there is a next line). The data stays in
+DRAM and crosses the channel again. A line whose pages are all padding needs no second pass.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, njit
 
 SAVING_WAIT = 10**8
-"""The longest wait of a word line for pages while capacitors power the drive, ps."""
+"""Longest time that a word line waits for pages while capacitors power the drive (ps)."""
 
 
 @cold
 def longest_wait(st, dev):
-    """Return how long the first page of a word line may wait for others (ps): ``gather_time``, or
-    SAVING_WAIT while capacitors power the drive."""
+    """Return the time for which the first page of a word line may wait for the other pages (ps):
+    ``gather_time``, but at most SAVING_WAIT while capacitors power the drive.
+    """
     if st.dev[dev].saving != 0:
         return min(int(st.cfg[0].gather), SAVING_WAIT)
     return int(st.cfg[0].gather)
@@ -54,7 +55,7 @@ def longest_wait(st, dev):
 
 @njit
 def unit_of(st, tid):
-    """Return the unit that holds the pages of transaction ``tid``."""
+    """Return the unit that contains the pages of transaction ``tid``."""
     txn = st.txn[tid]
     return page_map.block_at(st, txn.dev, txn.ppn) // st.cfg[0].all_blocks
 
@@ -72,8 +73,8 @@ def find(st, unit, key):
 
 @njit
 def replace(st, unit, head, other):
-    """Replace the line that begins with program ``head`` by the line of ``other`` in the list of
-    buffered lines of unit ``unit``. If ``other`` is -1, remove the line.
+    """In the list of buffered lines of unit ``unit``, replace the line that begins with program
+    ``head`` with the line that begins with program ``other``. If ``other`` is -1, remove the line.
     """
     pool = st.pool[unit]
     following = st.txn[head].next
@@ -92,7 +93,7 @@ def replace(st, unit, head, other):
 
 @njit
 def insert(st, tid):
-    """Insert program ``tid`` into its word line, in order of pages.
+    """Insert program ``tid`` into its word line, in page order.
 
     Return the first program of the line.
     """
@@ -165,7 +166,9 @@ def send_line(st, unit, head, step):
 
 @njit
 def line_queue(st, tid):
-    """Return the die queue for the line of program ``tid``, by the stream that fills its block."""
+    """Return the die queue for the line of program ``tid``, which depends on the stream of its
+    block.
+    """
     cfg = st.cfg[0]
     stream = st.block[page_map.block_at(st, st.txn[tid].dev, st.txn[tid].ppn)].stream
     if stream < cfg.collected or stream == cfg.pslc_stream:
@@ -178,8 +181,8 @@ def line_queue(st, tid):
 
 @cold
 def on_line_programmed(st, tid):
-    """Complete one pass over the line of program ``tid``. Return True if the program has no owner
-    to complete yet, because another pass follows or the pages are padding.
+    """Complete one pass over the line of program ``tid``. Return True if no owner of the program is
+    to be notified yet, because another pass follows or because the pages are padding.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -205,7 +208,9 @@ def on_line_programmed(st, tid):
 
 @njit
 def on_padding_programmed(st, tid):
-    """Complete program ``tid`` of padding pages and check whether its unit needs a collection."""
+    """Complete program ``tid`` of padding pages, and check whether its unit needs a garbage
+    collection.
+    """
     txn = st.txn[tid]
     dev = txn.dev
     unit = unit_of(st, tid)
@@ -245,7 +250,9 @@ def on_first_pass_done(st, unit, head):
 
 @njit
 def start_second_pass(st, unit, head):
-    """Start the second pass over the line of ``head`` if its first pass is done."""
+    """Start the second pass over the line that begins with program ``head``, if its first pass is
+    done.
+    """
     if head >= 0 and st.txn[head].step == stages.PASSED and is_whole(st, head):
         send_line(st, unit, head, stages.PASSED)
 

@@ -1,17 +1,17 @@
 """Program units (word lines): the pages of a block that are programmed together.
 
 Owns the arithmetic of program units ("lines": the pages of a word line in one plane or in all
-planes of a unit) and the order in which writes fill lines. Does not own the buffering of
-incomplete lines (word_line_buffer.py) or the time of programs.
-Source: one-shot programming of a word line (ISSCC papers on 3D
-NAND of three bits per cell); foggy-fine programming, two passes in the order of neighbors.
+planes of a unit) and the order in which writes fill lines. Does not own the buffering of incomplete
+lines (word_line_buffer.py) or the time of programs.
+Source: one-shot programming of a word line (ISSCC papers on 3D NAND of three bits per cell);
+foggy-fine programming, two passes in the order of neighbors.
 
 A *line* consists of ``line`` page slots. A *stripe* is one line, or one line of each plane if
 planes are not programmed together. At the end of a stripe, no line of a write frontier is
-incomplete. Lines and stripes have 1 slot if pages are programmed one by one. A page has several
-*slots* if the mapping unit is smaller than a page (4 KiB of 16 KiB, so that the mapping table takes
-one thousandth of the flash capacity). Without word lines, each program of whole pages is complete
-by itself.
+incomplete. If pages are programmed one by one, lines and stripes have one slot. A page has several
+*slots* if the mapping unit is smaller than a page (for example 4 KiB in a page of 16 KiB; the
+mapping table then takes about one thousandth of the flash capacity). Without word lines, each
+program of whole pages is complete by itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def plane_of(st, ppn):
 
 @inline
 def is_first_page(st, ppn):
-    """Return True if a physical page is the first of its line."""
+    """Return True if physical page ``ppn`` is the first page of its line."""
     cfg = st.cfg[0]
     if cfg.line == cfg.stripe:
         return ppn % cfg.stripe == 0
@@ -55,14 +55,14 @@ def first_page_of(st, ppn):
 
 @inline
 def is_inside_stripe(st, front):
-    """Return True if the next page of a write frontier is not the first of a stripe."""
+    """Return True if the next page of write frontier ``front`` is not the first of a stripe."""
     return front.block >= 0 and front.next % st.cfg[0].stripe != 0
 
 
 @cold
 def unit_in_turn(st, dev, stream):
-    """Return the unit that receives the next page of stream ``stream``, if a stream fills units
-    round-robin, one stripe per unit.
+    """Return the unit that receives the next page of stream ``stream``. Requires that streams fill
+    the units round-robin, one stripe per unit.
     """
     cfg = st.cfg[0]
     return dev * cfg.units + st.turn[st.front[stream, dev * cfg.units].turn]
@@ -71,7 +71,7 @@ def unit_in_turn(st, dev, stream):
 @cold
 def next_turn(st, dev, unit, stream, front, count):
     """Advance stream ``stream`` to the next unit if the ``count`` pages just allocated in unit
-    ``unit`` (write frontier of stream ``front``) complete a stripe, or if no page could be
+    ``unit`` (by the write frontier of stream ``front``) complete a stripe, or if no page could be
     allocated (``count`` = 0).
     """
     cfg = st.cfg[0]
@@ -84,8 +84,8 @@ def next_turn(st, dev, unit, stream, front, count):
 @cold
 def slots_together(st, at, count):
     """Return the number of slots, at most ``count``, that are allocated together at slot ``at`` of
-    an open block: whole pages of one super-page, or slots within one page. A program therefore
-    never combines a partial page with another page.
+    an open block: either whole pages of one super-page, or slots within one page. A program
+    therefore never combines a partial page with another page.
     """
     cfg = st.cfg[0]
     inside = at % cfg.slots

@@ -1,6 +1,6 @@
 """Write frontiers: the next pages of the open block of each stream and unit.
 
-Owns the allocation of pages, and fills without simulated time. Does not own free blocks
+Owns the allocation of pages, and fills (writes without simulated time). Does not own free blocks
 (block_manager.py) or the mapping of pages (page_map.py).
 Source: one open block per stream and plane or super-block, as in MQSim and FEMU.
 """
@@ -25,11 +25,11 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def allocate(st, dev, unit, stream, count):
-    """Allocate up to ``count`` page slots at consecutive planes of one page offset of unit
-    ``unit``, for stream ``stream``.
+    """Allocate up to ``count`` page slots for stream ``stream`` in unit ``unit``, at consecutive
+    planes of one page offset.
 
-    Return (first ppn, number of slots), or (-1, 0) when the unit has no block to write to. Set
-    ``reg.filled`` to 1 if the block is full now, else to 0.
+    Return (first ppn, number of slots), or (-1, 0) if the unit has no block available. Set
+    ``reg.filled`` to 1 if the block is now full, else to 0.
     """
     cfg = st.cfg[0]
     reg = st.reg[0]
@@ -69,7 +69,7 @@ def allocate(st, dev, unit, stream, count):
 
 @inline
 def close_block(st, dev, front, block):
-    """Close the open block ``block`` of write frontier ``front``, because the block is full."""
+    """Close block ``block`` of write frontier ``front``, which is full."""
     front.block = -1
     block.state = FULL
     block.filled = st.dev[dev].filled
@@ -79,8 +79,9 @@ def close_block(st, dev, front, block):
 
 @cold
 def skip_to_next_stripe(st, dev, unit, front):
-    """Advance write frontier ``front`` to the next stripe of word lines. An untimed fill has ended
-    inside the current stripe, whose remaining pages stay unprogrammed.
+    """Advance write frontier ``front`` to the next stripe of word lines, because an untimed fill
+    has ended inside the current stripe. The remaining pages of the current stripe stay
+    unprogrammed.
     """
     cfg = st.cfg[0]
     front.laid = 0
@@ -91,10 +92,10 @@ def skip_to_next_stripe(st, dev, unit, front):
 
 @cold
 def set_laid(st, unit, stream, before):
-    """Set the flag ``laid`` of a write frontier that an untimed fill uses.
+    """Set the flag ``laid`` of the write frontier that an untimed fill uses.
 
     Before the fill (``before`` = 1), clear the flag. After the fill (``before`` = 0), set the flag
-    if the fill ended inside a stripe.
+    if the fill has ended inside a stripe.
     """
     front = st.front[stream, unit]
     front.laid = int(before == 0 and word_lines.is_inside_stripe(st, front))
@@ -117,7 +118,7 @@ def next_plane(st, unit, stream):
 def map_unwritten(st, dev, lpn, stream):
     """Map logical page ``lpn``, which is read before its first write, as if it had been written.
 
-    The block of the page is never collected. Return False if no block has room.
+    The block of the page is then never collected. Return False if no block has room for the page.
     """
     if fill(st, dev, lpn, 1, stream) != 0:
         return False
@@ -135,8 +136,9 @@ def map_unwritten(st, dev, lpn, stream):
 
 @njit
 def schedule_check(st, unit):
-    """Schedule a check of unit ``unit`` before the clock advances: retry its stalled writes and
-    start a collection if needed."""
+    """Schedule a check of unit ``unit`` before the clock advances. The check retries the stalled
+    writes of the unit and starts a garbage collection if needed.
+    """
     if st.pool[unit].retry == 0:
         st.pool[unit].retry = 1
         st.retry[st.reg[0].retries] = unit
@@ -145,8 +147,8 @@ def schedule_check(st, unit):
 
 @inline
 def writes_wait(st, dev, unit):
-    """Return True if writes wait for a free block: of unit ``unit`` if allocation is static,
-    otherwise of any unit of drive ``dev``.
+    """Return True if writes wait for a free block: in unit ``unit`` if allocation is static,
+    otherwise in any unit of drive ``dev``.
     """
     if st.cfg[0].static != 0:
         return st.pool[unit].stall_head >= 0
@@ -157,10 +159,11 @@ def writes_wait(st, dev, unit):
 
 @cold
 def doubt_space(st, dev, unit):
-    """Pause the run if writes wait for space and no collection in progress may free space.
+    """Pause the run if writes wait for space, unless a garbage collection that may free space is in
+    progress.
 
-    nvme/write_errors.py then decides. ``unit``: the unit of the writes, which counts if allocation
-    is static; -1: all units.
+    nvme/write_errors.py then decides how the writes end. ``unit``: with static allocation, consider
+    only garbage collections in this unit; -1: consider all units.
     """
     cfg = st.cfg[0]
     for other in range(dev * cfg.units, (dev + 1) * cfg.units):
@@ -172,8 +175,8 @@ def doubt_space(st, dev, unit):
 
 @cold
 def lose_spare_block(st, dev):
-    """Count a block of drive ``dev`` that will be retired. Protect a served drive from writes when
-    no spare block is left.
+    """Count a block of drive ``dev`` that will be retired. Write-protect a served drive when no
+    spare block is left.
     """
     dev_rec = st.dev[dev]
     dev_rec.spare -= 1
@@ -183,9 +186,10 @@ def lose_spare_block(st, dev):
 
 @njit
 def fill(st, dev, lpn, count, stream):
-    """Map ``count`` logical pages from ``lpn`` on as if written in sequence, in zero time.
+    """Map ``count`` logical pages, starting at ``lpn``, as if they had been written in sequence,
+    without simulated time.
 
-    Return the number of pages that no unit had room for. The fill does not count erases.
+    Return the number of pages for which no unit had room. The fill does not count erases.
     """
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
@@ -228,10 +232,11 @@ def fill(st, dev, lpn, count, stream):
 
 @cold
 def fill_rounds(st, dev, lpn, count, stream):
-    """Map pages as `fill` does, in whole rounds over the units, until the open block of some unit
-    is almost full.
+    """Map pages as :func:`fill` does, in whole rounds over the units, until the open block of some
+    unit is almost full.
 
-    Return the number of pages mapped; 0 if a unit has no open block that has been written to.
+    Return the number of pages mapped. Return 0 if a unit has no partly filled open block, or if its
+    write frontier is not aligned to a page offset.
     """
     cfg = st.cfg[0]
     each = cfg.unit_planes * cfg.slots if cfg.multi_plane != 0 else cfg.slots
@@ -263,8 +268,8 @@ def fill_rounds(st, dev, lpn, count, stream):
 
 @inline
 def unit_of(st, dev, lpn, stream):
-    """Return the unit for logical page ``lpn``: by page number within its zone if allocation is
-    static, otherwise the next unit round-robin.
+    """Return the unit for logical page ``lpn``: if allocation is static, it depends on the page
+    number within the zone; otherwise it is the next unit round-robin.
     """
     cfg = st.cfg[0]
     at = st.dev[dev].cursor

@@ -1,8 +1,8 @@
 """Write path: allocation of flash pages to host writes and translation pages.
 
-Owns the order in which writes try units, the reads of read-modify-writes, and the queues of
-writes that wait for garbage collection. Does not own page allocation and the mapping table
-(page_map.py) or the completion of programs (completion.py).
+Owns the order in which writes try units, the reads of read-modify-writes, and the queues of writes
+that wait for garbage collection. Does not own page allocation and the mapping table (page_map.py)
+or the completion of programs (completion.py).
 Source: page-level mapping with out-of-place writes; update reads and locked pages as in MQSim.
 """
 
@@ -40,20 +40,21 @@ from ondie.emu.nand.die import Q_READ
 from ondie.kernels.jit import apart, cold, inline, njit
 
 REWRITES = 1 << 12
-"""Number of counters of ended writes: each counts the pages of one remainder. A page whose counter
-has not changed was not written."""
+"""Number of counters of completed writes. A counter covers all pages with the same page number
+modulo REWRITES. While its counter is unchanged, a page has not been written.
+"""
 
 
 @inline
 def rewrites_of(st, tid):
-    """Return the counter of ended writes that covers the page of write ``tid``."""
+    """Return the counter of completed writes that covers the page of write ``tid``."""
     txn = st.txn[tid]
     return st.rewrites[txn.dev, txn.lpn & (REWRITES - 1)]
 
 
 @inline
 def count_rewrite(st, tid):
-    """Count write ``tid`` of a page as ended, for the read-modify-writes of the same page."""
+    """Count write ``tid`` of a page as completed, for the read-modify-writes of the same page."""
     txn = st.txn[tid]
     st.rewrites[txn.dev, txn.lpn & (REWRITES - 1)] += 1
 
@@ -61,7 +62,7 @@ def count_rewrite(st, tid):
 @apart
 def place(st, tid):
     """Allocate physical pages for write ``tid``, unit by unit, and start their programs. Return
-    False when no unit has a block for the remaining pages.
+    False if no unit has a block for the remaining pages.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -129,8 +130,8 @@ def place(st, tid):
 @cold
 def allocate_by_mode(st, dev, unit, stream, count):
     """Allocate up to ``count`` pages in the pSLC block of unit ``unit``, or in a native block if no
-    pSLC page is left or the stream does not use pSLC. Return (first ppn, number of pages), or
-    (-1, 0).
+    pSLC page is left or the stream does not use pSLC. Return (first ppn, number of pages), or (-1,
+    0) if the write must wait.
     """
     if pslc.uses_pslc(st, stream):
         ppn, got = pslc.allocate(st, dev, unit, count)
@@ -145,9 +146,9 @@ def allocate_by_mode(st, dev, unit, stream, count):
 def map_placed(st, tid, unit, full):
     """Map the pages of write ``tid`` at allocation.
 
-    Then start a collection in unit ``unit`` if needed (``full``: the allocation has filled a
-    block). Return True if the old page holds sectors that the write does not cover. The program
-    then starts after these sectors have been read.
+    Then start a garbage collection in unit ``unit`` if one is needed (``full``: the allocation has
+    filled a block). Return True if the old page contains sectors that the write does not cover. The
+    program then starts after these sectors have been read.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -181,9 +182,10 @@ def map_placed(st, tid, unit, full):
 
 @cold
 def on_rest_read(st, tid):
-    """Continue write ``tid`` after the sectors of its page that it does not cover have been read.
+    """Continue write ``tid`` after the sectors of its page that the write does not cover have been
+    read.
 
-    Allocate a flash page, or start the program if a flash page is already allocated.
+    Allocate a flash page, or start the program if a flash page has already been allocated.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -201,9 +203,10 @@ def on_rest_read(st, tid):
 
 @inline
 def should_collect(st, unit):
-    """Return True if a write that finds no block in unit ``unit`` should trigger a collection. With
-    ``gc_stop`` set, writes wait for a collection in progress: a further victim would have
-    too many valid pages. Return False if units check only when a block is full or erased.
+    """Return True if a write that finds no block in unit ``unit`` should trigger a garbage
+    collection. With ``gc_stop`` set, writes wait for a garbage collection in progress instead,
+    because a further victim would have too many valid pages. Return False if units check for
+    garbage collection only when a block becomes full or is erased.
     """
     cfg = st.cfg[0]
     return cfg.gc_stalled != 0 and (cfg.gc_stop == 0 or st.pool[unit].victims == 0)
@@ -211,9 +214,7 @@ def should_collect(st, unit):
 
 @njit
 def place_or_wait(st, tid):
-    """Allocate flash pages to write ``tid``, or queue the write until garbage collection has freed
-    a block.
-    """
+    """Allocate flash pages to write ``tid``. If no block has room, queue the write."""
     txn = st.txn[tid]
     cfg = st.cfg[0]
     if cfg.locks != 0 and park_if_locked(st, tid):
@@ -250,9 +251,8 @@ def place_or_queue(st, waiting, tid):
 @cold
 def merge(st, tid):
     """Start a read-modify-write if write ``tid`` does not cover all valid sectors of its page.
-    Return True if the old page is read first.
-
-    The old page is read again if another write of the page has ended since.
+    Return True if the old page is read first. The old page is read again if another write of the
+    page has completed since the last read.
     """
     txn = st.txn[tid]
     entry = int(st.l2p[txn.dev, txn.lpn])
@@ -270,8 +270,8 @@ def merge(st, tid):
 
 @inline
 def is_outdated(st, tid):
-    """Return True if the page of write ``tid`` has been written since its old sectors were read,
-    so that it has another physical page. A page that collection has moved is not outdated.
+    """Return True if the page of write ``tid`` has been written since its old sectors were read. A
+    page that garbage collection has moved is not outdated.
     """
     txn = st.txn[tid]
     entry = int(st.l2p[txn.dev, txn.lpn])
@@ -280,8 +280,8 @@ def is_outdated(st, tid):
 
 @cold
 def has_missed_a_write(st, tid):
-    """Return True if another write of the page of ``tid``, whose program has ended, has brought
-    sectors since the old page was read: the programmed page lacks them.
+    """Return True if the page that ``tid`` has programmed lacks sectors, because another write has
+    added sectors to the logical page since the old page was read.
     """
     txn = st.txn[tid]
     return is_outdated(st, tid) and st.sectors[txn.dev, txn.lpn] & ~txn.sectors != 0
@@ -289,7 +289,7 @@ def has_missed_a_write(st, tid):
 
 @cold
 def merge_again(st, tid):
-    """Read the rest of the page of write ``tid`` again, and program the page again."""
+    """Read the missing sectors of the page of write ``tid`` again, and program the page again."""
     st.count[st.txn[tid].dev, REMERGED_PAGES] += st.txn[tid].n
     place_or_wait(st, tid)
 
@@ -318,8 +318,9 @@ def read_rest(st, tid, ppn, missing):
 
 @njit
 def retry_internal(st, dev, unit):
-    """Start the collection that a unit requested, and retry stalled translation pages, after a
-    block of unit ``unit`` has become free."""
+    """After a block of unit ``unit`` has become free, start the garbage collection that the unit
+    requested, and retry stalled programs of translation pages, trim maps and metadata pages.
+    """
     if st.pool[unit].asked != 0:
         st.pool[unit].asked = 0
         maybe_start_gc(st, dev, unit)
@@ -344,9 +345,7 @@ def retry_writes(st, dev, unit):
 
 @inline
 def retry(st, waiting):
-    """Retry the stalled writes of a unit or drive (``waiting``) in order, until no block has room
-    for one of them.
-    """
+    """Retry the stalled writes of a unit or drive (record ``waiting``) until no block has room."""
     while waiting.stall_head >= 0:
         tid = waiting.stall_head
         following = st.txn[tid].next
@@ -369,7 +368,9 @@ def retry_one(st, tid):
 
 @cold
 def park_if_locked(st, tid):
-    """Park write ``tid`` and return True if garbage collection has locked its page."""
+    """If garbage collection has locked the page of write ``tid``, suspend the write and return
+    True.
+    """
     if not page_map.is_locked(st, st.txn[tid].dev, st.txn[tid].lpn):
         return False
     page_map.park(st, tid)
@@ -378,8 +379,9 @@ def park_if_locked(st, tid):
 
 @cold
 def resume_parked(st, unit):
-    """Resume the transactions parked on unit ``unit`` whose pages are no longer locked: reads
-    first, then writes, each in order of arrival."""
+    """Resume the suspended transactions of unit ``unit`` whose pages are no longer locked: reads
+    before writes, each in order of arrival.
+    """
     pool = st.pool[unit]
     first = -1
     last = -1
@@ -417,9 +419,9 @@ def resume_parked(st, unit):
 
 @njit
 def check_for_collection(st, dev, unit):
-    """Check again for a collection if writes wait for a free block. Call this when a page has been
-    programmed or invalidated: a block that had too many valid pages, or was still being written,
-    may now be a victim.
+    """If writes wait for a free block, check again whether a garbage collection can start. Call
+    this function when a page has been programmed or invalidated. A block that had too many valid
+    pages, or in which a program was in progress, may now be a victim.
     """
     collect_for_waiting(st, dev, unit)
     if st.dev[dev].ends != 0 and write_frontier.writes_wait(st, dev, unit):
@@ -428,7 +430,7 @@ def check_for_collection(st, dev, unit):
 
 @inline
 def collect_for_waiting(st, dev, unit):
-    """Start the collections that writes which wait for a free block need."""
+    """Start the garbage collections required by writes that wait for a free block."""
     if st.cfg[0].gc_stalled == 0:
         return
     if st.cfg[0].map_entries != 0 and st.maps[dev].stall_first > 0:
@@ -473,9 +475,7 @@ def place_map(st, tid):
 
 @cold
 def place_map_or_wait(st, tid):
-    """Allocate a flash page to translation page ``tid``, or queue it until garbage collection has
-    freed a block.
-    """
+    """Allocate a flash page to translation page ``tid``. If no unit has room, queue ``tid``."""
     if st.maps[st.txn[tid].dev].stall_first > 0 or not place_map(st, tid):
         dev = st.txn[tid].dev
         translation_pages.wait_for_block(st, tid)

@@ -1,12 +1,13 @@
-"""Admin queue of an NVMe controller behind vfio-user: the driver's side, for the tunnel.
+"""Driver side of an NVMe controller's admin queue: transport of the tunnel's commands through
+vfio-user.
 
-Owns the queue in shared memory, a data buffer for each command identifier, doorbells and the
-interrupt. Does not own the meaning of commands (nvme/tunnel/), nor the server (serve/vfio_user.py).
+Owns the queue in shared memory, a data buffer for each command identifier, the doorbells and the
+interrupt. Does not own the meaning of commands (nvme/tunnel/) or the server (serve/vfio_user.py).
 Source: vfio-user Protocol Specification; NVM Express Base Specification 2.0, sections 3.5.1
 (initialisation) and 4.1.1 (PRP).
 
-A host's end (host_end.py) needs only the methods of :class:`AdminQueue`. The other one is
-the passthrough of a kernel's driver (passthru_queue.py).
+The host's end (host_end.py) uses only the methods of :class:`AdminQueue`. The other implementation
+of this interface passes commands through the kernel's NVMe driver (passthru_queue.py).
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from ondie.emu.units import InputError
 
 PAGE = 4096
 ENTRIES = 64
-"""Entries of the submission and of the completion queue; one command less can be in flight."""
+"""Number of entries of the submission queue and of the completion queue. At most ENTRIES - 1
+commands can be in flight."""
 CIDS = ENTRIES - 1
 STATUS_CID = CIDS - 1
-"""Command identifier that is reserved for reading the status of the tunnel; the relay does not use
-it."""
+"""Command identifier that is reserved for the command that reads the status of the tunnel. All
+other commands of the tunnel have lower identifiers."""
 ENTRY_OF_LIST = 8
 BASE = 1 << 32
 TIMEOUT_S = 10.0
@@ -46,40 +48,46 @@ Buffer = memoryview | mmap.mmap
 
 
 class AdminQueue(Protocol):
-    """Admin queue of a controller, as the host's end of a tunnel uses it."""
+    """Methods of a controller's admin queue that the host's end of a tunnel uses."""
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when there may be completions."""
+        """Return a descriptor that is readable if completions may have arrived."""
 
     def submit(self, commands: list[Command]) -> None:
-        """Submit commands. The data pointers of their entries are set here. Raises OSError if the
-        controller has gone."""
+        """Submit commands. The implementation supplies their data pointers. Raises OSError if the
+        connection to the controller is lost, or if the kernel's NVMe driver has refused a
+        command."""
 
     def completions(self) -> list[Completion]:
-        """Return the completions since the last call; data as in the tunnel's protocol. Raises
-        OSError if the controller has gone."""
+        """Return the completions that have arrived since the last call. The data of each completion
+        is in the format of the tunnel's protocol. Raises OSError under the same conditions as
+        :meth:`submit`."""
 
 
 def data_bytes(command: Command) -> int:
-    """Return the bytes that a command of the tunnel moves, in either direction."""
+    """Return the number of data bytes that a tunnel command transfers, in either direction."""
     if command.sqe[0] == Tunnel.CONTROL:
         return 0
     return len(command.data) or int.from_bytes(command.sqe[CDW12], "little")
 
 
 def received_bytes(cid: int, buffer: Buffer, size: int) -> int:
-    """Return how many of the ``size`` bytes in ``buffer`` a command to the host has received: the
-    block of a receive command, or all."""
+    """Return the number of bytes in ``buffer`` that the command ``cid`` has transferred to the
+    host, at most ``size``. For a receive command, this is the size of its header and of its block.
+    For the status command, it is ``size``."""
     if cid == STATUS_CID:
         return size
     return min(size, READ_HEADER + int.from_bytes(buffer[:READ_HEADER], "little"))
 
 
 class VfioAdminQueue:
-    """The admin queue of the controller behind the connected unix socket ``sock``; ``payload``:
-    largest data of a command, bytes. It is ready for commands with identifiers below CIDS.
+    """Admin queue of the controller at the other end of the connected Unix socket ``sock``. The
+    constructor enables the controller; the queue then accepts commands with identifiers below CIDS.
+    ``payload``: maximum number of data bytes of a command.
 
-    Raises InputError if the server does not answer as an NVMe function does.
+    Raises InputError if ``payload`` is too large, if the shared memory cannot be set up, if the
+    server disconnects, reports an error or sends an invalid reply, or if the controller is not
+    ready within TIMEOUT_S.
     """
 
     def __init__(self, sock: socket.socket, payload: int) -> None:
@@ -122,11 +130,13 @@ class VfioAdminQueue:
             self._event = -1
 
     def fileno(self) -> int:
-        """Return the descriptor of the interrupt."""
+        """Return the event descriptor of the controller's interrupt."""
         return self._event
 
     def reset(self) -> None:
-        """Reset the controller, with all commands that it has. Raises InputError."""
+        """Reset the controller, which discards all of its outstanding commands, and enable it
+        again. Raises InputError if the server disconnects, reports an error or sends an invalid
+        reply, or if the controller is not ready within TIMEOUT_S."""
         self._socket.settimeout(TIMEOUT_S)
         try:
             self._write(Region.BAR0, CC, 0)
@@ -145,7 +155,7 @@ class VfioAdminQueue:
         socket.send_fds(self._socket, [head + payload], fds)
         number, _, size, flags, error = wire.HEADER.unpack(self._take(wire.HEADER_BYTES))
         if number != self._number or flags & wire.TYPE_MASK != wire.REPLY:
-            raise InputError("the server does not speak vfio-user")
+            raise InputError("the server sent an invalid vfio-user reply")
         found = self._take(size - wire.HEADER_BYTES)
         if flags & wire.ERROR:
             raise InputError(f"{command.name}: {os.strerror(error)}")
@@ -156,7 +166,7 @@ class VfioAdminQueue:
         while len(found) < size:
             part = self._socket.recv(size - len(found))
             if not part:
-                raise ConnectionError("the drive has gone")
+                raise ConnectionError("the drive has disconnected")
             found += part
         return found
 
@@ -169,7 +179,7 @@ class VfioAdminQueue:
         return int.from_bytes(found[wire.ACCESS.size :], "little")
 
     def _ring(self, number: int, value: int) -> None:
-        """Write a doorbell without awaiting a reply."""
+        """Write ``value`` to doorbell ``number`` without waiting for a reply."""
         self._socket.send(
             wire.POST.pack(
                 0, Message.REGION_WRITE, wire.POST_BYTES, wire.NO_REPLY | wire.COMMAND_TYPE, 0,
@@ -180,7 +190,8 @@ class VfioAdminQueue:
     # --- the controller
 
     def _write_lists(self, pages: int) -> None:
-        """Write the list of pages of each identifier's buffer, and keep its two pointers."""
+        """Write the PRP list of each command identifier's buffer, and store the addresses of the
+        buffer's pages and of the list."""
         self._buffers, self._pointers = [], []
         for cid in range(CIDS):
             at = 2 * PAGE + cid * self._span
@@ -194,7 +205,9 @@ class VfioAdminQueue:
             self._pointers.append((first, rest, BASE + where))
 
     def _enable(self) -> None:
-        """Set the admin queues, and enable the controller."""
+        """Initialize the admin submission and completion queues, and enable the controller. Raises
+        OSError if the connection is lost, and InputError if the controller is not ready within
+        TIMEOUT_S or the server sends an error or an invalid reply."""
         self._memory[: 2 * PAGE] = bytes(2 * PAGE)
         self._tail = self._head = 0
         self._phase = 1
@@ -215,7 +228,7 @@ class VfioAdminQueue:
     # --- commands
 
     def submit(self, commands: list[Command]) -> None:
-        """Submit commands; see AdminQueue."""
+        """Submit commands (see :class:`AdminQueue`)."""
         memory = self._memory
         for entry, data in commands:
             cid = entry[2] | entry[3] << 8
@@ -235,7 +248,8 @@ class VfioAdminQueue:
             self._ring(0, self._tail)
 
     def completions(self) -> list[Completion]:
-        """Return the completions since the last call; see AdminQueue."""
+        """Return the completions that have arrived since the last call (see
+        :class:`AdminQueue`)."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._event, 8)
         memory, found = self._memory, []
@@ -252,7 +266,8 @@ class VfioAdminQueue:
         return found
 
     def _data_of(self, cqe: bytes) -> bytes:
-        """Return the data of a command that has ended: the block of a receive command, or all."""
+        """Return the data that a completed command has transferred to the host. The result is empty
+        if the command failed or transferred data to the controller."""
         cid = cqe[12] | cqe[13] << 8
         size, at = self._sizes.pop(cid, 0), self._buffers[cid]
         if not size or cqe[14] & ~1 or cqe[15]:

@@ -1,6 +1,6 @@
-"""Packets of one end of a tunnel as a pcap file.
+"""Capture of the packets at one end of a tunnel to a pcap file.
 
-Owns the file format. Does not own which packets are captured.
+Owns the file format. Does not own the choice of the captured packets.
 Source: draft-ietf-opsawg-pcap (PCAP Capture File Format); link type 101 is raw IP.
 """
 
@@ -18,14 +18,15 @@ from ondie.emu.nvme.tunnel.framing import LONGEST, Data
 from ondie.emu.units import InputError
 
 MAGIC, RAW_IP = 0xA1B23C4D, 101
-"""Magic number of time stamps in ns, and the link type of packets without a frame."""
+"""Magic number of the format with time stamps in ns, and link type of packets without a link-layer
+header."""
 
 
 class Capture:
-    """A pcap file at ``path``. Raises InputError if it cannot be made.
+    """Pcap file at ``path``. Raises InputError if the file cannot be created.
 
-    It has packets as a network without offloads carries them: segments of TCP are cut, and all
-    checksums are there.
+    The file contains packets as a network without offloads carries them: TCP segments are split,
+    and all checksums are complete.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,9 +42,10 @@ class Capture:
             raise InputError(f"--pcap {path}: {why}")
 
     def add(self, packet: Data, lead: int) -> None:
-        """Add a packet, which has ``lead`` bytes in front (gso.py), at the time of this call. If
-        the packet cannot be written, print an error once; the file then ends with its last whole
-        packet."""
+        """Append a packet to the file with the current time. ``lead``: number of bytes in front of
+        the IP packet (gso.py). If a packet cannot be written, the method prints one error to
+        standard error, and discards this packet and all later packets. The file then ends after the
+        last complete packet."""
         seconds, ns = divmod(time.time_ns(), 10**9)
         with self._lock:
             for each in () if self._full else carried(packet, lead, 0):
@@ -57,7 +59,8 @@ class Capture:
                     return
 
     def _write(self, data: bytes) -> str:
-        """Write all of ``data``, or nothing; return why nothing, or ""."""
+        """Write all of ``data`` or nothing. Return "" on success, else the reason for the
+        failure."""
         written, why = 0, os.strerror(errno.ENOSPC)
         try:
             written = self._file.write(data)

@@ -1,12 +1,14 @@
 """A cluster of emulated drives on this machine: namespaces, devices, drives, and the host's relay.
 
-Owns the creation of a cluster's namespaces and devices, the processes of drives and relay, and
-their end. Does not own the request for a cluster (request.py), packets (host_end.py), the loop of
-the relay (relay.py) or the drives (drive_end.py). Source: none.
+Owns the creation of a cluster's namespaces and devices, and the start and termination of the
+processes of the drives and of the relay. Does not own the request for a cluster (request.py), the
+routing of packets (host_end.py), the loop of the relay (relay.py) or the drives (drive_end.py).
+Source: this project.
 
-A relay that ends is started again, and takes over the tunnels. Devices, addresses and drives stay,
-so that TCP retransmits the packets that the relay had, and continues; without networks, connections
-are reset.
+A relay process that terminates is replaced by a new relay process, which takes over the tunnels.
+Devices, addresses and drives continue to exist. TCP therefore retransmits the packets that were in
+the relay, and connections survive. In a cluster with TCP relays instead of network devices, the
+connections are reset.
 """
 
 from __future__ import annotations
@@ -37,21 +39,24 @@ from ondie.emu.serve.address import Address, Listener
 from ondie.emu.units import InputError
 
 END_S = 10.0
-"""Time in which all processes of a cluster must end, s; a single process has a fifth of it."""
+"""Intended maximum time for the termination of a cluster, s. A process that does not terminate
+within a fifth of this time is killed."""
 MOST_FAILURES = 3
-"""Number of consecutive relays that fail within LIVED_S after which the cluster ends."""
+"""Number of consecutive failures of relays after which the cluster terminates. A relay fails if it
+terminates before it has been ready for LIVED_S, unless its exit code is in KILLS."""
 LIVED_S, PAUSE_S = 1.0, 0.25
-"""Time after which a relay counts as started; time before another try, twice as long each time."""
+"""LIVED_S: time for which a relay must be ready so that its termination is not a failure. PAUSE_S:
+pause after the first failure, doubled after each further consecutive failure. Both in seconds."""
 KILLS = (0, -signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes of a relay that do not count as a failure: its end was requested, or a signal ended
-it."""
+"""Exit codes of a relay that do not count as a failure: 0, and termination by SIGKILL or
+SIGTERM."""
 PROBE_S = 1.0
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Ending:
-    """Request to end a cluster, as a descriptor that becomes readable; :meth:`set` may be a signal
-    handler."""
+    """Request to terminate a cluster. Its descriptor becomes readable when :meth:`set` is called,
+    which can be used as a signal handler."""
 
     def __init__(self) -> None:
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -61,13 +66,13 @@ class Ending:
         return self._event
 
     def set(self, *_: object) -> None:
-        """Request the end of the cluster."""
+        """Request the termination of the cluster."""
         with contextlib.suppress(OSError):
             os.eventfd_write(self._event, 1)
 
     def wait(self, seconds: float = 0.0) -> bool:
-        """Wait for the request to end the cluster, at most ``seconds``; return True if there is
-        one."""
+        """Wait at most ``seconds`` for a request to terminate the cluster. Return True if there is
+        such a request."""
         poll = select.poll()
         poll.register(self._event, select.POLLIN)
         return bool(poll.poll(1000 * seconds))
@@ -79,11 +84,14 @@ class Ending:
 
 
 class Cluster:
-    """A running cluster; :meth:`run` keeps it up, and :meth:`close` removes all of it.
+    """Running cluster. :meth:`run` operates the cluster, and :meth:`close` removes everything that
+    the cluster has created.
 
-    The process must have one thread, because it forks. ``way``: kind of network. ``ending``:
-    request to end the cluster, also while it starts. ``begun``: called when the cluster has its
-    name, and before all else is made. Raises InputError, and then leaves nothing.
+    The process must have only one thread, because the constructor forks. ``way``: kind of network.
+    ``ending``: request to terminate the cluster; it also interrupts the start. ``begun``: function
+    that is called when the cluster has reserved its name, before anything else is created. Raises
+    InputError if the cluster cannot start, or if its termination is requested during its start.
+    Nothing is left behind in this case.
     """
 
     def __init__(
@@ -97,22 +105,26 @@ class Cluster:
             self._undo.callback(self._ending.close)
         self._drives: list[int] = []
         self._feeds: list[socket.socket] = []
-        """Each takes the sockets of a drive's controller to its process: one for each relay."""
+        """One socket per drive process; it passes the sockets of the drive's controller to the
+        process, one for each relay."""
         self._devices: list[Device] = []
-        """Devices of the drives that are not yet started."""
+        """Devices of the drives whose processes have not been started."""
         self._relay = self._starts = 0
-        """Process of the relay; 0 if there is none. Relays so far."""
+        """``_relay``: process ID of the relay, or 0 if there is no relay. ``_starts``: number of
+        relays started so far."""
         self._opened = 0.0
-        """When packets could pass the relay first, s of the monotonic clock; 0: not yet."""
+        """Time when the current relay reported that it is ready, s of the monotonic clock; 0 before
+        its report."""
         self._life = -1
-        """The relay writes to this pipe when packets may pass; it ends with the relay."""
+        """Read end of a pipe. The relay writes to the pipe when it is ready, or writes the reason
+        why it cannot start. The pipe is closed when the relay terminates."""
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             self._start(begun)
             undo.pop_all()
 
     def close(self) -> None:
-        """End the relay and the drives, and remove namespaces and devices."""
+        """Terminate the relay and the drives, and remove namespaces and devices."""
         self._end_relay()
         for each in (*self._feeds, *self._devices):
             each.close()
@@ -124,7 +136,7 @@ class Cluster:
         self._undo.close()
 
     def end(self) -> None:
-        """Let :meth:`run` return."""
+        """Make :meth:`run` return."""
         self._ending.set()
 
     # --- start
@@ -137,8 +149,8 @@ class Cluster:
             if not listens(place):
                 raise
             raise InputError(
-                f"--name {self.request.name}: a cluster of this name is up; `ondie tunnel down "
-                f"--name {self.request.name}` ends it ({error})"
+                f"--name {self.request.name}: a cluster of this name is up; end it with `ondie "
+                f"tunnel down --name {self.request.name}` ({error})"
             ) from error
         self._undo.callback(self._control.close)
         if begun is not None:
@@ -160,12 +172,14 @@ class Cluster:
         self._check_ending()
 
     def _check_ending(self) -> None:
-        """Raise InputError if the cluster shall end before it has started."""
+        """Raise InputError if the termination of the cluster has been requested."""
         if self._ending.wait():
-            raise InputError(f"--name {self.request.name}: the cluster ended during its start")
+            raise InputError(f"--name {self.request.name}: the cluster was ended during its start")
 
     def _enter_networks(self) -> None:
-        """Have a network in which namespaces and devices can be made. Raises InputError."""
+        """Enter a user namespace if the cluster needs one, remove stale namespaces and devices, and
+        check that this host has no routes in the cluster's network. Raises InputError if one of
+        these steps fails."""
         if self.way.own_user:
             namespaces.become_root()
         namespaces.sweep()
@@ -173,7 +187,9 @@ class Cluster:
         self._undo.callback(namespaces.sweep, self.pid)
 
     def _drive_device(self, number: int) -> Device:
-        """Make the namespace of a drive, and its device there. Raises InputError."""
+        """Create and return the device of drive ``number``. A network device is created in a new
+        namespace; a TCP relay has no namespace. Raises InputError if the creation fails, or if the
+        termination of the cluster is requested."""
         self._check_ending()
         if self.way.device == "relay":
             return self._make_device("", number)
@@ -182,7 +198,8 @@ class Cluster:
         return self._make_device(space, number)
 
     def _make_device(self, space: str, number: int) -> Device:
-        """Make the device of drive ``number``, or of the host for -1."""
+        """Create and return the device of drive ``number``, or of the host if ``number`` is -1.
+        Raises InputError if the creation fails."""
         request = self.request
         form, queues = request.form, request.queues
         if self.way.device == "relay":
@@ -198,8 +215,8 @@ class Cluster:
         return found
 
     def _fork(self, number: int) -> None:
-        """Start the process of the next drive. The process has no descriptor of other drives: each
-        sees the end of its own driver."""
+        """Start the process of drive ``number``. The process closes its copies of the cluster's
+        sockets, so that it detects when the cluster closes the socket of this drive."""
         # It imports the engine, without which commands that only ask a cluster start in half the
         # time.
         from ondie.emu.live.drive_end import run_drive
@@ -236,8 +253,9 @@ class Cluster:
     # --- the relay
 
     def _start_relay(self) -> str:
-        """Start a relay, and wait until packets may pass; return why they may not, "" if they may
-        or the cluster shall end."""
+        """Start a relay, and wait until it is ready. The first relay of a cluster is ready when
+        packets can pass; a later relay is ready when it has started. Return the reason if the start
+        fails. Return "" if the relay is ready or the termination of the cluster is requested."""
         sockets = [_connect(feed) for feed in self._feeds]
         self._starts += 1
         self._opened = 0.0
@@ -261,12 +279,13 @@ class Cluster:
             text += part
         answer = text.decode().rstrip("\n")
         if answer != "open":
-            return answer or "tunnel up: the relay has ended"
+            return answer or "tunnel up: the relay has ended during its start"
         self._opened = time.monotonic()
         return ""
 
     def _be_relay(self, sockets: list[socket.socket], telling: int) -> NoReturn:
-        """Be the relay. Does not return."""
+        """Run the relay in this process, then exit. The exit code is 1 after an error and 0
+        otherwise."""
         code = 1
         try:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -293,7 +312,8 @@ class Cluster:
             os._exit(code)
 
     def _end_relay(self) -> int:
-        """End the relay, if there is one; return how it ended, as waitpid(2)."""
+        """Terminate the relay, if there is one. Return its wait status (see waitpid(2)), or 0 if
+        there is no relay."""
         if self._life >= 0:
             os.close(self._life)
             self._life = -1
@@ -305,8 +325,8 @@ class Cluster:
         return status
 
     def run(self) -> None:
-        """Let packets pass until the end of the cluster is requested; restart a relay that has
-        ended."""
+        """Operate the cluster until its termination is requested or MOST_FAILURES consecutive
+        relays have failed. Start a new relay when a relay has terminated."""
         failures, refused = 0, ""
         while self._wait():
             relay, opened = self._relay, self._opened
@@ -315,15 +335,16 @@ class Cluster:
             why = f"signal {-code}" if code < 0 else f"exit code {code}"
             failures = 0 if lived >= LIVED_S else failures + (code not in KILLS)
             if failures == MOST_FAILURES:
-                say(f"{refused or f'relay {relay} has ended with {why} at once'}; the cluster ends")
+                say(f"{refused or f'relay {relay} has ended with {why}'}; the cluster ends")
                 return
-            say(f"relay {relay} has ended with {why}; another one is started")
+            say(f"relay {relay} has ended with {why}; a new relay is started")
             if failures and self._ending.wait(PAUSE_S * 2 ** (failures - 1)):
                 return
             refused = self._start_relay()
 
     def _wait(self) -> bool:
-        """Wait until the relay has ended; return False if the cluster shall end."""
+        """Wait until the relay has terminated. Return False if the termination of the cluster is
+        requested."""
         poll = select.poll()
         poll.register(self._life, 0)  # its end is reported anyway
         poll.register(self._ending, select.POLLIN)
@@ -331,7 +352,7 @@ class Cluster:
 
 
 def _connect(feed: socket.socket) -> socket.socket:
-    """Give a drive the socket of a driver; return the driver's end."""
+    """Pass one end of a new socket pair to the process of a drive; return the driver's end."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with far, contextlib.suppress(OSError):  # the drive has gone, as the driver will see
         socket.send_fds(feed, [b"\n"], [far.fileno()], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -344,8 +365,8 @@ def say(text: str) -> None:
 
 
 def end_child(pid: int) -> int:
-    """Wait for the end of a process that has been asked to end; kill it if it does not. Return how
-    it has ended, as waitpid(2); 0 if that is not known."""
+    """Wait for a process that was requested to terminate. Kill the process if it has not terminated
+    after END_S / 5. Return its wait status (see waitpid(2)), or 0 if the status is unknown."""
     deadline = time.monotonic() + END_S / 5
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -360,7 +381,8 @@ def end_child(pid: int) -> int:
 
 
 def listens(place: Path) -> bool:
-    """Return True if a cluster, which may still start, has the socket file ``place``."""
+    """Return True if a cluster listens at the socket file ``place``. The cluster may not have
+    completed its start."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_S)
         return probe.connect_ex(str(place)) in (0, errno.EAGAIN)
@@ -372,9 +394,10 @@ def serve(
     begun: Callable[[Cluster], object],
     ready: Callable[[Cluster], object],
 ) -> None:
-    """Run a cluster in this process until SIGTERM, SIGINT or SIGHUP. ``begun``: called when it has
-    its name. ``ready``: called when packets may pass. Raises InputError if it cannot start, or is
-    ended before."""
+    """Run a cluster in this process until SIGTERM, SIGINT or SIGHUP, or until MOST_FAILURES
+    consecutive relays have failed. ``begun``: function that is called when the cluster has reserved
+    its name. ``ready``: function that is called when packets can pass. Raises InputError if the
+    cluster cannot start, or if it is terminated during its start."""
     with contextlib.ExitStack() as undo:
         ending = Ending()
         undo.callback(ending.close)

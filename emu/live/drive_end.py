@@ -1,10 +1,12 @@
 """The drive's end of a tunnel in a separate process: an NVMe controller and a network device.
 
-Owns the process and the way of packets between the device and the drive's tunnel. Does not own the
-controller (serve/nvme_drive.py, serve/vfio_user.py), the tunnel (serve/tunnel.py) or the device.
-Source: none.
+Owns the process and the transfer of packets between the device and the drive's tunnel. Does not own
+the controller (serve/nvme_drive.py, serve/vfio_user.py), the tunnel (serve/tunnel.py) or the
+device.
+Source: this project.
 
-The drive has memory without a model of flash, since no packet reaches flash.
+The drive stores its data in memory and has no model of flash, because packets are not stored on
+flash.
 """
 
 from __future__ import annotations
@@ -32,15 +34,16 @@ from ondie.emu.serve.tunnel import DriveTunnel
 from ondie.emu.serve.vfio_user import Session
 
 MOST_WAITING = 4 << 20
-"""Largest number of bytes that wait for the host; further packets wait in the device."""
+"""Maximum size of the blocks that wait for the host, bytes. If this size is exceeded, further
+packets wait in the network device."""
 WAIT_S = 0.0005
-"""Interval at which the thread checks whether the host has received, seconds."""
+"""Interval at which the thread checks whether the host has received the waiting packets, s."""
 POLL_MS = 200
 
 
 class DriveEnd:
-    """End of ``tunnel`` at a drive: passes packets between it and the network device of the
-    drive."""
+    """Drive's end of a tunnel. It passes packets between :attr:`tunnel` and the network device of
+    the drive."""
 
     def __init__(self, device: Device, limits: Format, cost: TunnelCost | None,
                  capture: Capture | None = None) -> None:  # fmt: skip
@@ -57,7 +60,8 @@ class DriveEnd:
         self.tunnel.close()
 
     def _give(self, packet: Data) -> None:
-        """Give a packet of the host to the drive's programs."""
+        """Write a packet from the host to the network device, for the drive's programs. Packets
+        that the device refuses are dropped."""
         device = self._device
         cut = carried(packet, self.tunnel.form.lead, device.lead)
         if not cut:
@@ -95,14 +99,14 @@ class DriveEnd:
             packet = following
 
     def _lose(self, packet: Data) -> None:
-        """A packet is dropped: say so to whom it matters."""
+        """Count a dropped packet, and send the notifications that the device returns for it."""
         self.tunnel.drop()
         for each in self._device.lost(packet):
             self.tunnel.send(each)
 
     def _packets(self, form: Format) -> Iterator[Data]:
-        """Yield the packets that the device has, for a tunnel with ``form``, until another host
-        opens one with other parameters."""
+        """Yield the packets of the device for a tunnel with the parameters ``form``, until the
+        device has no more packets or a host opens the tunnel with other parameters."""
         device = self._device
         device.offload(form.offloads)  # the kernel cuts segments for a host that does not
         while self.tunnel.form == form and (packet := device.read()) is not None:
@@ -126,10 +130,11 @@ def run_drive(
     cost: TunnelCost | None,
     capture: Capture | None,
 ) -> None:
-    """Serve the drive to one driver after the other, until ``feed``, which supplies their sockets,
-    ends. ``limits``: largest parameters that they may request. ``cost``: model of the time that
-    commands take; None: no time. The process ends with its parent. Raises InputError for a drive
-    that cannot have the tunnel."""
+    """Serve the drive to one driver after another, until ``feed`` is closed. ``feed``: socket that
+    supplies the drivers' sockets. ``limits``: maximum parameters that a driver may request.
+    ``cost``: model of the time that commands take, or None if they take no time. The process
+    terminates with its parent. Raises InputError if the drive cannot be created, for example
+    because a block of the tunnel may exceed the largest transfer of its controller."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == 1:
         return
@@ -145,6 +150,6 @@ def run_drive(
 
 
 def _next_socket(feed: socket.socket) -> socket.socket | None:
-    """Return the socket of the next driver; None: there will be none."""
+    """Return the socket of the next driver, or None if ``feed`` is closed."""
     data, fds, _, _ = socket.recv_fds(feed, 1, 1)
     return socket.socket(fileno=fds[0]) if data and fds else None

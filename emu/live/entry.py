@@ -1,8 +1,9 @@
-"""The way into an end of a running cluster: the command line and the environment variables of a
-program there.
+"""Access to an end of a running cluster: the command line and the environment variables of a
+program that runs there.
 
-Owns how an end is named, and the environment of a program there. Does not own namespaces
-(namespaces.py) or the report of a cluster (cluster.py). Source: Linux, ip-netns(8), nsenter(1).
+Owns the names of ends, and the environment of a program at an end. Does not own namespaces
+(namespaces.py) or the report of a cluster (relay.py).
+Source: Linux, ip-netns(8), nsenter(1).
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from ondie.emu.units import InputError
 
 ADDRESS, DEVICE = "ONDIE_TUNNEL_ADDRESS", "ONDIE_TUNNEL_DEVICE"
 OTHERS = "ONDIE_TUNNEL_OTHERS"
-"""Environment variables of a program at an end: address of the end, name of the network device
-there, and network of the addresses at which it reaches other ends."""
+"""Environment variables of a program at an end: address of the end, name of the end's network
+device, and network of the addresses at which the program reaches the other ends."""
 LOOPBACK = "lo"
 
 
 def end_of(found: dict[str, Any], where: str) -> int:
-    """Return the number of the drive that ``where`` names, -1 for the host: "host", a number, or an
-    address. ``found``: report of the cluster. Raises InputError if there is no such end."""
+    """Return the number of the drive that ``where`` names, or -1 if ``where`` names the host.
+    ``where``: "host", the number of a drive, or the address of an end. ``found``: report of the
+    cluster. Raises InputError if there is no such end."""
     drives = found["drives"]
     if where in map(str, range(len(drives))):
         return int(where)
@@ -32,14 +34,15 @@ def end_of(found: dict[str, Any], where: str) -> int:
         return -1
     most = len(drives) - 1
     raise InputError(
-        f"{where}: no such end of the tunnel; must be host, 0 to {most}, or the address of an end"
+        f"{where}: no such end of the tunnel; must be host, a drive from 0 to {most}, or the "
+        "address of an end"
     )
 
 
 def words_at(found: dict[str, Any], where: str, command: tuple[str, ...], shell: bool) -> list[str]:
     """Return the command line that runs ``command`` at the end ``where`` (:func:`end_of`).
-    ``shell``: join its words with spaces and give the line to sh, as ssh does. Raises
-    InputError."""
+    ``shell``: True to join the words with spaces and pass the line to sh, as ssh does. Raises
+    InputError if there is no such end, or if a required program is not installed."""
     number = end_of(found, where)
     words = processes.inside(found)
     if number >= 0 and (space := found["drives"][number]["namespace"]):
@@ -48,7 +51,8 @@ def words_at(found: dict[str, Any], where: str, command: tuple[str, ...], shell:
 
 
 def variables_at(found: dict[str, Any], where: str) -> dict[str, str]:
-    """Return the environment variables of a program at the end ``where``. Raises InputError."""
+    """Return the environment variables of a program at the end ``where`` (:func:`end_of`). Raises
+    InputError if there is no such end."""
     number = end_of(found, where)
     end = found["host"] if number < 0 else found["drives"][number]
     device = end["device"] or LOOPBACK

@@ -1,7 +1,8 @@
 """A forked process that reports when it is ready.
 
-Owns the fork, the pipe for this report, and the handling of errors. Does not own the work of the
-process. Source: none.
+Owns the fork, the pipe for this report, and the handling of errors. Does not own the work that the
+process does.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from ondie.emu.units import InputError
 
 
 def start(run: Callable[[Callable[[], None]], None], message_on_exit: str) -> int:
-    """Fork a process, the leader of a new session, that calls ``run``; return it when it is ready.
+    """Fork a process that becomes the leader of a new session and calls ``run``. Return its process
+    ID when the process is ready.
 
-    ``run``: called with the function that reports this, to be called once; the process ends when it
-    returns, with exit code 0, or 1 if it raises. Raises InputError with the message of an
-    InputError that ``run`` has raised before; with the message ``message_on_exit`` if the process
-    has ended in another way. Later errors are printed by the process.
+    ``run`` receives a function that it must call once, when the process is ready. The process exits
+    with code 0 when ``run`` returns, and with code 1 when ``run`` raises an exception. If ``run``
+    raises InputError before the process is ready, this function raises InputError with the same
+    message. If the process terminates in another way before it is ready, this function raises
+    InputError with the message ``message_on_exit``. The process prints later errors to standard
+    error.
     """
     read_end, write_end = os.pipe()
     sys.stdout.flush()
@@ -40,7 +44,7 @@ def start(run: Callable[[Callable[[], None]], None], message_on_exit: str) -> in
 
 
 def _run_child(run: Callable[[Callable[[], None]], None], write_end: int) -> NoReturn:
-    """Run the child: call ``run``, report to ``write_end``, and exit."""
+    """Call ``run`` in the child process, report to ``write_end``, and exit."""
     code, is_ready = 1, False
 
     def ready() -> None:

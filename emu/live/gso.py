@@ -1,12 +1,12 @@
-"""Packets with an offload header: segments of TCP that are not cut yet, and missing checksums.
+"""Packets with an offload header: TCP segments that are not split yet, and incomplete checksums.
 
-Owns the header, and the work of a network card on such a packet: cut it into packets of the
-MTU, and complete checksums. Does not own devices (network_device.py).
-Source: Virtual I/O Device (VIRTIO) 1.2, section 5.1.6 (struct virtio_net_hdr, little-endian);
-RFC 1071 (checksum), RFC 9293 (TCP), RFC 791 and RFC 8200 (pseudo-header and lengths of IP).
+Owns the header, and the work of a network card on such a packet: splitting it into packets that fit
+into the MTU, and completing checksums. Does not own devices (network_device.py).
+Source: Virtual I/O Device (VIRTIO) 1.2, section 5.1.6 (struct virtio_net_hdr, little-endian); RFC
+1071 (checksum), RFC 9293 (TCP), RFC 791 and RFC 8200 (pseudo-header and lengths of IP).
 
-A device with offloads gives and takes each packet behind a header of framing.OFFLOAD_HEADER bytes.
-"Lead" is the number of bytes in front of the IP packet: that number, or 0.
+A device with offloads reads and writes every packet with a header of framing.OFFLOAD_HEADER bytes
+in front. "Lead" is the number of bytes in front of the IP packet: the size of this header, or 0.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from ondie.emu.nvme.tunnel.framing import OFFLOAD_HEADER, Data, is_ip
 
 HEADER = struct.Struct("<BBHHHH")
-"""Offload header: flags, kind of segments, bytes of all headers, bytes of a segment's data, first
-byte of the checksummed part, and offset of the checksum from there."""
+"""Offload header: flags, segmentation type, size of all packet headers, data size of a segment,
+start of the checksummed part, and offset of the checksum from that start. Sizes and offsets are in
+bytes."""
 assert HEADER.size == OFFLOAD_HEADER
 NEEDS_CHECKSUM = 1
 TCP_IPV4, TCP_IPV6, ECN = 1, 4, 0x80
@@ -30,8 +31,9 @@ SEQUENCE, TCP_SIZE, TCP_FLAGS, TCP_CHECKSUM = 4, 12, 13, 16
 
 
 def carried(packet: Data, lead: int, wanted: int) -> Sequence[Data]:
-    """Return ``packet``, which has ``lead`` bytes in front, for an end that expects ``wanted``
-    bytes there; none if its header is wrong."""
+    """Return ``packet`` as one or more packets for a receiver. ``lead``: number of bytes in front
+    of the IP packet (the size of the offload header, or 0). ``wanted``: number of bytes that the
+    receiver expects there. The result is empty if the offload header is invalid."""
     if lead == wanted:
         return (packet,)
     if wanted:
@@ -40,8 +42,10 @@ def carried(packet: Data, lead: int, wanted: int) -> Sequence[Data]:
 
 
 def plain(packet: Data) -> list[bytes]:
-    """Return the packets without header that a packet with header combines, as a network without
-    offloads carries them; none if the header is wrong, or of a kind that no device here uses."""
+    """Return the IP packets of ``packet``, which has an offload header, as a network without
+    offloads carries them: unsplit TCP segments are split, and incomplete checksums are completed.
+    The result is empty if the header is invalid. The only valid segmentation types are none, TCP
+    over IPv4 and TCP over IPv6."""
     if len(packet) <= OFFLOAD_HEADER:
         return []
     flags, kind, _, size, start, at = HEADER.unpack_from(packet)
@@ -56,14 +60,16 @@ def plain(packet: Data) -> list[bytes]:
 
 
 def ones_sum(data: Data) -> int:
-    """Return the ones' complement sum of 16-bit words, from 1 to 65535; data that are all zero have
-    65535, too, which is equivalent to 0."""
+    """Return the ones' complement sum of the 16-bit words of ``data``, from 1 to 65535. Data of an
+    odd size is padded with a zero byte. The sum 0 is returned as 65535, which is equivalent."""
     size = len(data)
     return (int.from_bytes(data, "big") << 8 * (size & 1)) % 0xFFFF or 0xFFFF
 
 
 def _with_checksum(whole: bytes, start: int, at: int) -> list[bytes]:
-    """Complete the checksum at ``at``, where the sum of the pseudo-header is."""
+    """Return the packet ``whole`` with a complete checksum, as a list. ``start``: start of the
+    checksummed part. ``at``: offset of the checksum field, which contains the sum of the
+    pseudo-header. The list is empty if the offsets are invalid."""
     if not start <= at <= len(whole) - 2:
         return []
     value = 0xFFFF - ones_sum(whole[start:])
@@ -71,7 +77,8 @@ def _with_checksum(whole: bytes, start: int, at: int) -> list[bytes]:
 
 
 def _segments(whole: bytes, start: int, size: int) -> list[bytes]:
-    """Cut a segment of TCP, whose header is at ``start``, into ones of ``size`` bytes of data."""
+    """Split a TCP segment, whose TCP header is at offset ``start``, into segments with at most
+    ``size`` bytes of data each. The result is empty if the headers are invalid."""
     least = 40 if whole[0] >> 4 == 6 else 4 * (whole[0] & 0xF)
     if not least <= start <= len(whole) - LEAST_TCP:
         return []
@@ -99,8 +106,9 @@ def _segments(whole: bytes, start: int, size: int) -> list[bytes]:
 
 
 def _set_lengths(head: bytearray, size: int, number: int) -> None:
-    """Set the length in the IP header of segment ``number``, which has ``size`` bytes of data, and
-    what depends on it. ``head``: its headers."""
+    """Set the length in the IP header of segment ``number``, which has ``size`` bytes of data. With
+    IPv4, also set the identification and the header checksum. ``head``: IP and TCP headers of the
+    segment."""
     if head[0] >> 4 == 6:
         struct.pack_into(">H", head, 4, len(head) - 40 + size)
         return

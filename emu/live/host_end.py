@@ -1,12 +1,13 @@
 """The host's end of the tunnels of several drives: one relay that routes IP packets.
 
-Owns the way of a packet between the host's device and the tunnels, and from drive to drive, and its
-counters. Does not own devices (network_device.py), the way of commands to a controller
-(admin_queue.py), the protocol (nvme/tunnel/host.py), or the drives, which may be anywhere.
+Owns the routing of packets between the host's device and the tunnels, and from drive to drive, and
+the packet counters. Does not own devices (network_device.py), the transport of commands to a
+controller (admin_queue.py), the protocol (nvme/tunnel/host.py), or the drives, which may run
+anywhere.
 Source: NGD's public patents: a relay per drive; traffic from drive to drive crosses the host.
 
-All of it belongs to one thread, which calls ``take`` when the device is readable and ``Port.work``
-when a queue is.
+One thread runs the relay. The thread calls ``take`` when the device is readable and ``Port.work``
+when a queue is readable.
 """
 
 from __future__ import annotations
@@ -29,22 +30,24 @@ from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Command, Completion, Sqe
 from ondie.emu.units import InputError
 
 MOST_WAITING = 4 << 20
-"""Largest number of bytes that wait for a drive; further packets wait in the device. If the ends
-bound what they send to the drive, that is added, so that none of it need be dropped."""
+"""Maximum number of bytes that wait for a drive; further packets wait in the device. If the device
+limits its bytes in flight to each end, this maximum is increased by the limit times the number of
+drives, so that no packet is dropped for lack of room."""
 SILENT_S = 0.5
-"""Time after which a drive that accepts no packets delays the others no longer, s: packets for it
-are dropped."""
+"""Time after which a drive that accepts no packets no longer delays the other drives, s. Packets
+for this drive are then dropped."""
 MOST_PACKETS = 64
-"""Largest number of packets that are read from the device before commands are submitted to the
+"""Maximum number of packets that are read from the device before commands are submitted to the
 drives."""
 PS_PER_NS = 1000
 
 
 class Port:
-    """One drive's tunnel at the host. ``queue``: the admin queue of its controller. ``form``: the
-    parameters that the open requests. ``address``: the drive's address, bytes[4]. ``take_over``:
-    close a tunnel that another host has left open. ``cids``, ``timeout_ps``: of the relay
-    (nvme/tunnel/host.py)."""
+    """Host's end of the tunnel of one drive. ``queue``: admin queue of the drive's controller.
+    ``form``: parameters with which the tunnel is opened. ``address``: the drive's IPv4 address,
+    bytes[4]. ``take_over``: True to close a tunnel that another host has left open. ``cids``:
+    command identifiers that the tunnel may use. ``timeout_ps``: time after which a command counts
+    as lost, in addition to the hold time, ps; 0 if commands cannot be lost."""
 
     def __init__(
         self, queue: AdminQueue, form: Format, address: bytes, take_over: bool = False,
@@ -56,18 +59,20 @@ class Port:
             form, cids, timeout_ps=timeout_ps, opening=opening, take_over=take_over
         )  # fmt: skip
         self.counts: Counter[str] = Counter()
-        """Packets and bytes "down" and "up"; "dropped" ones, "forwarded" ones to other drives, and
-        "link_down" and "link_up": bytes of entries and data on the link."""
+        """Counters: packets and bytes in each direction ("packets_down", "packets_up",
+        "bytes_down", "bytes_up"), "dropped" packets, packets "forwarded" to other drives, and bytes
+        of queue entries and data on the link ("link_down", "link_up")."""
         self._gone = ""
         self.told_gone: Callable[[Port], None] | None = None
-        """Called once, when nothing passes any more."""
+        """Function that is called once, when the tunnel can no longer transfer packets."""
         self.drive_status: dict[str, int | bytes] = {}
-        """What the drive says of its end (controller/tunnel.STATUS_DATA), when last asked."""
+        """Latest status that the drive has reported (controller/tunnel.STATUS_DATA)."""
         self.most_waiting = MOST_WAITING
-        """Bytes that wait for the drive at most."""
+        """Maximum number of bytes that wait for the drive."""
         self._asked = self._asking = self._answered = False
-        """The status shall be asked for; it is, and its identifier is in use; the drive has said
-        it."""
+        """Three states of the status request. ``_asked``: the command must be submitted.
+        ``_asking``: the command is in flight, and its identifier is in use. ``_answered``: the
+        drive has answered."""
         self._moved = time.monotonic()
         self.relay.open()
         self.pump()
@@ -77,7 +82,7 @@ class Port:
 
     @property
     def gone(self) -> str:
-        """Reason why no packets can pass any more; "" if they can."""
+        """Reason why the tunnel can no longer transfer packets, or "" if it can."""
         return self._gone
 
     @gone.setter
@@ -88,28 +93,31 @@ class Port:
 
     @property
     def open(self) -> bool:
-        """True if the tunnel is open: packets may cross."""
+        """True if the tunnel is open and packets can pass."""
         return self.relay.state is State.OPEN and not self.gone
 
     @property
     def lead(self) -> int:
-        """Bytes in front of each IP packet (gso.py), once the tunnel is open."""
+        """Number of bytes in front of each IP packet (gso.py), valid after the tunnel has
+        opened."""
         return self.relay.form.lead
 
     @property
     def full(self) -> bool:
-        """True if as many bytes wait as may."""
+        """True if at least ``most_waiting`` bytes wait for the drive."""
         return self.relay.waiting_bytes >= self.most_waiting
 
     @property
     def blocks_others(self) -> bool:
-        """True if the device must wait for this drive: it is full, or its tunnel opens."""
+        """True if packets in the device must wait because the queue of this drive is full or its
+        tunnel is opening. False if no command of the tunnel has completed for SILENT_S, or if the
+        tunnel can no longer transfer packets."""
         waits = (self.full or self.relay.state is State.OPENING) and not self.gone
         return waits and time.monotonic() - self._moved < SILENT_S
 
     def send(self, packet: Data, always: bool = False) -> bool:
-        """Send a packet, with ``lead`` bytes in front, to the drive; return False if it was
-        dropped. ``always``: also if MOST_WAITING bytes wait already."""
+        """Send a packet, which has ``lead`` bytes in front, to the drive. Return False if the
+        packet was dropped. ``always``: True to send the packet even if :attr:`full` is True."""
         fits = len(packet) <= self.relay.form.longest
         full = self.full and not always
         if not fits or not self.open or full or not self.relay.send(packet):
@@ -120,7 +128,7 @@ class Port:
         return True
 
     def pump(self) -> None:
-        """Submit the commands that may be submitted now."""
+        """Submit the commands that may be submitted now, including a requested status command."""
         if self.gone:
             return
         commands = self.relay.commands(time.monotonic_ns() * PS_PER_NS)
@@ -136,7 +144,7 @@ class Port:
             self._end(error.strerror or str(error))
 
     def work(self) -> list[Data]:
-        """Handle completions, submit the next commands, and return the packets from the drive."""
+        """Process completions, submit the next commands, and return the packets from the drive."""
         if self.gone:
             return []
         try:
@@ -163,14 +171,14 @@ class Port:
         return packets
 
     def close(self) -> None:
-        """Close the tunnel after the packets that wait at both ends: ``closed`` then becomes
-        True, if the drive answers."""
+        """Close the tunnel after all packets that wait at both ends have been transferred.
+        :attr:`closed` becomes True when the drive has answered."""
         self.relay.close()
         self.pump()
 
     @property
     def closed(self) -> bool:
-        """True if the tunnel is closed, or its drive has gone."""
+        """True if the tunnel is closed or can no longer transfer packets."""
         return self.relay.state is State.CLOSED or bool(self.gone)
 
     def _end(self, why: str) -> None:
@@ -179,14 +187,14 @@ class Port:
     # --- status
 
     def ask(self) -> None:
-        """Ask the drive for its counters: ``answered`` then becomes True, if it answers. While an
-        answer is outstanding, no further request is sent."""
+        """Request the drive's counters. :attr:`answered` becomes True when the drive has answered.
+        While a request is in flight, no further request is sent."""
         self._asked, self._answered = not self._asking, False
         self.pump()
 
     @property
     def answered(self) -> bool:
-        """True if the drive has answered, or never will."""
+        """True if the drive has answered the status request, or can no longer answer it."""
         return self._answered or bool(self.gone)
 
     def _told(self, completion: Completion) -> None:
@@ -195,7 +203,8 @@ class Port:
         self._asking, self._answered = False, True
 
     def report(self) -> dict[str, int | str]:
-        """Return the counters of both ends, as plain values."""
+        """Return the counters of both ends of the tunnel and its state as a JSON-serializable
+        dictionary."""
         counts, relay = self.counts, self.relay
         told = {name.lower(): value for name, value in self.drive_status.items()}
         found: dict[str, int | str] = {
@@ -224,9 +233,9 @@ class Port:
 
 
 class HostEnd:
-    """The relay of a host with ``address`` (bytes[4]) and network device ``device``; None: it has
-    none, and packets to the host are dropped. ``capture``: file that gets all packets of the
-    device."""
+    """Relay of a host. ``device``: network device of the host; if it is None, packets to the host
+    are dropped. ``address``: IPv4 address of the host, bytes[4]. ``capture``: file that records all
+    packets of the device, or None."""
 
     def __init__(
         self, device: Device | None, address: bytes, capture: Capture | None = None
@@ -235,14 +244,19 @@ class HostEnd:
         if device is not None:
             device.restart()
         self.counts: Counter[str] = Counter()
-        """Packets of the device "in" and "out", their "bytes_in" and "bytes_out", "dropped" ones:
-        no IP, a wrong header of offloads, no drive with the address, or refused by the kernel."""
+        """Counters of the device: "packets_in" and "bytes_in" (read), "packets_out" and "bytes_out"
+        (written), and "dropped". A packet is dropped if it is not an IP packet, has an invalid
+        offload header or an unknown destination, or is refused by the kernel."""
         self.ports: dict[bytes, Port] = {}
 
     def add(self, port: Port) -> None:
-        """Route packets of the port's address to it. Raises InputError for an address in use."""
+        """Route packets to the address of ``port`` through ``port``. Raises InputError if another
+        end has the same address."""
         if port.address in self.ports or port.address == self.address:
-            raise InputError(f"address {dotted(port.address)}: two ends of the tunnel have it")
+            raise InputError(
+                f"address {dotted(port.address)}: two ends of the tunnel have this address; give "
+                "each end a different address"
+            )
         self.ports[port.address] = port
         port.told_gone = self._left
         if self.device is not None:  # each of the other ends sends so much, and what controls it
@@ -252,11 +266,11 @@ class HostEnd:
 
     @property
     def holds(self) -> bool:
-        """True if packets must wait in the device until a drive accepts more."""
+        """True if packets must wait in the device until a drive accepts more packets."""
         return any(port.blocks_others for port in self.ports.values())
 
     def take(self) -> None:
-        """Send packets of the device to the drives."""
+        """Send up to MOST_PACKETS packets of the device to the drives."""
         device = self.device
         if device is None or self.holds:
             return
@@ -284,7 +298,7 @@ class HostEnd:
             self.ports[address].pump()
 
     def work(self, port: Port) -> None:
-        """Handle the completions of a drive."""
+        """Process the completions of a drive, and route the packets from this drive."""
         touched: set[bytes] = set()
         lead = port.lead
         for packet in port.work():
@@ -305,33 +319,38 @@ class HostEnd:
             self.ports[address].pump()
 
     def _carried(self, packet: Data, lead: int, wanted: int) -> Sequence[Data]:
-        """Return gso.carried of a packet; one whose header is wrong is dropped."""
+        """Return the result of gso.carried for a packet. If the result is empty, because the
+        offload header is invalid, count the packet as dropped."""
         found = carried(packet, lead, wanted)
         if not found:
             self.counts["dropped"] += 1
         return found
 
     def _drop(self, packet: Data) -> None:
-        """Drop a packet for nobody here."""
+        """Drop a packet whose destination is not an end of a tunnel, and send the notifications
+        that the device returns for it."""
         self.counts["dropped"] += 1
         if self.device is not None:
             self._tell(self.device.lost(packet))
 
     def _left(self, port: Port) -> None:
-        """The drive of a port has gone."""
+        """Notify the other drives, if the device requires it, that the drive of ``port`` has
+        disconnected."""
         if self.device is not None:
             others = [each.address for each in self.ports.values() if each.open]
             self._tell(self.device.left(port.address, others))
 
     def _tell(self, packets: Iterable[bytes]) -> None:
-        """Send what a device says to drives about packets that were dropped."""
+        """Send each notification of a device about a dropped packet or a disconnected drive to its
+        destination."""
         for packet in packets:
             port = self.ports.get(_destination(packet, 0))
             if port is not None and port.send(packet, always=True):
                 port.pump()
 
     def _give(self, packet: Data, lead: int) -> None:
-        """Give a packet with ``lead`` bytes in front to the host."""
+        """Write a packet, which has ``lead`` bytes in front, to the host's device. Count the
+        packets that the device accepts, and the packets that are dropped."""
         device = self.device
         if device is None:
             self.counts["dropped"] += 1
@@ -346,14 +365,14 @@ class HostEnd:
                 self.capture.add(each, device.lead)
 
     def _port_of(self, packet: Data, lead: int) -> Port | None:
-        """Return the port of the destination of a packet with ``lead`` bytes in front; None if it
-        is no IPv4 packet, or of no drive."""
+        """Return the port for the destination of a packet, which has ``lead`` bytes in front.
+        Return None if the packet is not an IPv4 packet or its destination is not a drive."""
         return self.ports.get(_destination(packet, lead))
 
 
 def _destination(packet: Data, lead: int) -> bytes:
-    """Return the destination of a packet with ``lead`` bytes in front, bytes[4]; b"" if it is no
-    IPv4 packet."""
+    """Return the destination address of a packet, which has ``lead`` bytes in front, bytes[4]; b""
+    if the packet is not an IPv4 packet."""
     inner = memoryview(packet)[lead:] if lead else packet
     if not is_ip(inner) or inner[0] >> 4 != 4:
         return b""

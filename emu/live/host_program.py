@@ -1,7 +1,8 @@
-"""`ondie tunnel host` without click and NumPy: `python3 -m ondie.emu.live.host_program`.
+"""Command `ondie tunnel host` without click and NumPy: `python3 -m ondie.emu.live.host_program`.
 
-Owns the options of the host's end in a virtual machine, and its output. Does not own the end
-(passthru_host.py). Source: none.
+Owns the options of the host's end in a virtual machine, and its output. Does not own the host's end
+(passthru_host.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ondie.emu.units import InputError, digits
 
 
 class Size(NamedTuple):
-    """An option with a whole number."""
+    """Option with an integer value: name, default, placeholder and help text."""
 
     name: str
     default: int
@@ -32,23 +33,34 @@ class Size(NamedTuple):
 
 
 SIZES = (
-    Size("mtu", DEFAULT_MTU, "BYTES", "Largest packet; the drive's tunnel.mtu at most."),
-    Size("payload", DEFAULT_PAYLOAD, "BYTES", "Bytes of a block, which one command carries."),
-    Size("in-flight", DEFAULT_IN_FLIGHT, "N", "Commands in flight in each direction of a drive."),
+    Size("mtu", DEFAULT_MTU, "BYTES", "MTU in bytes; at most the drive's tunnel.mtu."),
+    Size(
+        "payload",
+        DEFAULT_PAYLOAD,
+        "BYTES",
+        "Size of a block in bytes; each command transfers one block.",
+    ),
+    Size(
+        "in-flight",
+        DEFAULT_IN_FLIGHT,
+        "N",
+        "Keep up to N commands in flight per drive in each direction.",
+    ),
 )
-DEV = "Controller of a drive, and the drive's address; may be repeated."
-ADDRESS = "Address of this host and its network."
+DEV = "Controller device and IPv4 address of a drive; repeat the option for each drive."
+ADDRESS = "Address of this host and prefix length of its network."
 NAME = "Name of the TUN device."
-TAKE_OVER = "Close a tunnel that another host has left open."
-GSO = "Give segments of TCP uncut to drives that take them so."
-STATS = "Print the counters at the end, as JSON."
+TAKE_OVER = "Close a tunnel that another host left open."
+GSO = "Send TCP segments unsplit to drives that accept unsplit segments."
+STATS = "Print the counters as JSON before exiting."
 
 
 def run(
     devs: tuple[str, ...], address: str, mtu: int, payload: int, in_flight: int, name: str,
     take_over: bool, gso: bool, stats: bool,
 ) -> None:  # fmt: skip
-    """Run a host's end until a signal arrives. Raises InputError."""
+    """Run a host's end until a signal arrives. Raises InputError if an option is invalid, if the
+    host's end cannot start, or if the tunnels of all drives have ended."""
     request = HostRequest.of(
         devs, address, mtu=mtu, payload=payload, in_flight=in_flight, name=name,
         take_over=take_over, gso=gso,
@@ -75,7 +87,8 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    """Parse the command line and run a host's end; exit code 2 for bad input."""
+    """Parse the command line and run a host's end. After an InputError, print the error to standard
+    error and exit with code 2."""
     parser = argparse.ArgumentParser(prog="python3 -m ondie.emu.live.host_program")
     parser.add_argument("--dev", action="append", default=[], metavar="DEVICE=ADDRESS", help=DEV)
     parser.add_argument("--address", required=True, metavar="ADDRESS/PREFIX", help=ADDRESS)

@@ -1,13 +1,13 @@
-"""Faults that `ondie tunnel up --inject` puts between the host's relay and a drive's controller.
+"""Faults that `ondie tunnel up --inject` injects between the host's relay and a drive's controller.
 
-Owns the loss, repetition and delay of commands and completions, and the repair: the clock
-of lost commands, and resets of the controller. Does not own the repetition of commands
+Owns the loss, duplication and delay of commands and completions, and the recovery: the timeout of
+lost commands, and resets of the controller. Does not own the reissue of commands
 (nvme/tunnel/flight.py) or the queue (admin_queue.py).
-Source: none. As with the driver of Linux, a command that has not ended in time may still be
-executed later, so its identifier and its buffer stay in use until a reset of the controller.
+Source: this project. As with the NVMe driver of Linux, a command that has timed out may still be
+executed later, so its identifier and its buffer stay in use until the controller is reset.
 
-A fault meets whole commands and completions: commands that the relay submits for the tunnel, and
-completions that the controller posts for it. The status command meets none.
+Faults affect whole commands that the relay submits for the tunnel, and whole completions that the
+controller posts for the tunnel. They do not affect the status command.
 """
 
 from __future__ import annotations
@@ -29,56 +29,63 @@ from ondie.emu.nvme.wire import Command, Completion
 from ondie.emu.units import InputError, digits, quoted
 
 HOLD_MS = 20
-"""Longest time for which a drive holds a command when commands may be lost, ms; short, because a
-loss is detected only after it."""
+"""Maximum time for which a drive holds a command if faults are injected, ms. It is short because
+the loss of a command is detected only after this time plus LOST_MS."""
 LOST_MS = 50
-"""Time beyond HOLD_MS after which a command counts as lost, ms."""
+"""Base timeout of a command, in addition to HOLD_MS, ms. :func:`lost_ps` adds the time that
+commands take."""
 MOST_DELAY_S = 0.005
 TURN_MS = 2
 """Interval of the checks for delayed and lost commands, ms."""
 COPIES = range(50, STATUS_CID)
-"""Identifiers of duplicated commands; the relay uses the lower ones."""
+"""Identifiers of duplicated commands; the relay uses lower identifiers."""
 MOST_LOST = 0.5
-"""Largest sum of the probabilities, so that enough commands arrive."""
+"""Maximum sum of the probabilities of loss, duplicate and reorder. The limit ensures that enough
+commands arrive."""
 EXAMPLE = "loss=0.01,duplicate=0.01,reorder=0.05,reset=0.0001,seed=1"
 assert STATUS_CID < CIDS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Probabilities with which faults affect commands and completions; :meth:`of` makes them from
+    """Probabilities of the faults of commands and completions. :meth:`of` creates an object from
     text."""
 
     loss: float = 0.0
-    """Probability that a packet or command does not arrive."""
+    """Probability that a command or completion does not arrive."""
     duplicate: float = 0.0
-    """Probability that it arrives twice: a command with another identifier."""
+    """Probability that a command or completion arrives twice; the copy of a command has another
+    identifier."""
     reorder: float = 0.0
-    """Probability that it arrives up to MOST_DELAY_S later, after others."""
+    """Probability that a command or completion arrives after a delay of up to MOST_DELAY_S, and
+    thus possibly after later ones."""
     reset: float = 0.0
-    """Probability that the controller is reset after a command; not for packets."""
+    """Probability that the controller is reset after a command."""
     seed: int = 1
-    """Seed of the random numbers; each drive has a different sequence."""
+    """Seed of the random number generator; each drive has a different sequence of random
+    numbers."""
 
     @classmethod
     def of(cls, text: str, option: str = "--inject") -> Faults:
-        """Return the faults that ``text`` spells: KEY=VALUE, separated by commas. Raises
-        InputError that names ``option``."""
+        """Return the faults that ``text`` specifies: items KEY=VALUE, separated by commas.
+        ``option``: name of the option in error messages. Raises InputError if an item is not of
+        this form, if a key is unknown or repeated, if a value is not a number or is out of range,
+        or if the sum of the probabilities of loss, duplicate and reorder exceeds MOST_LOST."""
         keys = [each.name for each in fields(cls)]
         found: dict[str, float] = {}
         for each in text.split(","):
             key, equals, value = each.partition("=")
             if not equals or key not in keys:
                 raise InputError(f"{option}: {quoted(each)} must be KEY=VALUE with one of the keys "
-                                 f"{', '.join(keys)}; write for example {EXAMPLE}")  # fmt: skip
+                                 f"{', '.join(keys)}; for example {EXAMPLE}")  # fmt: skip
             if key in found:
-                raise InputError(f"{option}: {key} is given twice")
+                raise InputError(f"{option}: {key} is given twice; give it once")
             found[key] = _number(key, value, option)
         seed = int(found.pop("seed", cls.seed))
         faults = cls(**found, seed=seed)
         if faults.loss + faults.duplicate + faults.reorder > MOST_LOST:
-            raise InputError(f"{option} {text}: loss, duplicate and reorder must be at most "
-                             f"{MOST_LOST} in all")  # fmt: skip
+            raise InputError(f"{option} {text}: the sum of loss, duplicate and reorder must be at "
+                             f"most {MOST_LOST}")  # fmt: skip
         return faults
 
     def __str__(self) -> str:
@@ -88,7 +95,8 @@ class Faults:
 
 
 def _number(key: str, value: str, option: str) -> float:
-    """Return the value of a key of Faults. Raises InputError."""
+    """Return the value of ``key`` as a number. Raises InputError if the value is not a number or is
+    out of range."""
     if key == "seed":
         try:
             number = digits(value)
@@ -103,24 +111,25 @@ def _number(key: str, value: str, option: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= MOST_LOST:
-        raise InputError(f"{option}: {key} = {quoted(value)}: must be a share from 0 to "
+        raise InputError(f"{option}: {key} = {quoted(value)}: must be a probability from 0 to "
                          f"{MOST_LOST}")  # fmt: skip
     return share
 
 
 class _Delayed(NamedTuple):
-    """A command or completion that comes later."""
+    """A delayed command or completion."""
 
     item: Command | Completion
     due: float
-    """Time at which it goes on, s of the monotonic clock."""
+    """Time at which the delay ends, s of the monotonic clock."""
     passed: int
-    """How many had passed before."""
+    """Number of items that had passed when the delay began."""
 
 
 class _Way:
-    """One direction of a queue. ``name`` is "commands" or "completions"; ``counts`` gets
-    NAME_lost, NAME_duplicated, and NAME_reordered, of which others have passed."""
+    """One direction of a queue. ``name``: "commands" or "completions". ``counts``: counters to
+    which the object adds: NAME_lost, and NAME_reordered for delayed items that other items have
+    overtaken, where NAME is ``name``."""
 
     def __init__(self, name: str, faults: Faults, rng: random.Random, counts: Counter[str]) -> None:
         self._name, self._faults, self._rng, self._counts = name, faults, rng, counts
@@ -128,11 +137,12 @@ class _Way:
         self._passed = 0
 
     def clear(self) -> None:
-        """Drop what is delayed."""
+        """Drop all delayed items."""
         self._delayed.clear()
 
     def fate(self, item: Command | Completion) -> int:
-        """Return how often an item passes now: 0, 1 or 2. It is delayed, or lost, if 0."""
+        """Decide at random whether an item passes now. Return the number of times that it passes,
+        0, 1 or 2. With 0, the item is lost or delayed."""
         faults, counts, name = self._faults, self._counts, self._name
         chance = self._rng.random()
         if chance < faults.loss:
@@ -147,7 +157,7 @@ class _Way:
         return 1 + (chance - faults.reorder < faults.duplicate)
 
     def due(self) -> list[Command | Completion]:
-        """Return the delayed items whose time has come."""
+        """Return the delayed items whose delay has ended."""
         now = time.monotonic()
         found = [each for each in self._delayed if each.due <= now]
         if found:
@@ -159,26 +169,28 @@ class _Way:
 
 
 class FaultyQueue:
-    """An admin queue (admin_queue.AdminQueue) with faults on the way to the controller and back.
+    """Admin queue (admin_queue.AdminQueue) that injects faults into commands and completions.
     ``number``: number of the drive."""
 
     def __init__(self, queue: VfioAdminQueue, faults: Faults, number: int) -> None:
         self._queue, self._faults = queue, faults
         self._rng = random.Random(f"{faults.seed} {number}")
         self.counts: Counter[str] = Counter()
-        """What has met a fault, and "resets" that are due by chance."""
+        """Counters of the injected faults: NAME_lost, NAME_duplicated and NAME_reordered, where
+        NAME is "commands" or "completions"."""
         self._down = _Way("commands", faults, self._rng, self.counts)
         self._up = _Way("completions", faults, self._rng, self.counts)
         self._copies: set[int] = set()
-        """Identifiers in use of COPIES."""
+        """Identifiers in COPIES that are in use."""
         self.reset_due = False
 
     def fileno(self) -> int:
-        """Return the descriptor of the interrupt."""
+        """Return the event descriptor of the controller's interrupt."""
         return self._queue.fileno()
 
     def submit(self, commands: list[Command]) -> None:
-        """Submit commands, and those that are due; see AdminQueue."""
+        """Submit ``commands``, into which faults are injected, and earlier commands whose delay has
+        ended (see admin_queue.AdminQueue)."""
         passing: list[Command] = []
         for each in commands:
             if _cid(each.sqe, 2) == STATUS_CID:
@@ -193,7 +205,8 @@ class FaultyQueue:
         self._queue.submit(passing)
 
     def _copy(self, command: Command) -> list[Command]:
-        """Return a copy of a command with another identifier; none if all are in use."""
+        """Return a list with a copy of a command that has another identifier. The list is empty if
+        all identifiers in COPIES are in use."""
         for cid in COPIES:
             if cid not in self._copies:
                 self._copies.add(cid)
@@ -203,7 +216,8 @@ class FaultyQueue:
         return []
 
     def completions(self) -> list[Completion]:
-        """Return the completions since the last call, and those that are due; see AdminQueue."""
+        """Return the completions that have arrived since the last call, into which faults are
+        injected, and earlier completions whose delay has ended (see admin_queue.AdminQueue)."""
         found: list[Completion] = []
         for each in self._queue.completions():
             cid = _cid(each.cqe, 12)
@@ -218,12 +232,13 @@ class FaultyQueue:
         return found + [each for each in self._up.due() if isinstance(each, Completion)]
 
     def drain(self) -> None:
-        """Forget that there may be completions."""
+        """Clear the interrupt without reading completions."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.fileno(), 8)
 
     def reset(self) -> None:
-        """Reset the controller. Raises InputError."""
+        """Reset the controller and discard all delayed items. Raises InputError as
+        VfioAdminQueue.reset does."""
         self._queue.reset()
         self._down.clear()
         self._up.clear()
@@ -232,13 +247,14 @@ class FaultyQueue:
 
 
 def _cid(entry: Data, at: int) -> int:
-    """Return the command identifier at an offset of an entry."""
+    """Return the command identifier at offset ``at`` of a queue entry."""
     return entry[at] | entry[at + 1] << 8
 
 
 def lost_ps(form: Format, cost: TunnelCost | None) -> int:
-    """Return the time after which a command counts as lost, in addition to that for which a
-    drive holds it, ps: LOST_MS, and twice the time of a full queue at the rate of ``cost``."""
+    """Return the time after which a command counts as lost, in addition to the time for which a
+    drive holds it, ps. It is LOST_MS plus twice the time that the commands of a full queue take at
+    the rate of ``cost``."""
     queue_ps = 0.0
     if cost is not None:
         rate = min(cost.up.link, cost.down.link)
@@ -247,12 +263,13 @@ def lost_ps(form: Format, cost: TunnelCost | None) -> int:
 
 
 class FaultyPort(Port):
-    """A drive's tunnel at the host behind a queue with faults. ``timeout_ps``: time after which a
-    command counts as lost (:func:`lost_ps`). ``take_over``: close a tunnel that another relay has
-    left open. :meth:`tick` must be called every TURN_MS.
+    """Host's end of the tunnel of one drive, with a queue that injects faults. ``timeout_ps``: time
+    after which a command counts as lost, in addition to the hold time, ps (:func:`lost_ps`).
+    ``take_over``: True to close a tunnel that another relay has left open. :meth:`tick` must be
+    called every TURN_MS.
 
-    A reset has a separate thread, because a drive may be silent for long. Until it has ended,
-    commands wait.
+    A separate thread resets the controller, because a drive may not respond for a long time. No
+    commands are submitted during the reset.
     """
 
     def __init__(
@@ -262,24 +279,27 @@ class FaultyPort(Port):
         self.faulty = queue
         self._resetting: threading.Thread | None = None
         self._failed = ""
-        """Why the controller was not reset."""
+        """Reason why the controller could not be reset, or ""."""
         super().__init__(queue, form, address, take_over, range(COPIES.start), timeout_ps)
 
     def pump(self) -> None:
-        """Submit the commands that may be submitted now."""
+        """Submit the commands that may be submitted now. Do nothing while a reset is in
+        progress."""
         if not self.busy:
             super().pump()
 
     def work(self) -> list[Data]:
-        """Handle completions; see Port.work."""
+        """Process completions (see Port.work). While a reset is in progress, only clear the
+        interrupt."""
         if self.busy:
             self.faulty.drain()
             return []
         return super().work()
 
     def tick(self) -> None:
-        """Give up lost commands, and reset the controller if necessary: by chance, or because the
-        identifiers of lost commands are missing. :meth:`work` must follow."""
+        """Treat commands as lost after their timeout. Reset the controller if the fault injection
+        has requested a reset, or if lost commands leave too few free identifiers. :meth:`work` must
+        be called afterwards."""
         if self.gone:
             return
         if self._resetting is not None:
@@ -291,20 +311,22 @@ class FaultyPort(Port):
             self.reset()
 
     def reset(self) -> None:
-        """Begin to reset the controller; :meth:`tick` ends it, and the tunnel continues."""
+        """Start a reset of the controller. The tunnel continues when :meth:`tick` detects that the
+        reset has ended."""
         self.busy = True
         self._resetting = threading.Thread(target=self._reset, daemon=True)
         self._resetting.start()
 
     def _reset(self) -> None:
-        """Reset the controller; a thread does."""
+        """Reset the controller; runs in a separate thread."""
         try:
             self.faulty.reset()
         except Exception as error:  # noqa: BLE001 - the drive is given up, whatever it is
             self._failed = str(error) if isinstance(error, InputError) else repr(error)
 
     def _end_reset(self, thread: threading.Thread) -> None:
-        """Go on after a reset, if it has ended."""
+        """Check whether the reset, which runs in ``thread``, has ended. After a successful reset,
+        the tunnel continues; after a failed reset, the tunnel ends."""
         if thread.is_alive():
             return
         self.busy, self._resetting = False, None
@@ -317,7 +339,8 @@ class FaultyPort(Port):
             self._asked, self._asking = True, False
 
     def report(self) -> dict[str, int | str]:
-        """Return the counters of both ends, and of the injected faults."""
+        """Return the counters of both ends of the tunnel (see Port.report), of the injected faults
+        and of the resets."""
         counts = self.faulty.counts
         found = super().report()
         for way in ("commands", "completions"):

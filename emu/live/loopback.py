@@ -1,13 +1,14 @@
-"""Addresses on the loopback device for ends without a network of their own, and whether a user can
-have networks.
+"""Loopback addresses for ends without a network namespace, and the check whether a user can create
+network namespaces.
 
 Owns the address of each end, and the reservation of addresses among clusters. Does not own the
-relays at these addresses (tcp_relay.py). Source: Linux, unshare(2), unix(7); RFC 1122, 3.2.1.3: all
-of 127.0.0.0/8 is loopback.
+relays at these addresses (tcp_relay.py).
+Source: Linux, unshare(2), unix(7); RFC 1122, section 3.2.1.3, which reserves 127.0.0.0/8 for
+loopback.
 
-Programs at an end use its address in the cluster's network to listen. The networks after that one
-have the addresses at which they reach other ends: the first one from the host, the next one from
-drive 0, and so on.
+Programs at an end listen at the end's address in the cluster's network. The networks after the
+cluster's network contain the addresses at which an end reaches the other ends. The first of these
+networks is for the host, the second for drive 0, and so on.
 """
 
 from __future__ import annotations
@@ -28,31 +29,34 @@ from ondie.emu.units import InputError
 
 WHOLE = ipaddress.IPv4Network("127.0.0.0/8")
 HELD = "ondie-tunnel-{}-{}"
-"""Name of the abstract socket of a cluster: the first and the last of its addresses."""
+"""Format of the name of a cluster's abstract socket, with the first and the last address of the
+cluster."""
 
 
 def loopback_network(network: ipaddress.IPv4Network, drives: int) -> ipaddress.IPv4Network:
-    """Return ``network`` with 127 as the first number of its address. Raises InputError if the
-    networks of ``drives`` and the host do not fit behind it."""
+    """Return ``network`` with 127 as the first byte of its address. Raises InputError if the
+    networks of the cluster, of the host and of ``drives`` drives do not fit into 127.0.0.0/8."""
     first = int(WHOLE.network_address) + int(network.network_address) % WHOLE.num_addresses
     last = first + (drives + 2) * network.num_addresses - 1
     if network.prefixlen < WHOLE.prefixlen or last > int(WHOLE.broadcast_address):
         raise InputError(
-            f"--subnet {network}: {drives + 2} networks of this size must fit from "
-            f"{ipaddress.IPv4Address(first)} to {WHOLE.broadcast_address}"
+            f"--subnet {network}: {drives + 2} networks of this size must fit between "
+            f"{ipaddress.IPv4Address(first)} and {WHOLE.broadcast_address}"
         )
     return ipaddress.IPv4Network((first, network.prefixlen))
 
 
 def seen_from(network: ipaddress.IPv4Network, number: int) -> ipaddress.IPv4Network:
-    """Return the network in which drive ``number``, or the host for -1, reaches the other ends."""
+    """Return the network in which drive ``number``, or the host if ``number`` is -1, reaches the
+    other ends."""
     place = int(network.network_address) + (number + 2) * network.num_addresses
     return ipaddress.IPv4Network((place, network.prefixlen))
 
 
 def reserve(network: ipaddress.IPv4Network, drives: int) -> socket.socket:
-    """Return a socket that holds the networks of a cluster until it is closed. Raises InputError
-    if another cluster on this host, of any user, has one of them."""
+    """Return a socket that reserves the networks of a cluster until the socket is closed. Raises
+    InputError if the networks cannot be reserved, for example because a cluster of any user on this
+    machine has reserved one of these networks."""
     first, last = network[0], seen_from(network, drives - 1)[-1]
     held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     mine = HELD.format(first, last)
@@ -70,15 +74,15 @@ def reserve(network: ipaddress.IPv4Network, drives: int) -> socket.socket:
                 taken = f"{low} to {high}"
         if taken:
             raise InputError(
-                f"--subnet {network}: address in use: another cluster has {taken}; this one needs "
-                f"{first} to {last}; must be a network that, like those after it, no cluster uses"
+                f"--subnet {network}: address in use: another cluster uses {taken}; this cluster "
+                f"needs {first} to {last}; use a network whose addresses no cluster uses"
             )
         undo.pop_all()
     return held
 
 
 def _number(address: str) -> int:
-    """Return an address as a number; -1 if it is none."""
+    """Return an IPv4 address as a number, or -1 if ``address`` is not an IPv4 address."""
     try:
         return int(ipaddress.IPv4Address(address))
     except ValueError:
@@ -88,8 +92,8 @@ def _number(address: str) -> int:
 def make_relay(
     network: ipaddress.IPv4Network, drives: int, number: int, ports: tuple[int, ...], mtu: int
 ) -> TcpRelay:
-    """Return the relay of drive ``number``, or of the host for -1. Raises InputError for an address
-    in use."""
+    """Return the TCP relay of drive ``number``, or of the host if ``number`` is -1. Raises
+    InputError if an address or port cannot be used."""
     raise_file_limit()
     seen = seen_from(network, number)
     ends = [end for end in range(-1, drives) if end != number]
@@ -98,14 +102,14 @@ def make_relay(
 
 
 def why_no_networks(own_user: bool) -> str:
-    """Return why a cluster cannot have network namespaces here; "": it can. ``own_user``: in a user
-    namespace."""
+    """Return the reason why a cluster cannot have network namespaces on this machine, or "" if it
+    can have them. ``own_user``: True if the cluster needs a user namespace."""
     if shutil.which("ip", path=namespaces.PATH) is None:
         return "ip: not found"
     told, telling = os.pipe()
     pid = os.fork()
     if pid == 0:
-        why = "the trial of namespaces has failed"
+        why = "the test of network namespaces has failed"
         try:
             why = _try_networks(own_user)
         except Exception as error:  # noqa: BLE001 - the fork must not go on in the caller's frames
@@ -117,12 +121,12 @@ def why_no_networks(own_user: bool) -> str:
     with open(told, encoding="utf-8") as file:
         why = " ".join(file.read().split())
     _, status = os.waitpid(pid, 0)
-    return why or ("the trial of namespaces has ended" if status else "")
+    return why or ("the test of network namespaces was aborted" if status else "")
 
 
 def _try_networks(own_user: bool) -> str:
-    """Enter namespaces as a cluster does; return why that is impossible; "": this process has
-    entered them."""
+    """Enter the namespaces that a cluster needs. Return the reason if this fails, or "" if this
+    process is now in the namespaces."""
     if own_user:
         try:
             namespaces.become_root()
@@ -131,5 +135,5 @@ def _try_networks(own_user: bool) -> str:
         return ""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(namespaces.CLONE_NEWNET | namespaces.CLONE_NEWNS):
-        return f"network namespace: {os.strerror(ctypes.get_errno())}"
+        return f"cannot create a network namespace: {os.strerror(ctypes.get_errno())}"
     return ""

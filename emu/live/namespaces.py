@@ -1,10 +1,11 @@
 """Network namespaces and the addresses in them, through the program `ip` of iproute2.
 
-Owns names, the removal of stale ones, and the calls of `ip`. Does not own packets or processes
-(cluster.py). Source: Linux, ip-netns(8), user_namespaces(7), proc_pid_stat(5).
+Owns the names of namespaces, the removal of stale namespaces, and the calls of `ip`. Does not own
+packets or processes (cluster.py).
+Source: Linux, ip-netns(8), user_namespaces(7), proc_pid_stat(5).
 
-Namespaces are called ondie-PID-NUMBER, after the process that has made them. Namespaces and devices
-of ended processes are found by that prefix and removed.
+The name of a namespace is ondie-PID-NUMBER, where PID is the ID of the process that created it. The
+namespaces and veth devices of terminated processes are found by their names and removed.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ondie.emu.units import InputError
 PREFIX = "ondie-"
 OURS = re.compile(rf"{PREFIX}(\d+)-\d+")
 LINK = re.compile(r"ondie(\d+)")
-"""Names of the veth devices of host's ends, which must be removed; a TUN device ends with its
-process."""
+"""Pattern of the names of the hosts' veth devices, which must be removed explicitly. A TUN device
+is removed when its process terminates."""
 FOLDER = Path("/run/netns")
 PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 RUN_S = 20.0
@@ -41,17 +42,19 @@ def tool(name: str) -> str:
 
 
 def run(*words: str, text: str = "") -> str:
-    """Run `ip` with ``words``, and ``text`` as its input; return its output. Raises InputError."""
+    """Run `ip` with the arguments ``words`` and the input ``text``; return its output. Raises
+    InputError if `ip` is not installed, fails, or takes longer than RUN_S."""
     return run_tool("ip", *words, text=text)
 
 
 def run_tool(name: str, *words: str, text: str = "") -> str:
-    """Run a program to its end; return its output. Raises InputError if it fails."""
+    """Run a program and wait for its termination; return its output. Raises InputError if the
+    program is not installed, fails, or takes longer than RUN_S."""
     try:
         done = subprocess.run([tool(name), *words], input=text, capture_output=True, text=True,
                               timeout=RUN_S)  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise InputError(f"{name} {' '.join(words)}: has not ended after {RUN_S:g} s") from None
+        raise InputError(f"{name} {' '.join(words)}: did not end within {RUN_S:g} s") from None
     if done.returncode:
         why = " ".join((done.stderr or done.stdout).split())
         raise InputError(f"{name} {' '.join(words)}: {why}")
@@ -59,13 +62,15 @@ def run_tool(name: str, *words: str, text: str = "") -> str:
 
 
 def batch(namespace: str, *lines: str) -> None:
-    """Run lines of `ip` in a namespace; "": that of this process. Raises InputError."""
+    """Run ``lines`` as commands of `ip` in a namespace; "" is the namespace of this process. Raises
+    InputError as :func:`run` does."""
     where = ("-n", namespace) if namespace else ()
     run(*where, "-batch", "-", text="\n".join(lines) + "\n")
 
 
 def start_of(pid: int) -> int:
-    """Return the time at which a process has started, in clock ticks; 0 if there is none."""
+    """Return the start time of a process, in clock ticks; 0 if the process does not exist or has
+    terminated."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -75,15 +80,15 @@ def start_of(pid: int) -> int:
 
 
 def namespaces() -> list[str]:
-    """Return the names of all namespaces that clusters have made."""
+    """Return the names of all network namespaces that ondie has created, in sorted order."""
     if not FOLDER.is_dir():
         return []
     return sorted(name for name in os.listdir(FOLDER) if OURS.fullmatch(name))
 
 
 def sweep(pid: int = 0) -> list[str]:
-    """Remove the namespaces and devices of processes that have ended, and those of process
-    ``pid``; return the names of the namespaces."""
+    """Remove the namespaces and veth devices of terminated processes and of process ``pid``. Return
+    the names of the removed namespaces. Raises InputError as :func:`run` does."""
     found = []
     for row in json.loads(run("-j", "link", "show", "type", "veth") or "[]"):
         match = LINK.fullmatch(row.get("ifname", ""))
@@ -100,7 +105,8 @@ def sweep(pid: int = 0) -> list[str]:
 
 
 def _remove(kind: str, *words: str) -> None:
-    """Remove a device or namespace, unless another process has done so. Raises InputError."""
+    """Remove a device or namespace. Raises InputError if the removal fails, unless another process
+    has removed it."""
     try:
         run(kind, *words)
     except InputError:
@@ -110,7 +116,9 @@ def _remove(kind: str, *words: str) -> None:
 
 
 def check_store(network: ipaddress.IPv4Network) -> None:
-    """Raise InputError if this host has addresses or routes in ``network``."""
+    """Raise InputError if a route of this host overlaps ``network``, or if `ip` is not installed or
+    fails. The routes include the local routes of the host's addresses, but not the default
+    route."""
     for row in json.loads(run("-j", "-4", "route", "show", "table", "all") or "[]"):
         where = row.get("dst", "default")
         if where == "default":
@@ -119,23 +127,23 @@ def check_store(network: ipaddress.IPv4Network) -> None:
         if other.overlaps(network):
             raise InputError(
                 f"--subnet {network}: address in use: {where} is a route of device "
-                f"{row.get('dev', '?')}; must be a network that this host does not use"
+                f"{row.get('dev', '?')}; use a network to which this host has no route"
             )
 
 
 def become_root() -> None:
     """Enter new user, network and mount namespaces, in which this user is root and /run is empty.
-    The process must have one thread. Raises InputError if the kernel does not allow it."""
+    The process must have only one thread. Raises InputError if one of the steps fails."""
     user, group = os.geteuid(), os.getegid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS):
-        raise InputError(f"user namespace: {os.strerror(ctypes.get_errno())}")
+        raise InputError(f"cannot create a user namespace: {os.strerror(ctypes.get_errno())}")
     try:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1")
     except OSError as error:
-        raise InputError(f"user namespace: {error.strerror}") from error
+        raise InputError(f"cannot set up a user namespace: {error.strerror}") from error
     run_tool("mount", "--make-rprivate", "/")
     run_tool("mount", "-t", "tmpfs", "none", "/run")
     batch("", "link set lo up")

@@ -1,14 +1,16 @@
 """Network devices whose packets a program reads and writes: TUN, and veth with a packet socket.
 
 Owns the descriptors and their configuration in the kernel. Does not own names, addresses and
-namespaces (namespaces.py) or the routing of packets. Source: Linux,
-Documentation/networking/tuntap.rst, packet(7), netdevice(7), include/uapi/linux/ethtool.h.
+namespaces (namespaces.py) or the routing of packets.
+Source: Linux, Documentation/networking/tuntap.rst, packet(7), netdevice(7),
+include/uapi/linux/ethtool.h.
 
-Both devices have the same interface: ``fileno`` is readable when ``read`` has a packet; ``read``
-returns an IP packet, with ``lead`` bytes in front, or None; ``write`` takes such a packet, and
-returns False for one that the kernel refuses. A device ends with its descriptor. Who drops a packet
-of a device calls ``lost``; whose tunnel opens anew, ``restart``; whose peer has gone, ``left``. At
-most ``most_on_way`` bytes of a device are on their way to each other end; 0: it has no such bound.
+All devices have the same interface. ``fileno`` is readable when ``read`` has a packet. ``read``
+returns an IP packet with ``lead`` bytes in front, or None. ``write`` accepts such a packet, and
+returns False if the packet is refused. The device exists until its descriptor is closed. The
+program that uses a device calls ``lost`` when it drops a packet, ``restart`` when its tunnel opens
+again, and ``left`` when another end disconnects. A device has at most ``most_on_way`` bytes in
+flight to each other end; 0 means that there is no limit.
 """
 
 from __future__ import annotations
@@ -38,45 +40,47 @@ ECN."""
 MOST_QUEUES = 16
 IFREQ = struct.Struct("16sH22x")
 MOST_READ = LONGEST + OFFLOAD_HEADER
-"""Bytes of the longest packet with its header."""
+"""Maximum size of a packet with its offload header, bytes."""
 NAME_BYTES = 15
-"""Longest name of a network device."""
+"""Maximum length of the name of a network device, bytes."""
 SIOCETHTOOL, SIOCGIFHWADDR = 0x8946, 0x8927
 SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFMTU = 0x8913, 0x8914, 0x8922
 SIOCSIFADDR, SIOCSIFNETMASK = 0x8916, 0x891C
 IFF_UP = 0x1
 OFFLOADS = (0x17, 0x1F, 0x2C, 0x24)
-"""Requests that set the offloads of a device: transmit checksums, TSO, GRO, GSO."""
+"""Ethtool commands that set the offloads of a device: transmit checksums, TSO, GRO, GSO."""
 ETHERNET_IP = 0x0800
 PACKET_IGNORE_OUTGOING = 23
 SOL_PACKET = 263
 
 
 class Networked:
-    """Common base class of the devices: programs use the TCP of the kernel, which retransmits lost
-    packets."""
+    """Base class of the kernel's network devices. Programs use the TCP of the kernel, which
+    retransmits lost packets."""
 
     most_on_way = 0
 
     def restart(self) -> None:
-        """Do nothing: connections outlive the tunnel."""
+        """Do nothing, because TCP connections survive when the tunnel opens again."""
 
     def lost(self, packet: Data) -> list[bytes]:
-        """Return no packets: TCP detects the loss without a message."""
+        """Return an empty list, because TCP detects the loss without a notification."""
         return []
 
     def left(self, peer: bytes, others: Iterable[bytes]) -> list[bytes]:
-        """Return no packets: TCP finds out that the end ``peer`` has gone."""
+        """Return an empty list, because TCP detects without a notification that the end ``peer``
+        has disconnected."""
         return []
 
 
 class TunDevice(Networked):
-    """A new TUN device ``name`` in the network namespace of this thread.
+    """New TUN device ``name`` in the network namespace of the calling thread.
 
-    ``offloads``: packets have an offload header in front (gso.py), and the kernel may leave
-    segments of TCP uncut. ``queues``: number of queues over which the kernel spreads flows, 1 to
-    MOST_QUEUES, and packets of one flow keep their order. Raises InputError if there is no
-    /dev/net/tun, or the name is taken.
+    ``offloads``: True if packets have an offload header in front (gso.py) and the kernel may leave
+    TCP segments unsplit. ``queues``: number of queues, 1 to MOST_QUEUES, over which the kernel
+    distributes flows; packets of one flow keep their order. Raises InputError if a parameter is out
+    of range, if /dev/net/tun cannot be opened, or if the kernel refuses the device, for example
+    because the name is taken.
     """
 
     kind = "TUN"
@@ -88,7 +92,7 @@ class TunDevice(Networked):
             raise InputError(f"device {name}: {queues} queues; must be from 1 to {MOST_QUEUES}")
         self.name = name
         self.lead = OFFLOAD_HEADER if offloads else 0
-        """Bytes in front of each IP packet."""
+        """Number of bytes in front of each IP packet."""
         self._on = False
         self._next = 0
         with contextlib.ExitStack() as undo:
@@ -104,7 +108,9 @@ class TunDevice(Networked):
             self._undo = undo.pop_all()
 
     def _queue(self, several: bool, undo: contextlib.ExitStack) -> int:
-        """Open a queue of the device; return its descriptor."""
+        """Open a queue of the device; return its descriptor. Raises InputError if the queue cannot
+        be opened. ``several``: True if the device has several queues. ``undo``: stack to which the
+        closing of the descriptor is added."""
         try:
             file = os.open(TUN_FILE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -121,21 +127,24 @@ class TunDevice(Networked):
         return file
 
     def offload(self, on: bool) -> None:
-        """Let the kernel leave segments uncut and checksums incomplete, or not. Without effect on a
-        device without offload header."""
+        """Allow the kernel to leave segments unsplit and checksums incomplete if ``on`` is True;
+        forbid it if ``on`` is False. The call has no effect if the device has no offload header.
+        Raises InputError if the kernel refuses the change."""
         if self.lead and on != self._on:
             self._on = on
             try:
                 fcntl.ioctl(self._files[0], TUNSETOFFLOAD, TUN_OFFLOADS if on else 0)
             except OSError as error:
-                raise InputError(f"device {self.name}: offloads: {error.strerror}") from error
+                raise InputError(
+                    f"device {self.name}: cannot set offloads: {error.strerror}"
+                ) from error
 
     def fileno(self) -> int:
         """Return the descriptor, for poll(2)."""
         return self._poll
 
     def read(self) -> bytes | None:
-        """Return the next packet of the kernel, or None if there is none."""
+        """Return the next packet from the kernel, or None if no packet is available."""
         for _ in self._files:
             try:
                 return os.read(self._files[self._next], MOST_READ)
@@ -148,7 +157,8 @@ class TunDevice(Networked):
         return None
 
     def write(self, packet: Data) -> bool:
-        """Give a packet to the kernel; return False if it takes none now, or not this one."""
+        """Write a packet to the kernel. Return False if the kernel has no room or refuses the
+        packet."""
         file = self._files[0]
         if len(self._files) > 1:  # the kernel then uses this queue for the flow's other direction
             ends = packet[self.lead + 12 : self.lead + 24]
@@ -162,16 +172,14 @@ class TunDevice(Networked):
         return True
 
     def close(self) -> None:
-        """End the device."""
+        """Close the device, which removes it."""
         self._undo.close()
 
 
 class VethDevice(Networked):
-    """The near end ``peer`` of a pair of veth devices, whose far end with hardware address ``mac``
-    the programs use. It exists already, and neither end has offloads (:func:`without_offloads`).
-
-    Raises InputError if a packet socket cannot be opened.
-    """
+    """Near end ``peer`` of an existing pair of veth devices. Programs use the far end, which has
+    the hardware address ``mac``. The offloads of both ends must be switched off
+    (:func:`without_offloads`). Raises InputError if a packet socket cannot be opened."""
 
     kind = "veth"
     lead = 0
@@ -186,7 +194,9 @@ class VethDevice(Networked):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
             self._socket.bind((peer, ETHERNET_IP))
         except OSError as error:
-            raise InputError(f"packet socket of {peer}: {error.strerror}") from error
+            raise InputError(
+                f"device {peer}: cannot open a packet socket: {error.strerror}"
+            ) from error
         self._to = (peer, ETHERNET_IP, 0, 0, mac)
 
     def fileno(self) -> int:
@@ -194,7 +204,7 @@ class VethDevice(Networked):
         return self._socket.fileno()
 
     def read(self) -> bytes | None:
-        """Return the next packet of the kernel, or None if there is none."""
+        """Return the next packet from the kernel, or None if no packet is available."""
         try:
             return self._socket.recv(LONGEST)
         except BlockingIOError:
@@ -205,7 +215,8 @@ class VethDevice(Networked):
             raise
 
     def write(self, packet: Data) -> bool:
-        """Give a packet to the kernel; return False if it takes none now, or not this one."""
+        """Write a packet to the kernel. Return False if the kernel has no room or refuses the
+        packet."""
         try:
             self._socket.sendto(packet, self._to)
         except OSError as error:
@@ -215,10 +226,10 @@ class VethDevice(Networked):
         return True
 
     def offload(self, on: bool) -> None:
-        """Do nothing: the device has no offloads."""
+        """Ignore ``on``, because the device has no offloads."""
 
     def close(self) -> None:
-        """Close the socket; the pair stays until its namespace ends."""
+        """Close the socket. The pair of devices continues to exist."""
         self._socket.close()
 
 
@@ -226,9 +237,10 @@ Device = TunDevice | VethDevice | TcpRelay
 
 
 def without_offloads(name: str) -> bytes:
-    """Switch off checksum and segmentation offloads of device ``name`` of this namespace, and
-    return its hardware address: a packet socket would get packets without checksums and longer
-    than the MTU. Raises InputError."""
+    """Switch off the checksum and segmentation offloads of device ``name`` in this namespace, and
+    return its hardware address. With offloads, a packet socket would receive packets without
+    checksums and packets longer than the MTU. Raises InputError if the kernel refuses the change.
+    """
     plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
     with plain:
         try:
@@ -238,13 +250,13 @@ def without_offloads(name: str) -> bytes:
                 fcntl.ioctl(plain, SIOCETHTOOL, asked)
             found = fcntl.ioctl(plain, SIOCGIFHWADDR, struct.pack("16s24x", name.encode()))
         except OSError as error:
-            raise InputError(f"device {name}: {error.strerror}") from error
+            raise InputError(f"device {name}: cannot be configured: {error.strerror}") from error
     return found[18:24]
 
 
 def bring_up(name: str, address: ipaddress.IPv4Interface, mtu: int) -> None:
-    """Give device ``name`` of this namespace an address and a mtu (bytes), and bring it up, without
-    the program `ip`. Raises InputError."""
+    """Set the address and the MTU (bytes) of device ``name`` in this namespace, and bring the
+    device up, without the program `ip`. Raises InputError if the kernel refuses a change."""
     path = Path(f"/proc/sys/net/ipv6/conf/{name}/addr_gen_mode")
     plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
     named = name.encode()
@@ -260,4 +272,4 @@ def bring_up(name: str, address: ipaddress.IPv4Interface, mtu: int) -> None:
             flags = IFREQ.unpack(found)[1] | IFF_UP
             fcntl.ioctl(plain, SIOCSIFFLAGS, IFREQ.pack(named, flags))
         except OSError as error:
-            raise InputError(f"device {name}: {error.strerror}") from error
+            raise InputError(f"device {name}: cannot be configured: {error.strerror}") from error

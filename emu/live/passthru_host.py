@@ -1,9 +1,11 @@
-"""The host's end of tunnels in a virtual machine: a TUN, and drives behind the driver of Linux.
+"""The host's end of tunnels in a virtual machine: a TUN device, and drives behind the NVMe driver
+of Linux.
 
-Owns the checks of `ondie tunnel host`, the loop, and the end of it. Does not own packets and routes
-(host_end.py), the way of commands (passthru_queue.py) or the output (emu/cli). Source: none.
+Owns the checks of `ondie tunnel host`, its loop, and its termination. Does not own the routing of
+packets (host_end.py), the transport of commands (passthru_queue.py) or the output (emu/cli).
+Source: this project.
 
-This file, and all that it loads, runs with Python's standard library alone.
+This module, and every module that it imports, needs only the standard library of Python.
 """
 
 from __future__ import annotations
@@ -25,24 +27,26 @@ from ondie.emu.nvme.tunnel.framing import LONGEST, OFFLOAD_HEADER, PS_PER_MS, Fo
 from ondie.emu.units import InputError
 
 DEFAULT_MTU, DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 1500, 64 << 10, 4, 12
-"""MTU and block in bytes, and commands in flight in each direction, by default and at most: the
-driver accepts 30 admin commands of a controller."""
+"""Default MTU and default block size in bytes; default and maximum number of commands in flight in
+each direction. The maximum is low because the driver accepts only 30 admin commands per controller.
+"""
 LEAST_MTU = 68
 HOLD_MS = 2000
-"""Time for which a drive holds a receive command, ms; the end of the program may take this long."""
+"""Time for which a drive holds a receive command, ms. The termination of the program may take this
+long."""
 OPEN_S, ANSWER_S, CLOSE_S = 30.0, 1.0, 5.0
 LOOK_MS, ASK_MS = 2, 20
-"""Polling intervals of the loop, ms: while packets wait for a drive, and while an answer is
-awaited."""
+"""LOOK_MS: polling interval of the loop while packets wait for a drive. ASK_MS: polling interval
+while the loop waits for an answer of a drive. Both in ms."""
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostRequest:
-    """A checked request for a host's end; :meth:`of` makes it."""
+    """Validated parameters of a host's end; :meth:`of` creates the object."""
 
     drives: dict[ipaddress.IPv4Address, str]
-    """Character device of the controller of each drive, by the drive's address."""
+    """Character device of each drive's controller, by the drive's address."""
     address: ipaddress.IPv4Interface
     form: Format
     name: str
@@ -55,17 +59,20 @@ class HostRequest:
         payload: int = DEFAULT_PAYLOAD, in_flight: int = DEFAULT_IN_FLIGHT, name: str = "tun0",
         take_over: bool = False, gso: bool = False,
     ) -> HostRequest:  # fmt: skip
-        """Return the request. ``devs``: DEVICE=ADDRESS of each drive. ``address``: ADDRESS/PREFIX
-        of the host. ``mtu``, ``payload``: bytes. ``gso``: segments of TCP are not cut for drives
-        that take them so. Raises InputError that names the option."""
+        """Return the validated request. ``devs``: DEVICE=ADDRESS of each drive. ``address``:
+        ADDRESS/PREFIX of the host. ``mtu``, ``payload``: bytes. ``in_flight``: number of commands.
+        ``gso``: True to leave TCP segments unsplit for drives that accept unsplit segments. Raises
+        InputError, with the name of the option, for an invalid value."""
         try:
             own = ipaddress.IPv4Interface(address)
         except ValueError as error:
-            raise InputError(f"--address {address}: {error}; write 10.78.0.1/24") from error
+            raise InputError(
+                f"--address {address}: {error}; use for example 10.78.0.1/24"
+            ) from error
         ends = (own.network.network_address, own.network.broadcast_address)
         if own.network.prefixlen > 30 or own.ip in ends:
             raise InputError(f"--address {address}: must be an address of a host in a network of "
-                             "at least 4 addresses, as 10.78.0.1/24")  # fmt: skip
+                             "at least 4 addresses, such as 10.78.0.1/24")  # fmt: skip
         drives: dict[ipaddress.IPv4Address, str] = {}
         for each in devs:
             path, equals, text = each.rpartition("=")
@@ -74,17 +81,25 @@ class HostRequest:
                     raise ValueError("the address of the drive is missing")
                 drive = ipaddress.IPv4Address(text)
             except ValueError as error:
-                raise InputError(f"--dev {each}: {error}; write /dev/nvme0=10.78.0.2") from error
+                raise InputError(
+                    f"--dev {each}: {error}; use for example /dev/nvme0=10.78.0.2"
+                ) from error
             if drive in drives or drive == own.ip:
-                raise InputError(f"--dev {each}: two ends of the tunnel have this address")
+                raise InputError(f"--dev {each}: two ends of the tunnel have this address; give "
+                                 "each end a different address")  # fmt: skip
             if path in drives.values():
-                raise InputError(f"--dev {each}: given twice; a drive has one tunnel")
+                raise InputError(
+                    f"--dev {each}: given twice, but a drive has only one tunnel; "
+                    "give each controller once"
+                )
             if drive not in own.network:
                 raise InputError(f"--dev {each}: must be an address of {own.network}, the network "
                                  "of --address")  # fmt: skip
             drives[drive] = path
         if not drives:
-            raise InputError("--dev: must be given, as /dev/nvme0=10.78.0.2")
+            raise InputError(
+                "--dev: missing; give it for each drive, for example --dev /dev/nvme0=10.78.0.2"
+            )
         if not LEAST_MTU <= mtu <= LONGEST:
             raise InputError(f"--mtu {mtu}: must be from {LEAST_MTU} to {LONGEST} bytes")
         if gso and mtu > LONGEST - OFFLOAD_HEADER:
@@ -92,8 +107,8 @@ class HostRequest:
                 f"--mtu {mtu}: must be at most {LONGEST - OFFLOAD_HEADER} bytes with --gso"
             )
         if not 1 <= in_flight <= MOST_IN_FLIGHT:
-            raise InputError(f"--in-flight {in_flight}: must be from 1 to {MOST_IN_FLIGHT}, for "
-                             "which the driver has room")  # fmt: skip
+            raise InputError(f"--in-flight {in_flight}: must be from 1 to {MOST_IN_FLIGHT}; "
+                             "the NVMe driver accepts no more commands")  # fmt: skip
         try:
             form = Format(payload, in_flight, mtu, True, "hold", HOLD_MS * PS_PER_MS, gso)
         except InputError as error:
@@ -102,13 +117,15 @@ class HostRequest:
 
 
 def open_queue(path: str, payload: int) -> PassthruQueue:
-    """Open the queue of a controller behind the driver. Raises InputError."""
+    """Return the queue of the controller with the device file ``path``. Raises InputError if the
+    file cannot be opened or is not a character device."""
     return PassthruQueue(path, payload, end_s=HOLD_MS / 1000 + 1)
 
 
 class PassthruHost:
-    """A host's end with its own TUN. :meth:`run` is its loop, and :meth:`close` ends it. Raises
-    InputError, and then leaves nothing."""
+    """Host's end with a new TUN device. :meth:`run` is its loop, and :meth:`close` terminates it.
+    Raises InputError if the device cannot be created or a tunnel does not open; nothing is left
+    behind in this case."""
 
     def __init__(self, request: HostRequest) -> None:
         self.request = request
@@ -145,17 +162,17 @@ class PassthruHost:
         self._poll.register(queue, select.POLLIN)
 
     def end(self, *_: object) -> None:
-        """Let :meth:`run` return; a handler of signals."""
+        """Make :meth:`run` return. The method can be used as a signal handler."""
         with contextlib.suppress(OSError):
             os.eventfd_write(self._ending, 1)
 
     def run(self) -> None:
-        """Let packets pass until :meth:`end` is called, or all drives have gone."""
+        """Transfer packets until :meth:`end` is called or all drives have disconnected."""
         while self._turn(None) and not all(port.gone for port in self.host.ports.values()):
             pass
 
     def close(self) -> dict[str, Any]:
-        """Close the tunnels; return the counters."""
+        """Close the tunnels and the device; return the counters (:meth:`report`)."""
         ports = self.host.ports.values()
         for port in ports:
             port.ask()
@@ -168,7 +185,8 @@ class PassthruHost:
         return counts
 
     def report(self) -> dict[str, Any]:
-        """Return the counters of the device ("host") and of each drive, by its device file."""
+        """Return the counters of the device ("host") and of each drive ("drives", by the drive's
+        device file)."""
         counts, ports = self.host.counts, self.host.ports.values()
         host = {key: counts[key] for key in
                 ("packets_in", "bytes_in", "packets_out", "bytes_out", "dropped")}  # fmt: skip
@@ -177,7 +195,8 @@ class PassthruHost:
         return {"host": host, "drives": drives}
 
     def _await(self, ready: Callable[[Port], bool], seconds: float) -> None:
-        """Let packets pass until all ports are ready, or gone, or the time is over."""
+        """Transfer packets until ``ready`` returns True for every port whose tunnel can still
+        transfer packets, or until ``seconds`` have passed."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if all(ready(port) or port.gone for port in self.host.ports.values()):
@@ -185,7 +204,8 @@ class PassthruHost:
             self._turn(ASK_MS)
 
     def _turn(self, wait_ms: int | None) -> bool:
-        """Wait for what happens, and handle it; return False after :meth:`end`."""
+        """Wait for events, at most ``wait_ms``, and handle them. Return False if :meth:`end` was
+        called."""
         host = self.host
         assert host.device is not None
         if self._reads == host.holds:
@@ -206,19 +226,20 @@ class PassthruHost:
 
 
 def why_not_open(port: Port, form: Format) -> str:
-    """Return why the drive has not opened the tunnel."""
+    """Return the reason why a drive has not opened the tunnel."""
     if not port.gone:
-        return f"the drive has not opened the tunnel after {OPEN_S:g} s"
+        return f"the drive did not open the tunnel within {OPEN_S:g} s"
     return (
-        f"{port.gone}; must be a controller with a tunnel that no other host has open "
-        f"(--take-over), and that offers an MTU of {form.mtu}, {form.payload} bytes and "
+        f"{port.gone}; the controller must have a tunnel that no other host has open (or use "
+        f"--take-over), and allow an MTU of {form.mtu} bytes, blocks of {form.payload} bytes and "
         f"{form.outstanding} commands in flight"
     )
 
 
 def serve(request: HostRequest, ready: Callable[[PassthruHost], None]) -> dict[str, Any]:
-    """Run a host's end until SIGTERM, SIGINT or SIGHUP, or until all drives have gone; return the
-    counters. ``ready``: called when packets may pass. Raises InputError if it cannot start."""
+    """Run a host's end until SIGTERM, SIGINT or SIGHUP, or until all drives have disconnected.
+    Return the counters. ``ready``: function that is called when packets can pass. Raises InputError
+    if the host's end cannot start."""
     host = PassthruHost(request)
     before = {each: signal.signal(each, host.end) for each in ENDING}
     try:

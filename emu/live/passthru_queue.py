@@ -1,14 +1,15 @@
-"""Admin queue of an NVMe controller behind the driver of Linux: its passthrough of commands.
+"""Admin queue of an NVMe controller behind the driver of Linux: passthrough of commands.
 
-Owns the threads that wait in the driver, and a data buffer of each. Does not own the meaning of
-commands (nvme/tunnel/) or the way through vfio-user (admin_queue.py).
+Owns the threads that wait in the driver, and a data buffer for each thread. Does not own the
+meaning of commands (nvme/tunnel/) or the transport through vfio-user (admin_queue.py).
 Source: Linux 6.1, include/uapi/linux/nvme_ioctl.h, drivers/nvme/host/ioctl.c and nvme.h.
 
-The driver gives each command a separate identifier, and returns when it has completed; so every
-command in flight needs a thread. This includes a receive command that the drive holds: its hold
-time must be below the 60 s after which the driver takes a command for lost. The driver's admin
-queue has room for 30 commands, including those of the driver itself. This file runs without NumPy,
-in a virtual machine with little more than Python.
+The driver assigns an identifier to each command, and its call returns when the command has
+completed. Every command in flight therefore needs a thread. This includes a receive command that
+the drive holds; the hold time must be less than 60 s, after which the driver considers a command
+lost. The driver's admin queue has room for 30 commands, including the commands of the driver
+itself. This module does not import NumPy, because a virtual machine may contain little more than
+Python.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
 from ondie.emu.units import InputError
 
 PASSTHRU = struct.Struct("<BBHIIIQQII6IIIQ")
-"""struct nvme_passthru_cmd64: opcode, flags, reserved, nsid, cdw2, cdw3, metadata, address,
-metadata bytes, data bytes, cdw10 to cdw15, timeout ms, reserved, result (dw0, dw1)."""
+"""Format of struct nvme_passthru_cmd64: opcode, flags, reserved, nsid, cdw2, cdw3, metadata,
+address, metadata bytes, data bytes, cdw10 to cdw15, timeout ms, reserved, result (dw0, dw1)."""
 ADMIN64_CMD = 0xC0504E47
 """NVME_IOCTL_ADMIN64_CMD: _IOWR('N', 0x47, struct nvme_passthru_cmd64)."""
 RESULT = slice(72, 80)
 STATUS_BITS = 0x7FF
 MOST_THREADS = 28
-"""Largest number of commands in the driver."""
+"""Maximum number of threads, and thus of commands that are in the driver at a time."""
 RESET_S, PAUSE_S = 20.0, 0.02
-"""Time for which a driver may refuse consecutive commands because its queue is off, and the time
-after which a refused command is retried, s."""
+"""RESET_S: maximum time for which the driver may refuse all commands because its queue is disabled.
+PAUSE_S: pause after a refused command. Both in seconds."""
 Ioctl = Callable[[int, int, bytearray, bool], int]
-"""fcntl.ioctl, or its replacement in tests."""
+"""Type of fcntl.ioctl, and of its replacement in tests."""
 
 
 class PassthruQueue:
-    """The admin queue of the controller whose character device is ``path``, such as /dev/nvme0.
+    """Admin queue of the controller with the character device ``path``, such as /dev/nvme0.
 
-    ``payload``: largest data of a command, bytes. ``end_s``: time in which commands end when the
-    queue is closed. ``ioctl``: the call of the driver. Raises InputError if the file cannot be
-    opened, or does not belong to a device.
+    ``payload``: maximum number of data bytes of a command. ``end_s``: time that :meth:`close` waits
+    for each thread to complete its command. ``ioctl``: function that calls the driver. Raises
+    InputError if the file cannot be opened or is not a character device.
     """
 
     def __init__(
@@ -75,14 +76,15 @@ class PassthruQueue:
         self._done: deque[Completion] = deque()
         self._threads: list[threading.Thread] = []
         self._under_way = 0
-        """Commands that were submitted and whose completions were not taken."""
+        """Number of commands that were submitted and whose completions have not been returned."""
         self._broken: OSError | None = None
         self._off_since = 0.0
-        """When the driver began to refuse commands, 0: it does not."""
+        """Time when the driver began to refuse commands, s of the monotonic clock; 0 if it does not
+        refuse commands."""
 
     def close(self) -> None:
-        """End the threads. One whose command has not ended after ``end_s`` is left behind, with
-        its files."""
+        """Terminate the threads. A thread whose command has not completed after ``end_s`` is
+        abandoned; the queue's files then stay open."""
         for _ in self._threads:
             self._todo.put(None)
         for each in self._threads:
@@ -93,11 +95,11 @@ class PassthruQueue:
         self._threads.clear()
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when commands have ended."""
+        """Return the descriptor that is readable when commands have completed."""
         return self._event
 
     def submit(self, commands: list[Command]) -> None:
-        """Submit commands; see admin_queue.AdminQueue."""
+        """Submit commands (see admin_queue.AdminQueue)."""
         if self._broken is not None:
             raise self._broken
         for command in commands:
@@ -109,7 +111,8 @@ class PassthruQueue:
                 thread.start()
 
     def completions(self) -> list[Completion]:
-        """Return the completions since the last call; see admin_queue.AdminQueue."""
+        """Return the completions that have arrived since the last call (see
+        admin_queue.AdminQueue)."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
         found = []
@@ -123,7 +126,7 @@ class PassthruQueue:
     # --- threads
 
     def _run(self) -> None:
-        """Execute commands, one after the other."""
+        """Execute commands one after the other, in a thread."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread's
         buffer = mmap.mmap(-1, max(self._payload, PAGE))
         address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
@@ -135,8 +138,8 @@ class PassthruQueue:
             os.eventfd_write(self._event, 1)
 
     def _execute(self, command: Command, buffer: mmap.mmap, address: int) -> Completion:
-        """Let the driver execute a command; return its completion. Raises OSError if the driver
-        cannot."""
+        """Execute a command through the driver; return its completion. Raises OSError if the driver
+        refuses the command for a reason other than a reset, or has refused commands for RESET_S."""
         sqe, size = Sqe.unpack(command.sqe), data_bytes(command)
         if command.data:
             buffer[:size] = bytes(command.data)
@@ -162,9 +165,12 @@ class PassthruQueue:
         return Completion(Cqe(sqe.cid, status, dw0, dw1).pack(), data)
 
     def _may_be_reset(self) -> bool:
-        """Wait a moment; return False after RESET_S. In a reset, the driver refuses what comes
-        after it has disabled its queue and before it has stopped it (drivers/nvme/host/pci.c,
-        nvme_queue_rq: BLK_STS_IOERR); the controller has not seen such a command."""
+        """Wait for PAUSE_S. Return False if the driver has refused commands for RESET_S.
+
+        During a reset, the driver refuses commands that arrive after it has disabled its queue and
+        before it has stopped the queue (drivers/nvme/host/pci.c, nvme_queue_rq: BLK_STS_IOERR). The
+        controller has not received these commands.
+        """
         now = time.monotonic()
         since = self._off_since or now  # another thread may set it
         self._off_since = since

@@ -1,7 +1,9 @@
-"""Creation of a network device: made, moved into its namespace, named, and given its address.
+"""Placement of a network device: its creation, its move into a namespace, its name and its
+address.
 
-Owns the steps, through `ip`. Does not own the devices themselves (network_device.py) or the names
-of namespaces (namespaces.py). Source: Linux, ip-link(8), ip-address(8).
+Owns these steps, which use the program `ip`. Does not own the devices themselves
+(network_device.py) or the names of namespaces (namespaces.py).
+Source: Linux, ip-link(8), ip-address(8).
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ def make_device(
     kind: str, space: str, number: int, address: ipaddress.IPv4Interface, mtu: int,
     offloads: bool = False, queues: int = 1,
 ) -> Device:  # fmt: skip
-    """Make the device of drive ``number``, or of the host for -1, of ``kind`` "tun" or "veth", and
-    give it its address and mtu (bytes). ``space``: the namespace in which it gets the name INSIDE;
-    "": it stays in that of this process. ``offloads``, ``queues``: options of a TUN device. Raises
-    InputError."""
+    """Create and return the device of drive ``number``, or of the host if ``number`` is -1, with an
+    address and an MTU (bytes). ``kind``: "tun" or "veth". ``space``: namespace into which the
+    device is moved under the name INSIDE; with "", the device stays in the namespace of this
+    process. ``offloads``, ``queues``: parameters of a TUN device. Raises InputError if a step
+    fails."""
     device: Device
     pid = os.getpid()
     name = device_name(number, pid)
@@ -55,6 +58,7 @@ def make_device(
 
 
 def _without_ipv6(space: str, device: str) -> None:
-    """Let a device have no address of IPv6; a kernel without IPv6 refuses to be asked."""
+    """Prevent a device from getting an IPv6 address. Errors are ignored, because a kernel without
+    IPv6 refuses the setting."""
     with contextlib.suppress(InputError):
         namespaces.batch(space, f"link set dev {device} addrgenmode none")

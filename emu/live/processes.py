@@ -1,7 +1,8 @@
-"""Clusters as background processes: their start, programs that run inside them, and their end.
+"""Clusters as background processes: start, programs that run inside the clusters, and termination.
 
-Owns the file that names the process of a cluster. Does not own its work (cluster.py).
-Source: none.
+Owns the state file, which identifies the process of a cluster. Does not own the work of this
+process (cluster.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -28,20 +29,24 @@ END_S, ANSWER_S = 15.0, 10.0
 
 
 def state_file(name: str) -> Path:
-    """Return the file of cluster ``name``: {"pid": its process, "start": when that started,
-    "own_user": whether it has a user namespace}. Raises InputError for a wrong name."""
+    """Return the path of the state file of cluster ``name``. Raises InputError if the name is
+    invalid.
+
+    The file contains {"pid": process ID, "start": start time of the process, "own_user": true if
+    the process is in a user namespace}.
+    """
     return file_of(name, "json")
 
 
 def write_state(cluster: Cluster) -> None:
-    """Write the state file of a cluster, which names its process."""
+    """Write the state file of a cluster."""
     state = {"pid": cluster.pid, "start": namespaces.start_of(cluster.pid),
              "own_user": cluster.way.own_user}  # fmt: skip
     state_file(cluster.request.name).write_text(json.dumps(state))
 
 
 def read_state(name: str) -> dict[str, Any] | None:
-    """Return the state of a cluster that runs; None: none does."""
+    """Return the state of the running cluster ``name``, or None if no such cluster is running."""
     file = state_file(name)
     try:
         found: dict[str, Any] = json.loads(file.read_text())
@@ -51,16 +56,19 @@ def read_state(name: str) -> dict[str, Any] | None:
 
 
 def start(request: Request, way: Way) -> int:
-    """Start a cluster in the background; return its process when packets may pass. Its output goes
-    to the file NAME.log. Raises InputError."""
+    """Start a cluster in the background. Return its process ID when packets can pass. The output of
+    the cluster is written to the file NAME.log. Raises InputError if the cluster cannot start."""
     return _start(request, way, file_of(request.name, "log"))
 
 
 def run(request: Request, way: Way, ready: Callable[[int], None]) -> None:
-    """Run a cluster until this process gets SIGTERM, SIGINT or SIGHUP, or has gone. ``ready``:
-    called with the cluster's process when packets may pass. That is a separate process, because
-    this one may have threads, and then can neither enter a user namespace nor fork. Raises
-    InputError."""
+    """Run a cluster until this process terminates or receives SIGTERM, SIGINT or SIGHUP. ``ready``:
+    function that is called with the process ID of the cluster when packets can pass.
+
+    The cluster runs in a separate process, because this process may have threads, and a process
+    with threads can neither enter a user namespace nor fork safely. Raises InputError if the
+    cluster cannot start or terminates with an error.
+    """
     pid = _start(request, way, None)
 
     def end(*_: object) -> None:
@@ -83,20 +91,25 @@ def run(request: Request, way: Way, ready: Callable[[int], None]) -> None:
 
 
 def _start(request: Request, way: Way, log: Path | None) -> int:
-    """Start the process of a cluster; return it when packets may pass. ``log``: file for what it
-    prints; None: it prints where this process does, and ends with it. Raises InputError."""
+    """Start the process of a cluster. Return its process ID when packets can pass. ``log``: file
+    for the output; if it is None, the process shares the output of this process and terminates with
+    this process. Raises InputError if the cluster cannot start."""
     parent = os.getpid()
 
     def run(ready: Callable[[], None]) -> None:
         _be_cluster(request, way, log, parent, ready)
 
-    return forked.start(run, f"tunnel up: has ended{'' if log is None else f'; see {log}'}")
+    return forked.start(
+        run,
+        f"tunnel up: the cluster has ended during its start{'' if log is None else f'; see {log}'}",
+    )
 
 
 def _be_cluster(
     request: Request, way: Way, log: Path | None, parent: int, told: Callable[[], None]
 ) -> None:
-    """Be the cluster. ``told``: called when packets may pass. Raises InputError."""
+    """Run the cluster in this process. ``told``: function that is called when packets can pass.
+    Raises InputError if the cluster cannot start."""
     if log is not None:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -119,11 +132,12 @@ def _be_cluster(
 
 
 def status(name: str) -> dict[str, Any]:
-    """Return the report of a cluster (Relay.report). Raises InputError if none runs."""
+    """Return the report of cluster ``name`` (Relay.report) with the kernel's counters of its
+    devices. Raises InputError if no such cluster is running, or if the cluster does not answer."""
     deadline = time.monotonic() + ANSWER_S
     while (found := _asked(name)) is None:  # the relay has ended, and the next one will answer
         if time.monotonic() > deadline:
-            raise InputError(f"--name {name}: has not answered for {ANSWER_S:g} s")
+            raise InputError(f"--name {name}: the cluster did not answer within {ANSWER_S:g} s")
         time.sleep(0.01)
     counted = [("", found["host"]), *((each["namespace"], each) for each in found["drives"])]
     for space, each in counted:
@@ -132,15 +146,15 @@ def status(name: str) -> dict[str, Any]:
 
 
 def _asked(name: str) -> dict[str, Any] | None:
-    """Return what the relay of a cluster reports; None if it has ended instead. Raises InputError
-    if there is no cluster, or it does not answer."""
+    """Return the report of a cluster's relay, or None if the relay terminated before it answered.
+    Raises InputError if there is no such cluster, or if the relay does not answer in time."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(ANSWER_S)
         try:
             client.connect(str(file_of(name, "sock")))
         except OSError:
             raise InputError(
-                f"--name {name}: no cluster of this name is up; `ondie tunnel up` starts one"
+                f"--name {name}: no cluster of this name is up; start it with `ondie tunnel up`"
             ) from None
         text = b""
         try:
@@ -148,15 +162,18 @@ def _asked(name: str) -> dict[str, Any] | None:
                 text += part
             found: dict[str, Any] = json.loads(text)
         except TimeoutError:
-            raise InputError(f"--name {name}: has not answered for {ANSWER_S:g} s") from None
+            raise InputError(
+                f"--name {name}: the cluster did not answer within {ANSWER_S:g} s"
+            ) from None
         except (OSError, ValueError):
             return None
     return found
 
 
 def _kernel_counters(found: dict[str, Any], space: str, device: str) -> tuple[dict[str, int], str]:
-    """Return the kernel's counters of a device, and ""; or none, and why they are missing. Asked
-    for here, because packets would wait in the cluster's process."""
+    """Return the kernel's counters of a device and "", or an empty dictionary and the reason why
+    there are no counters. This process reads the counters, because packets would wait if the
+    cluster's process read them."""
     if not device:
         return {}, "TCP relays have no network device"
     try:
@@ -174,7 +191,9 @@ def _kernel_counters(found: dict[str, Any], space: str, device: str) -> tuple[di
 
 
 def inside(found: dict[str, Any]) -> list[str]:
-    """Return the words that run a program where a cluster's host is; ``found``: its status."""
+    """Return the start of a command line that runs a program in the namespaces of a cluster's host.
+    The list is empty if the host has no separate namespaces. ``found``: report of the cluster.
+    Raises InputError if a required program is not installed."""
     if not found["own_user"]:
         return []
     tool = namespaces.tool("nsenter")
@@ -182,13 +201,17 @@ def inside(found: dict[str, Any]) -> list[str]:
 
 
 def stop(name: str) -> bool:
-    """End a cluster, also one that is still starting, and remove its files, namespaces and devices;
-    return False if none was running. Raises InputError if it does not end."""
+    """Terminate a cluster, including one that has not completed its start, and remove its files,
+    namespaces and devices. Return False if no such cluster was running. Raises InputError if the
+    name is invalid, if the process of the cluster is unknown or does not terminate, or if stale
+    namespaces cannot be removed."""
     place, state = file_of(name, "sock"), read_state(name)
     deadline = time.monotonic() + END_S
     while state is None and listens(place):  # it is about to say which process it is, or to end
         if time.monotonic() > deadline:
-            raise InputError(f"--name {name}: {place} belongs to an unknown process; end that")
+            raise InputError(
+                f"--name {name}: {place} belongs to an unknown process; end this process"
+            )
         time.sleep(0.01)
         state = read_state(name)
     if state is not None:
@@ -198,7 +221,7 @@ def stop(name: str) -> bool:
         if not _ended(pid, END_S):
             os.kill(pid, signal.SIGKILL)
             if not _ended(pid, END_S):
-                raise InputError(f"--name {name}: process {pid} does not end")
+                raise InputError(f"--name {name}: process {pid} could not be ended")
     if os.geteuid() == 0 and shutil.which("ip", path=namespaces.PATH):
         namespaces.sweep()
     if not listens(place):  # else another one has the name

@@ -1,11 +1,12 @@
 """The host's relay of a cluster in a separate process: its loop and its reports.
 
-Owns the queues to the drives' controllers, and the answers to clients that ask for the status. Does
-not own packets (host_end.py), or the devices, drives and namespaces, which outlive this process
-(cluster.py). Source: none.
+Owns the queues to the drives' controllers, and the answers to clients that request the status. Does
+not own the routing of packets (host_end.py), or the devices, drives and namespaces, which outlive
+this process (cluster.py).
+Source: this project.
 
-Each drive's controller is connected by a thread, because a drive may be silent for long; all else
-belongs to one thread.
+A separate thread connects to each drive's controller, because a drive may not respond for a long
+time. One thread does all other work.
 """
 
 from __future__ import annotations
@@ -32,46 +33,49 @@ from ondie.emu.nvme.wire import Command, Completion
 from ondie.emu.units import InputError
 
 OPEN_S, ANSWER_S = 30.0, 0.5
-"""Time in which all tunnels must be open, and a drive must report its counters, s."""
+"""OPEN_S: time in which all tunnels must open. ANSWER_S: time in which a drive must report its
+counters. Both in seconds."""
 HOLD_MS, ASK_MS = 2, 20
-"""Polling intervals of the loop, ms: while packets wait for a drive, and while a status is
-awaited."""
+"""HOLD_MS: polling interval of the loop while packets wait for a drive. ASK_MS: polling interval
+while a client waits for the status. Both in ms."""
 
 
 class Place(NamedTuple):
-    """Processes and devices of a cluster, as its relay needs them."""
+    """Parameters of a cluster that its relay needs: processes and kind of network."""
 
     pid: int
-    """Process of the cluster, which names devices and namespaces."""
+    """Process ID of the cluster, which is part of the names of devices and namespaces."""
     way: Way
     drives: Sequence[int]
-    """Processes of the drives."""
+    """Process IDs of the drives."""
     starts: int
-    """Relays of this cluster so far, with this one. All but the first one take over the tunnels
-    that an earlier one has left open."""
+    """Number of relays that this cluster has started, including this relay. Every relay except the
+    first one takes over the tunnels that an earlier relay has left open."""
 
 
 class NoQueue:
-    """The queue (admin_queue.AdminQueue) of a drive whose controller is not connected."""
+    """Queue (admin_queue.AdminQueue) of a drive whose controller is not connected."""
 
     def fileno(self) -> int:
-        """Return -1, which is no descriptor."""
+        """Return -1, which is not a valid descriptor."""
         return -1
 
     def submit(self, commands: list[Command]) -> None:
-        """Drop the commands."""
+        """Discard the commands."""
 
     def completions(self) -> list[Completion]:
-        """Return none."""
+        """Return an empty list."""
         return []
 
 
 class Relay:
-    """The relay between ``device`` and the drives. :meth:`run` is its loop.
+    """Relay between ``device`` and the drives. :meth:`run` is its loop.
 
-    ``sockets``: of the drives' controllers. ``control``: listens for clients that want the status.
-    ``capture``: of the packets of the device. A drive that does not answer for 10 s is given up,
-    and the others do not wait for it; but the first relay raises InputError (:meth:`await_open`).
+    ``sockets``: sockets of the drives' controllers. ``control``: socket that listens for clients
+    that request the status. ``capture``: file that records the packets of the device, or None. If a
+    drive does not answer for 10 s while the relay connects to it, it counts as disconnected, and
+    the other drives do not wait for it. The first relay of a cluster raises InputError in this case
+    (:meth:`await_open`).
     """
 
     def __init__(
@@ -86,9 +90,10 @@ class Relay:
         self._queues: list[VfioAdminQueue] = []
         self._connected: SimpleQueue[tuple[int, socket.socket, VfioAdminQueue | str]]
         self._connected = SimpleQueue()
-        """Number of a drive, its socket, and its queue, or why there is none."""
+        """Results of the connecting threads: number of the drive, its socket, and its queue or the
+        reason why there is no queue."""
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Readable when something was connected."""
+        """Event descriptor that is readable when ``_connected`` has a result."""
         self._faulty: list[FaultyPort] = []
         self._poll = select.poll()
         self._by_queue: dict[int, Port] = {}
@@ -101,12 +106,13 @@ class Relay:
             self._add(number, near)
 
     def _add(self, number: int, near: socket.socket) -> None:
-        """Add drive ``number``, whose controller is behind ``near``, and connect to that."""
+        """Add drive ``number``, whose controller is at the other end of the socket ``near``, and
+        start to connect to the controller."""
         self.host.add(Port(NoQueue(), self.request.form, self.request.address(number).packed))
         threading.Thread(target=self._connect, args=(number, near), daemon=True).start()
 
     def _connect(self, number: int, near: socket.socket) -> None:
-        """Connect to the controller of a drive; a thread does."""
+        """Connect to the controller of drive ``number``; runs in a separate thread."""
         found: VfioAdminQueue | str
         try:
             found = VfioAdminQueue(near, self.request.form.payload)
@@ -116,7 +122,8 @@ class Relay:
         os.eventfd_write(self._news, 1)
 
     def _take_connected(self) -> None:
-        """Open the tunnels of the drives that were connected; give up those that were not."""
+        """Open the tunnels of the drives to whose controllers this relay has connected. Mark the
+        drives whose connection has failed as disconnected."""
         for _ in range(os.eventfd_read(self._news)):
             number, near, found = self._connected.get()
             address = self.request.address(number).packed
@@ -136,7 +143,8 @@ class Relay:
                 port.ask()
 
     def _port(self, queue: VfioAdminQueue, number: int) -> Port:
-        """Return the tunnel of drive ``number``, whose controller is behind ``queue``."""
+        """Return the tunnel of drive ``number``. ``queue``: admin queue of the drive's
+        controller."""
         request, address = self.request, self.request.address(number).packed
         if request.faults is None:
             return Port(queue, request.form, address, self._again)
@@ -147,13 +155,13 @@ class Relay:
         return port
 
     def await_open(self) -> bool:
-        """Wait until all tunnels are open; return False after :meth:`end`. Raises InputError if one
-        does not open."""
+        """Wait until all tunnels are open. Return False if :meth:`end` was called. Raises
+        InputError if a tunnel can no longer be opened, or does not open within OPEN_S."""
         deadline = time.monotonic() + OPEN_S
         while not all(port.open for port in self.host.ports.values()):
             gone = [port.gone for port in self.host.ports.values() if port.gone]
             if gone or time.monotonic() > deadline:
-                why = gone[0] if gone else f"a tunnel is not open after {OPEN_S:g} s"
+                why = gone[0] if gone else f"a tunnel did not open within {OPEN_S:g} s"
                 raise InputError(f"tunnel up: {why}")
             if not self._turn(ASK_MS):
                 return False
@@ -167,17 +175,18 @@ class Relay:
             client.close()
 
     def end(self, *_: object) -> None:
-        """Let :meth:`run` return; a handler of signals."""
+        """Make :meth:`run` return. The method can be used as a signal handler."""
         with contextlib.suppress(OSError):
             os.eventfd_write(self._ending, 1)
 
     def run(self) -> None:
-        """Let packets pass until :meth:`end` is called."""
+        """Transfer packets until :meth:`end` is called."""
         while self._turn(None):
             pass
 
     def _turn(self, wait_ms: int | None) -> bool:
-        """Wait for what happens, and handle it; return False after :meth:`end`."""
+        """Wait for events, at most ``wait_ms``, and handle them. Return False if :meth:`end` was
+        called."""
         host = self.host
         if host.device is not None and self._reads == host.holds:
             self._reads = not self._reads
@@ -200,7 +209,7 @@ class Relay:
             elif fd == self._control.fileno():
                 self._accept()
             elif (port := self._by_socket.get(fd)) is not None and not port.busy:
-                port.gone = port.gone or "the drive has gone"
+                port.gone = port.gone or "the drive has disconnected"
                 self._poll.unregister(fd)
         for faulty in self._faulty:
             faulty.tick()
@@ -211,7 +220,7 @@ class Relay:
     # --- status
 
     def _accept(self) -> None:
-        """A client wants the status; ask the drives for theirs."""
+        """Accept a client that requests the status, and request the counters of all drives."""
         client, _ = self._control.accept()
         client.settimeout(ANSWER_S)
         self._clients.append((client, time.monotonic() + ANSWER_S))
@@ -219,7 +228,8 @@ class Relay:
             port.ask()
 
     def _answer(self) -> None:
-        """Answer the clients, if all drives have answered or the time is over."""
+        """Send the report to the clients if all drives have answered or the time limit has
+        passed."""
         if not self._clients:
             return
         silent = [port for port in self.host.ports.values() if not port.answered]
@@ -232,7 +242,8 @@ class Relay:
         self._clients.clear()
 
     def report(self, silent: list[Port]) -> dict[str, Any]:
-        """Return addresses, names and counters; drives of ``silent`` have not answered."""
+        """Return addresses, names and counters of the cluster. ``silent``: ports whose drives have
+        not answered."""
         host, request, way = self.host, self.request, self.place.way
         networks = way.device != "relay"
         drives = []

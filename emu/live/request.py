@@ -1,6 +1,7 @@
 """Request for a cluster of drives on one machine: sizes, addresses, pace, and kind of network.
 
-Owns the checks of `ondie tunnel up`. Does not own processes (cluster.py). Source: none.
+Owns the checks of `ondie tunnel up`. Does not own processes (cluster.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ LEAST_MTU = 68
 MOST_DRIVES = 64
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 LONGEST_SHOWN = 60
-"""Largest number of characters of a wrong name that an error shows."""
+"""Maximum number of characters of an invalid name that an error shows."""
 DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 64 << 10, 8, 16
-"""Bytes of a block and numbers of commands in flight at the host's end, instead of those of the
-preset, which determine the pace alone."""
+"""Default block size in bytes; default and maximum number of commands in flight at the host's end.
+The corresponding values of the preset only determine the pace."""
 GSO_PAYLOAD = 256 << 10
-"""Bytes of a block for uncut segments: room for several segments of 64 KiB."""
+"""Block size for unsplit TCP segments, bytes. A block has room for several segments of 64 KiB."""
 DEVICES = ("auto", "tun", "veth", "relay")
 MOST_PORT = (1 << 16) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A checked request for a cluster; :meth:`of` makes it."""
+    """Validated request for a cluster; :meth:`of` creates the object."""
 
     name: str
     cfg: Config
@@ -49,17 +50,17 @@ class Request:
     network: ipaddress.IPv4Network
     form: Format
     cost: TunnelCost | None
-    """Time that commands take; None: none."""
+    """Model of the time that commands take, or None if they take no time."""
     pcap: Path | None
-    """Folder of the captured packets; None: none are captured."""
+    """Folder of the captured packets, or None if no packets are captured."""
     faults: Faults | None = None
-    """Faults between the relay and the controllers; None: none."""
+    """Faults between the relay and the controllers, or None if no faults are injected."""
     queues: int = 1
     """Number of queues of each network device."""
     asked: bool = False
-    """True if the user has requested ``form.offloads``; False if it is the default."""
+    """True if the user has requested ``form.offloads``; False if they are the default."""
     ports: tuple[int, ...] = ()
-    """TCP ports of the connections that the relays carry."""
+    """TCP ports of the connections that the TCP relays carry."""
 
     @classmethod
     def of(
@@ -68,12 +69,15 @@ class Request:
         pace: str = "model", pcap: str | None = None, gso: bool | None = None, queues: int = 1,
         inject: str | None = None, ports: tuple[int, ...] = (),
     ) -> Request:  # fmt: skip
-        """Return the request. ``subnet``: network whose first address the host gets, and the
-        next ones the drives. ``mtu``, ``payload``: bytes. ``pace``: "model", "none", or a rate.
-        ``gso``: packets cross as segments of TCP that are not cut; None: if nothing paces them and
+        """Return the validated request. Raises InputError, with the name of the option, for an
+        invalid value.
+
+        ``subnet``: network whose first address belongs to the host and whose next addresses belong
+        to the drives. ``mtu``, ``payload``: bytes. ``pace``: "model", "none", or a rate. ``gso``:
+        True to transfer TCP segments unsplit; with None, they are unsplit if ``pace`` is "none" and
         the MTU leaves room. ``queues``: number of queues of each network device. ``inject``: faults
-        (inject.Faults.of). ``ports``: those that programs use, for TCP relays. Raises InputError
-        that names the option."""
+        (inject.Faults.of). ``ports``: ports at which programs listen, for TCP relays.
+        """
         check_name(name)
         if not 1 <= drives <= MOST_DRIVES:
             raise InputError(f"--drives {drives}: must be from 1 to {MOST_DRIVES}")
@@ -120,52 +124,54 @@ class Request:
         )  # fmt: skip
 
     def on(self, way: Way) -> Request:
-        """Return the request as the kind of network ``way`` allows it: without offloads and with
-        one queue if the network devices have no others, and in a loopback network for TCP relays.
-        Raises InputError for a requested feature that is not possible."""
+        """Return the request adapted to the kind of network ``way``: without offloads and with one
+        queue if the network devices are not TUN devices, and with a loopback network for TCP
+        relays. Raises InputError if a requested feature is not available."""
         if way.device == "tun":
             return self
         if self.asked or self.queues > 1:
             option = "--gso" if self.asked else f"--queues {self.queues}"
-            raise InputError(f"{option}: needs TUN devices; this machine has only {way}")
+            raise InputError(f"{option}: needs TUN devices; this machine supports only {way}")
         network = self.network
         if way.device == "relay":
             if not self.ports:
                 raise InputError(
-                    f"--port: missing, but this machine has only {way}; give each port at which "
-                    "programs listen, such as --port 8000"
+                    f"--port: missing, but this machine supports only {way}; give each port at "
+                    "which programs listen, such as --port 8000"
                 )
             network = loopback_network(network, self.drives)
         form = dataclasses.replace(self.form, offloads=False)
         return dataclasses.replace(self, form=form, network=network)
 
     def others(self, way: Way, number: int) -> ipaddress.IPv4Network:
-        """Return the network in which drive ``number``, or the host for -1, reaches other ends."""
+        """Return the network in which drive ``number``, or the host if ``number`` is -1, reaches
+        the other ends."""
         return seen_from(self.network, number) if way.device == "relay" else self.network
 
     def address(self, number: int) -> ipaddress.IPv4Address:
-        """Return the address of drive ``number``, or of the host for -1."""
+        """Return the address of drive ``number``, or of the host if ``number`` is -1."""
         return self.network[number + 2]
 
 
 def check_name(name: str) -> None:
-    """Raise InputError unless ``name`` can be that of a cluster."""
+    """Raise InputError unless ``name`` is a valid name of a cluster."""
     if NAME.fullmatch(name) is None:
         shown = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}..."
         shown = shown if shown.isprintable() else ascii(shown)
-        raise InputError(f"--name {shown}: must be 1 to 32 letters, digits, - and _")
+        raise InputError(f"--name {shown}: must be 1 to 32 letters, digits, - or _")
 
 
 def network_of(subnet: str, drives: int) -> ipaddress.IPv4Network:
-    """Return the network ``subnet``. Raises InputError unless it has room for host and drives."""
+    """Return the network ``subnet``. Raises InputError if ``subnet`` is invalid or has no room for
+    the host and ``drives`` drives."""
     try:
         network = ipaddress.IPv4Network(subnet)
     except ValueError as error:
-        raise InputError(f"--subnet {subnet}: {error}; write for example 10.77.0.0/24") from error
+        raise InputError(f"--subnet {subnet}: {error}; use for example 10.77.0.0/24") from error
     if network.num_addresses < drives + 3:
         raise InputError(
             f"--subnet {subnet}: has {network.num_addresses} addresses; must have {drives + 3} for "
-            f"{drives} drives, the host, and two that are reserved"
+            f"{drives} drives, the host, and two reserved addresses"
         )
     return network
 
@@ -173,9 +179,14 @@ def network_of(subnet: str, drives: int) -> ipaddress.IPv4Network:
 def cost_of(
     model: TunnelCost, pace: str, mtu: int, option: str = "--pace"
 ) -> TunnelCost | None:  # fmt: skip
-    """Return a cost model of commands that gives TCP the rate ``pace`` of ``option`` in each
-    direction. The model's rate is that of a long message, independent of the size of blocks
-    here."""
+    """Return a cost model of commands with which TCP reaches the rate ``pace`` in each direction,
+    or None if ``pace`` is "none". ``mtu``: maximum size of a packet in the stream, bytes
+    (Format.longest). ``option``: name of the option in error messages. Raises InputError if
+    ``pace`` is invalid.
+
+    With the pace "model", the rate is that of a long message in ``model``, independent of the block
+    size in use.
+    """
     if pace == "none":
         return None
     if pace == "model":
@@ -195,13 +206,14 @@ def cost_of(
 
 @dataclass(frozen=True)
 class Way:
-    """Kind of network of a cluster on this machine. ``why``: reason why a better kind is not used;
-    "": this is the best one."""
+    """Kind of network of a cluster on this machine. ``why``: reason why a better kind of network is
+    not used, or "" if this is the best kind."""
 
     own_user: bool
     """True if the cluster runs in a user namespace."""
     device: str
-    """Kind of the network devices: "tun" or "veth"; "relay": none, but TCP relays."""
+    """Kind of the network devices: "tun" or "veth"; or "relay" for TCP relays instead of network
+    devices."""
     why: str = ""
 
     def __str__(self) -> str:
@@ -214,8 +226,8 @@ class Way:
 
 
 def way_of(device: str) -> Way:
-    """Return how a cluster runs on this machine. ``device``: of DEVICES. Raises InputError for
-    ``device`` "tun" where there is none."""
+    """Return the kind of network of a cluster on this machine. ``device``: an element of DEVICES.
+    Raises InputError if ``device`` is "tun" and there are no TUN devices."""
     own_user = os.geteuid() != 0
     if device == "relay":
         return Way(False, "relay")
@@ -225,8 +237,8 @@ def way_of(device: str) -> Way:
 
 
 def way_with_networks(device: str) -> Way:
-    """Return how a cluster with network devices runs. ``device``: "auto", "tun" or "veth". Raises
-    InputError for ``device`` "tun" where there is none."""
+    """Return the kind of network of a cluster with network devices. ``device``: "auto", "tun" or
+    "veth". Raises InputError if ``device`` is "tun" and there are no TUN devices."""
     own_user = os.geteuid() != 0
     reasons = ["not root"] * own_user
     if device == "veth":
@@ -237,14 +249,17 @@ def way_with_networks(device: str) -> Way:
     except OSError as error:
         missing = f"{TUN_FILE}: {error.strerror}"
     if device == "tun":
-        raise InputError(f"--network-device tun: {missing}; veth needs none")
+        raise InputError(
+            f"--network-device tun: {missing}; use veth, which does not need this file"
+        )
     return Way(own_user, "veth", ", ".join([*reasons, missing]))
 
 
 @functools.cache
 def folder() -> Path:
-    """Return the folder of the state of running clusters of this user; it exists. A process that
-    enters a user namespace keeps the one that it had before. Raises InputError."""
+    """Return the folder with the state of this user's running clusters; create it if necessary. A
+    process that enters a user namespace keeps the folder that it had before. Raises InputError if
+    the folder cannot be created, belongs to another user, or is a symbolic link."""
     user = os.geteuid()
     found = Path("/run/ondie-tunnel") if user == 0 else Path(f"/tmp/ondie-tunnel-{user}")
     try:
@@ -253,26 +268,26 @@ def folder() -> Path:
     except OSError as error:
         raise InputError(f"{found}: {error.strerror}") from error
     if owner != user or found.is_symlink():
-        raise InputError(f"{found}: belongs to another user; remove it")
+        raise InputError(f"{found}: belongs to another user or is a symbolic link; remove it")
     return found
 
 
 def file_of(name: str, kind: str) -> Path:
-    """Return the file of cluster ``name`` that ends with ``kind``: "json" (its state), "sock" or
-    "log". Raises InputError for a name that no cluster can have."""
+    """Return the path of the file of cluster ``name`` with the extension ``kind``: "json" (state),
+    "sock" or "log". Raises InputError if the name is invalid."""
     check_name(name)
     return folder() / f"{name}.{kind}"
 
 
 def device_name(number: int, pid: int) -> str:
-    """Return the name of the device of drive ``number`` before it is in its namespace, or of the
-    host for -1."""
+    """Return the name of the host's device if ``number`` is -1, or the name of the device of drive
+    ``number`` before it is moved into its namespace."""
     return f"ondie{pid}" if number < 0 else f"ondie{pid}d{number}"
 
 
 def peer_name(number: int, pid: int) -> str:
-    """Return the name of the near end of a veth pair whose far end is ``device_name``: at most 15
-    bytes, too, for any process and drive."""
+    """Return the name of the near end of a veth pair; :func:`device_name` returns the name of the
+    far end. The name has at most 15 bytes for every process ID and every drive number."""
     return f"ondie{pid}p" if number < 0 else f"ondie{pid}p{number}"
 
 

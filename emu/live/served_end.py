@@ -1,8 +1,9 @@
-"""The tunnel of a served drive: a separate network namespace, whose device the drive's programs
+"""Tunnel of a served drive: a separate network namespace with a device that the drive's programs
 use.
 
-Owns the checks of `ondie serve --tunnel`, the namespace, and its end. Does not own packets
-(drive_end.py), the tunnel (serve/tunnel.py) or the server. Source: none.
+Owns the checks of `ondie serve --tunnel`, and the creation and removal of the namespace. Does not
+own packets (drive_end.py), the tunnel (serve/tunnel.py) or the server.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ from ondie.emu.units import InputError
 
 
 class ServedEnd:
-    """The drive's end of the tunnel of a drive that this process serves; leaving the context ends
-    it.
+    """Drive's end of the tunnel of a drive that this process serves. Leaving the context closes the
+    tunnel.
 
-    ``address``: ADDRESS/PREFIX of the drive. ``pace``: "model", "none", or a rate of TCP's data. A
-    host may ask for packets of tunnel.mtu, blocks of 64 KiB and 16 commands in flight at most.
-    Without a pace, with a TUN, and with room for the header of offloads beyond tunnel.mtu, it may
-    ask for segments of TCP that are not cut, and for blocks of 256 KiB. Raises InputError, and then
-    leaves nothing.
+    ``address``: ADDRESS/PREFIX of the drive. ``pace``: "model", "none", or a rate of TCP data. A
+    host may request packets of up to tunnel.mtu, blocks of up to 64 KiB, and up to 16 commands in
+    flight. If ``pace`` is "none", the device is a TUN device, and tunnel.mtu leaves room for the
+    offload header, the host may also request unsplit TCP segments and blocks of up to 256 KiB. A
+    block is never larger than frontend.max_transfer. Raises InputError if the tunnel cannot be
+    created; nothing is left behind in this case.
     """
 
     def __init__(self, cfg: Config, address: str, pace: str = "model") -> None:
@@ -52,8 +54,8 @@ class ServedEnd:
             )
         cost = cost_of(model, pace, mtu, "--tunnel-pace")
         if os.geteuid():
-            raise InputError("--tunnel: needs root to make a network namespace; `ondie tunnel up` "
-                             "does not")  # fmt: skip
+            raise InputError("--tunnel: needs root to create a network namespace; `ondie tunnel "
+                             "up` works without root")  # fmt: skip
         way = way_with_networks("auto")
         fits = mtu <= LONGEST - OFFLOAD_HEADER
         offloads = cost is None and way.device == "tun" and fits
@@ -84,14 +86,15 @@ class ServedEnd:
 
 
 def interface_of(text: str) -> ipaddress.IPv4Interface:
-    """Return the address of a drive with its network. Raises InputError."""
+    """Return the address of a drive with its network. Raises InputError if ``text`` is not a host
+    address with a prefix length of at most 30."""
     try:
         found = ipaddress.IPv4Interface(text)
     except ValueError as error:
-        raise InputError(f"--tunnel {text}: {error}; write 10.78.0.2/24") from error
+        raise InputError(f"--tunnel {text}: {error}; use for example 10.78.0.2/24") from error
     network = found.network
     ends = (network.network_address, network.broadcast_address)
     if network.prefixlen > 30 or found.ip in ends:
         raise InputError(f"--tunnel {text}: must be an address of a drive in a network of at least "
-                         "4 addresses, as 10.78.0.2/24")  # fmt: skip
+                         "4 addresses, such as 10.78.0.2/24")  # fmt: skip
     return found

@@ -1,8 +1,9 @@
-"""A bare shuttle: a process that copies packets between two TUN devices in two namespaces.
+"""Bare shuttle: a process that copies packets between two TUN devices in two namespaces.
 
-Owns the process. Does not own the measurements with it (tunnel_bench.py) or the devices.
-Source: none. It does the work that any program between two TUN devices has to do, and nothing else;
-so a tunnel through NVMe commands is compared with it.
+Owns the process. Does not own the measurements that use the process (tunnel_bench.py) or the
+devices.
+Source: this project. The shuttle does only the work that any program between two TUN devices must
+do. It is therefore the reference for a tunnel through NVMe commands.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from ondie.emu.live.placed_device import make_device
 from ondie.emu.live.request import Way, namespace_name
 
 HOST, DRIVE = -1, 0
-"""Numbers of the two ends, as those of a cluster."""
+"""Numbers of the two ends, as in a cluster: the host and drive 0."""
 
 
 class Shuttle:
-    """A shuttle between the first address of ``network``, in the namespace of its process ``pid``,
-    and the second one, in the namespace of drive 0 of that process. ``offloads``: packets are
-    segments of TCP that are not cut. Leaving the context ends it. Raises InputError if it cannot
-    start."""
+    """Shuttle between two ends: the host's end, with the first address of ``network``, and the end
+    of drive 0, with the second address and a separate namespace. Leaving the context terminates the
+    process ``pid``. ``offloads``: True if packets may be unsplit TCP segments. Raises InputError if
+    the shuttle cannot start."""
 
     def __init__(
         self, way: Way, network: ipaddress.IPv4Network, mtu: int, offloads: bool
@@ -40,7 +41,7 @@ class Shuttle:
         def run(ready: Callable[[], None]) -> None:
             _be_shuttle(way, network, mtu, offloads, parent, ready)
 
-        self.pid = forked.start(run, "shuttle: has ended")
+        self.pid = forked.start(run, "shuttle: the process has ended during its start")
 
     def __enter__(self) -> Shuttle:
         return self
@@ -54,7 +55,8 @@ def _be_shuttle(
     way: Way, network: ipaddress.IPv4Network, mtu: int, offloads: bool, parent: int,
     ready: Callable[[], None],
 ) -> None:  # fmt: skip
-    """Be the process, until SIGTERM or the end of its parent. Raises InputError."""
+    """Run the shuttle in this process until SIGTERM or the termination of the parent process.
+    Raises InputError if the devices cannot be created."""
     for each in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(each, signal.SIG_DFL)
     ending = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -72,7 +74,7 @@ def _be_shuttle(
 def _devices(
     way: Way, network: ipaddress.IPv4Network, mtu: int, offloads: bool, undo: contextlib.ExitStack
 ) -> tuple[Device, Device]:
-    """Make both devices. Raises InputError."""
+    """Create both devices. Raises InputError if this fails."""
     namespaces.sweep()
     namespaces.check_store(network)
     undo.callback(namespaces.sweep, os.getpid())
@@ -89,7 +91,7 @@ def _devices(
 
 
 def _copy(near: Device, far: Device, ending: int) -> None:
-    """Copy packets both ways until ``ending`` is readable."""
+    """Copy packets in both directions until ``ending`` is readable."""
     other = {near.fileno(): (near, far), far.fileno(): (far, near)}
     poll = select.poll()
     for fd in (*other, ending):

@@ -1,20 +1,20 @@
-"""A relay of TCP connections on the loopback device: the device of an end without a network
-namespace, for users who may make neither network devices nor namespaces.
+"""Relay of TCP connections on the loopback device, for ends without a network namespace and users
+who may create neither network devices nor namespaces.
 
-Owns listening sockets, connections, and the packets that carry their bytes. Does not own the way of
-packets through the tunnel, or addresses (loopback.py).
+Owns listening sockets, connections, and the packets that carry their bytes. Does not own the
+transfer of packets through the tunnel, or addresses (loopback.py).
 Source: Linux, ip(7), tcp(7), epoll(7).
 
-It has the interface of network_device.py. A program connects to an address that represents another
-end; this relay accepts, and the relay of that end connects to the program there. Between them each
-connection is a stream of messages, one in each IP packet (tcp_stream.py). A sender has a credit in
-bytes, which the receiver returns when a program has read the bytes. Of all connections to another
-end, ON_WAY bytes cross the tunnels at a time: while that end takes none, programs that send to it
-wait, and no packet is dropped for lack of room. A connection that the other end does not answer
-within OPEN_S is reset. A message that is missing, or of no stream, resets the connection. Nothing
-is repeated: an end that drops a message reports it (``lost``), and both ends reset that connection.
-When the tunnels open anew, an end resets all (``restart``), and when another end has gone, all with
-that one (``left``).
+The relay has the interface of network_device.py. A program connects to an address that represents
+another end; this relay accepts, and the relay of that end connects to the program there. Between
+the two relays, each connection is a stream of messages, one in each IP packet (tcp_stream.py). A
+sender has a credit in bytes, which the receiver returns when it has written bytes to its program.
+At most ON_WAY bytes of all connections to another end cross the tunnels at a time. While that end
+accepts no bytes, programs that send to it wait, and no packet is dropped for lack of room. A
+connection is reset if the other end does not confirm it within OPEN_S, or if a message is missing.
+A lost message is not repeated: an end that drops a message reports the loss (``lost``), and both
+ends reset the connection. When the tunnels open again, an end resets all connections
+(``restart``). When another end disconnects, it resets the connections with that end (``left``).
 """
 
 from __future__ import annotations
@@ -37,33 +37,34 @@ from ondie.emu.nvme.tunnel.framing import Data
 from ondie.emu.units import InputError
 
 ON_WAY = 1 << 20
-"""Largest number of bytes in flight through the tunnels to one end, over all connections: messages
-that have data, with their headers except those of the last read."""
+"""Maximum number of bytes in flight through the tunnels to one end, over all connections. It
+applies to messages with data; the headers of the messages of the last read may exceed it."""
 TAKEN = ON_WAY // 4
-"""Number of bytes received from an end after which their arrival is acknowledged."""
+"""Number of bytes received from an end after which the receiver acknowledges their arrival."""
 OPEN_S = 30.0
-"""Time in which the other end must confirm that it has connected to a program there, s."""
+"""Time in which the other end must confirm its connection to a program there, s."""
 BACKLOG = 128
 MOST_READ = 64 << 10
 IP_BIND_ADDRESS_NO_PORT = 24
 RESETS, ENDS = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
-"""SO_LINGER: a close, also that of a process that ends, resets the connection; or ends it."""
+"""Values of SO_LINGER. When a socket is closed or its process terminates, RESETS resets the
+connection and ENDS ends it normally."""
 SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of accept(2) that persist until a resource is released."""
 
 
 class TcpRelay:
-    """The relay of the end with address ``own``.
+    """Relay of the end with the address ``own``.
 
-    ``others``: loopback address of this end that represents another end -> address of that end.
-    ``ports``: to which programs can connect. ``mtu``: longest packet, bytes. Raises InputError for
-    an address or port that cannot be used.
+    ``others``: map from a loopback address that represents another end to the address of that end.
+    ``ports``: ports to which programs can connect. ``mtu``: maximum packet size, bytes. Raises
+    InputError if an address or port cannot be used.
     """
 
     kind = "TCP relay"
     lead = 0
     most_on_way = ON_WAY * 5 // 4
-    """With the packets' lengths in a tunnel, and all headers."""
+    """ON_WAY, increased for all headers and for the length fields of packets in a tunnel."""
 
     def __init__(
         self,
@@ -80,13 +81,14 @@ class TcpRelay:
         self._packets: deque[bytes] = deque()
         self._next = self._identity = self._turns = 0
         self._on_way: Counter[bytes] = Counter()
-        """Bytes to each end that have not arrived there, as far as this end knows."""
+        """Number of bytes sent to each end whose arrival the end has not acknowledged."""
         self._arrived: Counter[bytes] = Counter()
-        """Bytes of each end that have arrived, of which it does not know yet."""
+        """Number of bytes received from each end whose arrival has not been acknowledged."""
         self._opening: dict[tuple[bytes, int, bool], float] = {}
-        """When the streams that wait for OPENED are reset, s of the monotonic clock; in order."""
+        """Deadlines of the streams that wait for OPENED, s of the monotonic clock, in ascending
+        order."""
         self._paused = False
-        """The listeners are not in the epoll, since there are no descriptors."""
+        """True if the listeners are not in the epoll because no descriptors are available."""
         with contextlib.ExitStack() as undo:
             self._epoll = select.epoll()
             undo.callback(self._epoll.close)
@@ -109,10 +111,10 @@ class TcpRelay:
         return self._epoll.fileno()
 
     def offload(self, on: bool) -> None:
-        """Do nothing: packets have no offload header."""
+        """Ignore ``on``, because packets have no offload header."""
 
     def read(self) -> bytes | None:
-        """Return the next packet for another end, or None if there is none."""
+        """Return the next packet for another end, or None if no packet is available."""
         with self._lock:
             if not self._packets:
                 self._work()
@@ -121,7 +123,8 @@ class TcpRelay:
             return found
 
     def write(self, packet: Data) -> bool:
-        """Handle a packet of another end; return False for one that no relay has sent."""
+        """Handle a packet from another end. Return False if it is not a relay's message to this
+        end."""
         data = bytes(packet)
         if not is_message(data) or data[16:20] != self._own:
             return False
@@ -133,8 +136,8 @@ class TcpRelay:
         return True
 
     def restart(self) -> None:
-        """Reset all connections at this end, because messages have been lost: the tunnel was opened
-        again, or the relay ran in another process before."""
+        """Reset all connections at this end, because messages may be lost: either the tunnel was
+        opened again, or the relay ran in another process before."""
         with self._lock:
             for stream in list(self._streams.values()):
                 self._drop(stream)
@@ -147,8 +150,9 @@ class TcpRelay:
             self._signal()
 
     def lost(self, packet: Data) -> list[bytes]:
-        """Reset the connection of a packet that was dropped; return the packets that inform the
-        other ends. They must not be dropped for lack of room."""
+        """Reset the connection of a dropped packet if this end has the connection. Return packets
+        that inform the other ends; they must not be dropped for lack of room. If the dropped packet
+        carries GONE or ARRIVED, it is returned itself."""
         data = bytes(packet)
         if not is_message(data):
             return []
@@ -173,8 +177,8 @@ class TcpRelay:
         return found
 
     def left(self, peer: bytes, others: Iterable[bytes]) -> list[bytes]:
-        """Reset the connections with the end ``peer`` (address, bytes[4]), which has gone; return
-        the packets that let the ends ``others`` reset theirs."""
+        """Reset the connections with the disconnected end ``peer`` (address, bytes[4]). Return the
+        packets that make the ends ``others`` reset their connections with ``peer``."""
         with self._lock:
             self._leave(peer)
             return [self._packet(peer, other, 0, 0, Kind.GONE, False) for other in others]
@@ -188,8 +192,8 @@ class TcpRelay:
     # --- this end's programs
 
     def _work(self) -> None:
-        """Handle what has happened at the sockets; of streams, those first whose turn was long
-        ago, since there may not be room for the bytes of all."""
+        """Handle the events of all sockets. Streams whose last turn is longest ago are handled
+        first, because there may not be room for the bytes of all streams."""
         for fd in sorted((fd for fd, _ in self._epoll.poll(0)), key=self._turn_of):
             if fd in self._listeners:
                 self._accept(*self._listeners[fd])
@@ -221,26 +225,26 @@ class TcpRelay:
             self._set_timer()
 
     def _set_timer(self) -> None:
-        """Have the timer end when the time of the first stream does that waits for OPENED."""
+        """Set the timer to the earliest deadline of a stream that waits for OPENED."""
         first = next(iter(self._opening.values()), None)
         self._timer.set(None if first is None else first - time.monotonic())
 
     def _end_unanswered(self) -> None:
-        """Reset the connections to which the other end has said nothing in time."""
+        """Reset the connections that the other end has not confirmed in time."""
         now = time.monotonic()
         for key in [key for key, deadline in self._opening.items() if deadline <= now]:
             self._reset(self._streams[key])
         self._set_timer()
 
     def _pause(self) -> None:
-        """Accept nothing until a connection has ended: programs wait meanwhile."""
+        """Stop accepting connections until a connection has ended."""
         if not self._paused:
             self._paused = True
             for fd in self._listeners:
                 self._epoll.unregister(fd)
 
     def _resume(self, again: bool = False) -> None:
-        """Accept connections, if not so. ``again``: an earlier process may have paused."""
+        """Accept connections again. ``again``: True if an earlier process may have paused."""
         if self._paused or again:
             self._paused = False
             for fd in self._listeners:
@@ -257,8 +261,8 @@ class TcpRelay:
         return stream
 
     def _serve(self, stream: Stream, turn: Callable[[Stream], None] | None = None) -> None:
-        """Give the program what waits for it, as :meth:`_flush` does; or do all of a ``turn``. A
-        program that does not take it resets the connection."""
+        """Call ``turn`` (default: :meth:`_flush`) for a stream. If the socket of the program fails,
+        reset the connection."""
         try:
             (turn or self._flush)(stream)
         except BlockingIOError:
@@ -269,7 +273,8 @@ class TcpRelay:
         self._settle(stream)
 
     def _turn(self, stream: Stream) -> None:
-        """Take what the program sends, and give it what waits. Raises OSError."""
+        """Read bytes from the program of a stream, and write waiting bytes to it. Raises OSError if
+        its socket fails."""
         if stream.connecting:
             self._connected(stream)
         with contextlib.suppress(BlockingIOError):  # one direction does not wait for the other
@@ -278,7 +283,7 @@ class TcpRelay:
             self._take(stream)
 
     def _connected(self, stream: Stream) -> None:
-        """A connection to a program is made, or not. Raises OSError."""
+        """Complete a connection to a program. Raises OSError if the connection has failed."""
         if code := stream.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(code, os.strerror(code))
         stream.sock.getpeername()
@@ -286,7 +291,7 @@ class TcpRelay:
         self._send(stream, Kind.OPENED)
 
     def _take(self, stream: Stream) -> None:
-        """Send bytes of the program. Raises OSError."""
+        """Read bytes from the program and send them. Raises OSError if its socket fails."""
         data = stream.sock.recv(min(stream.credit, MOST_READ, self._room(stream.peer)))
         self._turns += 1
         stream.turn = self._turns
@@ -298,12 +303,12 @@ class TcpRelay:
             self._on_way[stream.peer] += self._send(stream, Kind.DATA, data[at : at + self._most])
 
     def _room(self, peer: bytes) -> int:
-        """Return the bytes that may be sent to an end now; below 1: none."""
+        """Return the number of bytes that may be sent to an end now; it may be negative."""
         return ON_WAY - self._on_way[peer]
 
     def _has_arrived(self, peer: bytes, size: int) -> None:
-        """``size`` bytes to an end are on their way no more. Some may be of an earlier time, before
-        this end had restarted."""
+        """Handle an acknowledgment of ``size`` bytes by an end. Some of the bytes may have been
+        sent before this end restarted."""
         full = self._room(peer) <= 0
         self._on_way[peer] = max(self._on_way[peer] - size, 0)
         if full and self._room(peer) > 0:
@@ -312,7 +317,7 @@ class TcpRelay:
                     self._watch(stream)
 
     def _flush(self, stream: Stream) -> None:
-        """Give the program what waits for it. Raises OSError."""
+        """Write waiting bytes to the program. Raises OSError if its socket fails."""
         if stream.waiting and not stream.connecting:
             count = stream.sock.send(stream.waiting)
             del stream.waiting[:count]
@@ -325,7 +330,7 @@ class TcpRelay:
             stream.sock.shutdown(socket.SHUT_WR)
 
     def _settle(self, stream: Stream) -> None:
-        """Close a stream whose both directions have ended; else watch its socket."""
+        """Close a stream if both of its directions have ended; else watch its socket."""
         if stream.ended and stream.shut:
             self._forget(stream)
             stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ENDS)
@@ -334,7 +339,8 @@ class TcpRelay:
             self._watch(stream)
 
     def _watch(self, stream: Stream) -> None:
-        """Have the socket in the epoll for what matters, and not at all if nothing does."""
+        """Register the socket in the epoll instance for the events that the stream needs, or
+        unregister it."""
         mask, old = stream.wants(self._room(stream.peer) > 0), stream.mask
         stream.mask = mask
         if mask and old:
@@ -356,7 +362,7 @@ class TcpRelay:
         stream.sock.close()
 
     def _leave(self, peer: bytes) -> None:
-        """Reset the connections with an end at this end."""
+        """Reset the connections with the end ``peer`` at this end."""
         for stream in [each for each in self._streams.values() if each.peer == peer]:
             self._drop(stream)
         del self._on_way[peer], self._arrived[peer]
@@ -403,14 +409,14 @@ class TcpRelay:
             self._serve(stream)
 
     def _tell_arrived(self, peer: bytes, size: int) -> None:
-        """``size`` bytes of an end have crossed the tunnels: say so, a part of ON_WAY at a time."""
+        """Count ``size`` bytes as received from an end; acknowledge TAKEN or more at a time."""
         self._arrived[peer] += size
         if (count := self._arrived[peer]) >= TAKEN:
             self._queue(peer, 0, 0, Kind.ARRIVED, False, count.to_bytes(4, "big"))
             self._arrived[peer] = 0
 
     def _open(self, peer: bytes, number: int, port: int) -> None:
-        """Connect to a program of this end, for one of the end ``peer``."""
+        """Connect to a program of this end for a stream that the end ``peer`` has opened."""
         old = self._streams.get((peer, number, False))
         if old is not None:  # of a relay that has been started anew
             self._drop(old)
@@ -431,7 +437,7 @@ class TcpRelay:
             undo.pop_all()
 
     def _obey(self, stream: Stream, kind: int, data: bytes) -> bool:
-        """Do what a message says; return False for one that may not come now."""
+        """Execute a message of a stream. Return False if the stream's state does not allow it."""
         if kind == Kind.OPENED and stream.opener and not stream.sends:
             stream.sends = True
             self._opening.pop(stream.key, None)
@@ -454,7 +460,7 @@ class TcpRelay:
         self, peer: bytes, number: int, count: int, kind: Kind, opener: bool, data: bytes = b"",
         port: int = 0,
     ) -> int:  # fmt: skip
-        """Have a packet with a message read; return its size, bytes."""
+        """Queue a packet with a message for :meth:`read`; return the size of the packet, bytes."""
         packet = self._packet(self._own, peer, number, count, kind, opener, data, port)
         self._packets.append(packet)
         return len(packet)
@@ -469,19 +475,19 @@ class TcpRelay:
         return packet_of(self._identity, source, to, fields, data)
 
     def _signal(self) -> None:
-        """Let the descriptor be readable while packets wait."""
+        """Make the descriptor readable while packets wait."""
         if bool(self._packets) != self._awake:
             self._awake = not self._awake
             (os.eventfd_write(self._wake, 1) if self._awake else os.eventfd_read(self._wake))
 
 
 def new_socket() -> socket.socket:
-    """Return a non-blocking TCP socket. Raises OSError."""
+    """Return a non-blocking TCP socket. Raises OSError if it cannot be created."""
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
 
 
 def listen(place: ipaddress.IPv4Address, port: int) -> socket.socket:
-    """Return a TCP socket that listens at an address and port. Raises InputError."""
+    """Return a TCP socket that listens at an address and port. Raises InputError if this fails."""
     with contextlib.ExitStack() as undo:
         try:
             sock = undo.enter_context(new_socket())

@@ -1,13 +1,13 @@
-"""One connection of a TCP relay (tcp_relay.py), the messages that carry it, and the timer of those
-that open.
+"""Connection of a TCP relay (tcp_relay.py), the messages that carry it, and the timer for
+connections that are being opened.
 
-Owns the form of a message in its IP packet, the state of a connection at one end, and the timer's
-descriptor, which Python has from version 3.13. Does not own sockets that listen, or the reaction of
-an end to a message.
-Source: RFC 791; RFC 3692 for the number of the protocol; Linux, timerfd_create(2). The messages are
-defined here.
+Owns the format of a message in its IP packet, the state of a connection at one end, and the timer's
+descriptor (the Python functions for such timers exist only since version 3.13). Does not own
+listening sockets, or the reaction of an end to a message.
+Source: RFC 791; RFC 3692 for the protocol number; Linux, timerfd_create(2). The messages are
+defined by this project.
 
-A packet has a header of IPv4 with protocol 253, then HEAD, then the data of the message.
+A packet consists of an IPv4 header with protocol 253, HEAD, and the data of the message.
 """
 
 from __future__ import annotations
@@ -27,49 +27,52 @@ IP = struct.Struct(">BBHHHBBH4s4s")
 PROTOCOL = 253
 """IP protocol number that RFC 3692 assigns to experiments."""
 HEAD = struct.Struct(">IIBBH")
-"""Header of a message: number of the stream, number of the message, kind, whether its sender has
-opened the stream, port."""
+"""Header of a message: number of the stream, number of the message, kind, opener (1 if the sender
+has opened the stream, else 0), and port."""
 BARE = IP.size + HEAD.size
-"""Bytes of a packet whose message has no data."""
+"""Size of a packet whose message has no data, bytes."""
 WINDOW = 256 << 10
-"""Largest number of bytes of a connection that its program has not read."""
+"""Maximum number of bytes of a connection that have not been written to the receiving program."""
 ITIMERSPEC = struct.Struct("4l")
 """struct itimerspec: seconds and nanoseconds of the interval, and of the time until the expiry."""
 LEAST_NS = 1
-"""Shortest time of the timer, ns: 0 would stop it."""
+"""Shortest time to which the timer is set, ns; 0 would stop the timer."""
 
 
 class Kind(IntEnum):
-    """Kinds of messages. CREDIT has the bytes in its data, 4 bytes big-endian. GONE is of all
-    streams of the end that it names as its source, and no message of that end. ARRIVED is of all
-    streams between two ends: bytes of packets with DATA that have crossed the tunnels, as in
-    CREDIT."""
+    """Kinds of messages. The data of CREDIT and of ARRIVED is a number of bytes, 4 bytes
+    big-endian. CREDIT returns credit to the sender of a stream. ARRIVED does not belong to a
+    stream: it acknowledges the bytes of packets with DATA from one end to another. GONE resets all
+    streams of the end in its source address, although another end sends it."""
 
     OPEN, OPENED, DATA, END, CREDIT, RESET, GONE, ARRIVED = range(8)
 
 
 class Stream:
-    """One connection. ``peer``: address of the other end, bytes[4]. ``number``: of the stream.
-    ``opener``: this end has opened it."""
+    """One connection. ``peer``: address of the other end, bytes[4]. ``number``: number of the
+    stream. ``opener``: True if this end has opened the stream."""
 
     def __init__(self, sock: socket.socket, peer: bytes, number: int, opener: bool) -> None:
         self.sock, self.peer, self.number, self.opener = sock, peer, number, opener
         self.connecting = not opener
         self.sends = False
-        """The other end takes bytes."""
+        """True if the other end accepts bytes."""
         self.sent = self.received = 0
-        """Messages."""
+        """Number of messages sent, and number of messages received."""
         self.credit, self.owed = WINDOW, 0
-        """Bytes that may be sent, and that the program has taken since the last CREDIT."""
+        """``credit``: number of bytes that may be sent. ``owed``: number of bytes that were written
+        to the program since the last CREDIT."""
         self.waiting = bytearray()
-        """Bytes for the program."""
+        """Bytes that wait to be written to the program."""
         self.ended = False
-        """The program sends no more."""
+        """True if the program sends no more bytes."""
         self.ends = self.shut = False
-        """The other end sends no more; the program knows."""
+        """``ends``: True if the other end sends no more bytes. ``shut``: True if the program has
+        been notified of this."""
         self.mask = 0
         self.turn = 0
-        """When its program was last asked for bytes: another order than that of time has none."""
+        """Number of the last turn in which bytes were read from the program. It determines the
+        order of the streams."""
 
     @property
     def key(self) -> tuple[bytes, int, bool]:
@@ -77,15 +80,16 @@ class Stream:
         return self.peer, self.number, self.opener
 
     def wants(self, room: bool) -> int:
-        """Return the events of epoll(7) to wait for now. ``room``: True if more bytes may cross the
-        tunnels."""
+        """Return the events of epoll(7) for which the stream must wait now. ``room``: True if more
+        bytes may be sent to the other end."""
         reads = self.sends and not self.ended and self.credit > 0 and room
         writes = self.connecting or bool(self.waiting)
         return select.EPOLLIN * reads | select.EPOLLOUT * writes
 
 
 class Timer:
-    """A timer, stopped at first; leaving the context closes it. Raises OSError."""
+    """Timer that is initially stopped. Leaving the context closes it. Raises OSError if it cannot
+    be created."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -99,11 +103,13 @@ class Timer:
         os.close(self._fd)
 
     def fileno(self) -> int:
-        """Return the descriptor, for poll(2): readable from the end until the next :meth:`set`."""
+        """Return the descriptor, for poll(2). It is readable from the expiry of the timer until the
+        next :meth:`set`."""
         return self._fd
 
     def set(self, seconds: float | None) -> None:
-        """Let the timer expire ``seconds`` from now, at once if that is below 0; None: never."""
+        """Let the timer expire after ``seconds``, or immediately if the value is not positive. None
+        stops the timer."""
         total_ns = 0 if seconds is None else max(round(seconds * 1e9), LEAST_NS)
         spec = ITIMERSPEC.pack(0, 0, *divmod(total_ns, 10**9))
         self._checked(self._libc.timerfd_settime(self._fd, 0, spec, None))
@@ -116,14 +122,15 @@ class Timer:
 
 
 def is_message(packet: bytes) -> bool:
-    """Return True for a packet of a relay."""
+    """Return True if ``packet`` is a message of a TCP relay."""
     right = len(packet) >= BARE and packet[0] == 0x45 and packet[9] == PROTOCOL
     return right and int.from_bytes(packet[2:4], "big") == len(packet)
 
 
 def packet_of(identity: int, source: bytes, to: bytes, head: bytes, data: bytes) -> bytes:
-    """Return the packet of a message. ``identity``: of the packet, 16 bits. ``source``, ``to``:
-    addresses, bytes[4]. ``head``: HEAD, packed."""
+    """Return the packet of a message. ``identity``: identification field of the IP header, 16 bits.
+    ``source``, ``to``: addresses, bytes[4]. ``head``: packed HEAD. ``data``: data of the message.
+    """
     size = IP.size + len(head) + len(data)
     fields = (0x45, 0, size, identity, 0, 64, PROTOCOL)
     return b"".join((

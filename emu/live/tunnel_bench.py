@@ -2,9 +2,9 @@
 
 Owns the measurements of `ondie bench tunnel`. Does not own the tunnel (cluster.py), the shuttle
 (shuttle.py) or the output (cli/commands/bench_run.py).
-Source: none. One connection of TCP sends for some seconds, in turns through the shuttle and the
-tunnel, so that both have the same other load on the machine. All values and shares are medians over
-the rounds.
+Source: this project. One TCP connection sends for a few seconds, alternately through the shuttle
+and through the tunnel, so that other load on the machine affects both measurements alike. All
+values and ratios are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ondie.kernels.bench.run import Row
 
 PRESET = "newport"
 CASES = (("MTU 1500", 1500, False), ("MTU 9000", 9000, False), ("MTU 9000, GSO", 9000, True))
-"""Cases: name, MTU, and whether segments of TCP cross uncut."""
+"""Cases: name, MTU in bytes, and True if TCP segments are transferred unsplit."""
 WAYS = (("to the drive", HOST, DRIVE), ("to the host", DRIVE, HOST))
 TARGET_GBITS = 1.0
 """Rate that a tunnel with GSO should reach, Gb/s."""
@@ -38,14 +38,14 @@ NETWORKS = {"shuttle": "198.18.0.0/24", "tunnel": "198.18.1.0/24"}
 """Networks of the two systems, in the range that RFC 2544 reserves for benchmarks."""
 SECONDS, QUICK_S, ROUNDS = 3.0, 0.5, 3
 RUN_S = 120.0
-"""Time in which a transfer must have ended."""
+"""Maximum duration of a transfer, s."""
 MODEL_BYTES = 10**8
 PORT = 5001
 CONDITIONS = (
-    f"One connection of TCP, the drive of {PRESET} without a pace. Host: CPU time of the relay of "
-    "the host, user and system, and that of the cost model with the same MTU. Both: the relay and "
-    "the drive, compared with the shuttle. The programs that send and receive are not counted. "
-    "Values and ratios are medians over the rounds."
+    f"One TCP connection to a drive of the preset {PRESET} without a pace. CPU, host: user and "
+    "system CPU time of the host's relay, compared with the cost model at the same MTU. CPU, both: "
+    "CPU time of the relay and the drive, compared with the shuttle. The CPU time of the programs "
+    "that send and receive is not counted. Values and ratios are medians over the rounds."
 )
 """Conditions of the measurement, printed with the rows."""
 SINK = f"""
@@ -69,7 +69,7 @@ while time.monotonic() < end:
 
 @dataclass
 class Series:
-    """Rates (bit/s) and CPU times (s/GB) of one system in one direction, by round."""
+    """Rates (bit/s) and CPU times (s/GB) of one system in one direction, one value per round."""
 
     rates: list[float] = field(default_factory=list)
     host: list[float] = field(default_factory=list)
@@ -80,9 +80,9 @@ class Series:
 
 @dataclass(frozen=True)
 class System:
-    """Two ends with addresses of ``network``, and the processes ``pids`` between them, first the
-    host's. ``owner``: the process that has made the namespaces; its own one has the host's end.
-    ``own_user``: True if it is in a user namespace."""
+    """Two ends with addresses of ``network``. ``pids``: processes that transfer the packets between
+    the ends, the host's process first. ``owner``: process that created the namespaces and whose
+    namespace contains the host's end. ``own_user``: True if ``owner`` is in a user namespace."""
 
     network: ipaddress.IPv4Network
     owner: int
@@ -90,7 +90,7 @@ class System:
     own_user: bool
 
     def start(self, where: int, program: str, *words: str) -> subprocess.Popen[str]:
-        """Run a Python program at an end."""
+        """Start a Python program at an end; return its process."""
         lead = processes.inside({"own_user": self.own_user, "pid": self.owner})
         if where == DRIVE:
             space = namespace_name(DRIVE, self.owner)
@@ -101,8 +101,8 @@ class System:
         )  # fmt: skip
 
     def transfer(self, source: int, sink: int, seconds: float, into: Series) -> None:
-        """Send for ``seconds``, and add the measured rate and CPU times. Raises InputError if it
-        fails."""
+        """Send data from end ``source`` to end ``sink`` for ``seconds``. Append the measured rate
+        and CPU times to ``into``. Raises InputError if the transfer fails."""
         address = str(self.network[sink + 2])
         taker = self.start(sink, SINK, address)
         giver = None
@@ -116,7 +116,7 @@ class System:
                 raise InputError(f"bench tunnel: {_last(giver)}")
             size, took = map(float, taker.communicate(timeout=RUN_S)[0].split())
         except subprocess.TimeoutExpired:
-            raise InputError(f"bench tunnel: no transfer has ended in {RUN_S:g} s") from None
+            raise InputError(f"bench tunnel: a transfer did not end within {RUN_S:g} s") from None
         finally:
             for each in (taker, giver):
                 if each is not None:
@@ -129,24 +129,26 @@ class System:
 
 
 def _last(process: subprocess.Popen[str]) -> str:
-    """Return the last line that a program which has ended has printed."""
+    """Wait until a process terminates. Return the last line that the process printed to standard
+    error, or a message with its exit code if it printed no line."""
     lines = process.communicate(timeout=RUN_S)[1].strip().splitlines()
-    return lines[-1] if lines else f"a program has ended with {process.returncode}"
+    return lines[-1] if lines else f"a program ended with exit code {process.returncode}"
 
 
 class Used(NamedTuple):
-    """CPU time that a process has used so far."""
+    """CPU time that a process had used when this object was created."""
 
     pid: int
     start: int
-    """Start time of the process, clock ticks; it differs for a later process with the same
-    number."""
+    """Start time of the process, clock ticks. It distinguishes the process from a later process
+    with the same process ID."""
     cpu: float
-    """User and system time, s."""
+    """User and system CPU time, s."""
 
     @classmethod
     def of(cls, pid: int) -> Used:
-        """Return the CPU time that a process has used so far. Raises InputError if it has gone."""
+        """Return the CPU time that a process has used since its start. Raises InputError if the
+        process has terminated."""
         try:
             with open(f"/proc/{pid}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()
@@ -159,26 +161,29 @@ class Used(NamedTuple):
         return cls(pid, int(fields[19]), ticks / os.sysconf("SC_CLK_TCK"))
 
     def since(self) -> float:
-        """Return the CPU time since then, s. Raises InputError if the process has gone."""
+        """Return the CPU time that the process has used since this object was created, s. Raises
+        InputError if the process has terminated."""
         now = Used.of(self.pid)
         if now.start != self.start:
-            raise InputError(f"bench tunnel: process {self.pid} has ended, and another one has its "
-                             "number; try again")  # fmt: skip
+            raise InputError(f"bench tunnel: process {self.pid} has ended, and another process has "
+                             "its process ID; try again")  # fmt: skip
         return now.cpu - self.cpu
 
 
 def usable_way() -> Way:
-    """Return the kind of network with TUN devices on this machine. Raises InputError if there is
-    none."""
+    """Return the kind of network with TUN devices on this machine. Raises InputError if there are
+    no TUN devices, or if the program `ip` is not installed."""
     way = way_with_networks("auto")
     namespaces.tool("ip")
     if way.device != "tun":
-        raise InputError(f"bench tunnel: needs TUN devices; this machine has only {way}")
+        raise InputError(f"bench tunnel: needs TUN devices; this machine supports only {way}")
     return way
 
 
 def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
-    """Measure all cases; return rates and CPU times. Raises InputError without TUN devices."""
+    """Measure all cases; return rates and CPU times. ``quick``: True to measure one short round.
+    ``progress``: function that is called with the name of each measurement. Raises InputError if
+    there are no TUN devices or a measurement fails."""
     way = usable_way()
     rows: list[Row] = []
     for name, mtu, gso in CASES:
@@ -191,8 +196,9 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
 def measure(
     way: Way, name: str, mtu: int, gso: bool, quick: bool, progress: Callable[[str], object]
 ) -> dict[tuple[str, str], Series]:
-    """Return the rates and CPU times of each system in each direction of WAYS, measured in turns.
-    Raises InputError."""
+    """Return the rates and CPU times of each system in each direction of WAYS. The shuttle and the
+    tunnel are measured alternately. Raises InputError if a system cannot start or a transfer
+    fails."""
     networks = {key: ipaddress.IPv4Network(text) for key, text in NETWORKS.items()}
     request = Request.of(
         load_preset(PRESET), name=f"bench{os.getpid()}", drives=1, mtu=mtu, pace="none", gso=gso,
@@ -218,14 +224,15 @@ def measure(
 
 
 def children(pid: int) -> list[int]:
-    """Return the ids of the processes that the main thread of a process has started."""
+    """Return the process IDs of the child processes that the main thread of a process has
+    started."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(each) for each in file.read().split()]
 
 
 def model_cpu(mtu: int) -> dict[str, float]:
-    """Return the CPU time of the host's relay by the cost model for each direction of WAYS, s/GB.
-    ``mtu``: bytes."""
+    """Return the CPU time of the host's relay according to the cost model, for each direction of
+    WAYS, s/GB. ``mtu``: bytes."""
     cost = TunnelCost.of(load_preset(PRESET, (f"tunnel.mtu={mtu}B",)))
     down, up = (cost.downward(MODEL_BYTES), cost.upward(MODEL_BYTES))
     per_gb = 1e9 / MODEL_BYTES / 1e12
@@ -235,7 +242,8 @@ def model_cpu(mtu: int) -> dict[str, float]:
 def rows_of(
     name: str, gso: bool, found: dict[Any, Series], model: dict[str, float]
 ) -> list[Row]:  # fmt: skip
-    """Return the rows of one case. ``model``: s/GB by direction."""
+    """Return the rows of one case. ``found``: measured values by system and direction. ``model``:
+    CPU time of the cost model by direction, s/GB."""
     rows, median = [], statistics.median
     for ends, *_ in WAYS:
         bare, tunnel = found["shuttle", ends], found["tunnel", ends]
@@ -260,7 +268,7 @@ def rows_of(
 
 
 def _ratio(ours: list[float], others: list[float]) -> float:
-    """Return the median over the rounds of one series divided by another."""
+    """Return the median over the rounds of the ratio of ``ours`` to ``others``."""
     return statistics.median(
         one / max(other, 1e-9) for one, other in zip(ours, others, strict=True)
     )

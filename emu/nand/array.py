@@ -1,11 +1,12 @@
 """Flash arrays: start, end and suspension of array operations.
 
-Owns the two lists of a channel in order of time (reads until data out; programs, erases and
-computations until their end), suspension, and the use of a die's registers. Does not own the choice
-of the next operation (die_scheduler.py) or the channel (channel.py).
+Owns the two time-ordered lists of each channel (reads that wait for data out; programs, erases and
+computations in progress), suspension, and the use of a die's cache register. Does not own the
+choice of the next operation (die_scheduler.py) or the channel (channel.py).
 Source: ONFI command sequences (cache read, cache program, copy-back, program and erase suspend).
 
-Array operations have few different durations, so a new one is nearly always appended to its list.
+Array operations have few different durations, so nearly every new operation is appended to the end
+of its list.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ from ondie.kernels.jit import cold, inline
 
 @inline
 def await_out(st, channel, tid):
-    """Insert transaction ``tid`` into the data-out list of channel ``channel``, ordered by the time
-    at which the data are ready.
-    """
+    """Insert transaction ``tid`` into the data-out list of channel ``channel``. The list is ordered
+    by the time at which the array operation ends."""
     bus = st.bus[channel]
     time = st.txn[tid].time
     st.txn[tid].next = -1
@@ -50,8 +50,7 @@ def await_out(st, channel, tid):
 @inline
 def await_done(st, channel, tid):
     """Insert transaction ``tid`` (a program, erase or computation) into the list of array
-    operations of channel ``channel``, ordered by end time.
-    """
+    operations of channel ``channel``, which is ordered by end time."""
     bus = st.bus[channel]
     time = st.txn[tid].time
     st.txn[tid].next = -1
@@ -74,9 +73,9 @@ def await_done(st, channel, tid):
 
 @cold
 def unlist(st, channel, tid):
-    """Remove the suspended operation ``tid`` from the list of channel ``channel`` in which it waits
-    for its end.
-    """
+    """Remove the suspended operation ``tid`` from its list of channel ``channel``. This is the
+    data-out list if the drive reads the status of its dies, otherwise the list of array
+    operations."""
     bus = st.bus[channel]
     if st.cfg[0].status != 0:
         before = -1
@@ -112,8 +111,9 @@ def unlist(st, channel, tid):
 def begin_array(st, die, tid, now, time):
     """Start the array operation of transaction ``tid`` on die ``die`` at ``now`` for ``time`` ps.
 
-    ``now`` is the end of the command cycles, which may be later than the present time. Programs and
-    erases whose status is read enter the data-out list, like reads.
+    ``now`` is the end of the command cycles, which may be later than the present time. The data-out
+    list gets reads, copy-backs, programs and erases whose status is read, and BPRs and ODCs whose
+    pages pass through the controller. The list of array operations gets all other operations.
     """
     die_rec = st.die[die]
     txn = st.txn[tid]
@@ -148,7 +148,8 @@ def array_ps(st, die, tid):
 
 @inline
 def array_end(st, die, tid):
-    """End the program, erase or computation ``tid`` in the array of die ``die``."""
+    """End the program, erase or computation ``tid`` in the array of die ``die``. If the cache
+    register holds the page of the next program, start this program."""
     die_rec = st.die[die]
     cfg = st.cfg[0]
     now = st.reg[0].now
@@ -185,10 +186,10 @@ def release_die(st, die):
 
 @cold
 def rest_power(st, die):
-    """Return the power of die ``die`` to the power budget, because its array is idle.
+    """Return the power of die ``die`` to the power budget at the end of an array operation.
 
     If the cache register holds the page of the next program, the die keeps the power for that
-    program.
+    program, but not more than it holds.
     """
     die_rec = st.die[die]
     if die_rec.cache < 0 or st.txn[die_rec.arr].op == READ:
@@ -203,8 +204,9 @@ def notice_reads(st, channel):
     """Process the operations in the data-out list of channel ``channel`` that have finished in the
     array.
 
-    Each die returns its power to the power budget. If cache reads are on and the cache register is
-    free, read data move into the register, and the array is free.
+    The power of each die returns to the power budget, except for copy-backs, whose second array
+    operation follows. If cache reads are enabled and the cache register is free, the data of a read
+    moves into the register, and the array becomes free.
     """
     cfg = st.cfg[0]
     now = st.reg[0].now
@@ -228,8 +230,8 @@ def notice_reads(st, channel):
 
 @cold
 def suspend(st, die, at):
-    """Suspend the program or erase on the die of record ``die`` at time ``at`` (ps), the start of
-    the suspend command."""
+    """Suspend the program or erase on the die of DIE record ``die`` at time ``at`` (ps), the start
+    of the suspend command."""
     cfg = st.cfg[0]
     if cfg.lanes > 1:
         first_rec = st.die[st.die[die].first]

@@ -1,9 +1,10 @@
-"""Bit errors in stored bytes: the positions of the wrong bits of a page read, drawn by seed.
+"""Bit errors in stored bytes: random positions of the bit errors of a page read.
 
-Owns masks of wrong bits, and reads of stored pages with wrong bits. Does not own error rates
-(rber.py), the number of wrong bits (ecc.page_errors) or the codes that correct them (codec.py).
+Owns the bit-error masks of page reads and of logged page reads. Does not own error rates (rber.py),
+the number of bit errors (ecc.page_errors) or the codes that correct them (codec.py).
 Source: raw bit errors of NAND as independent flips of stored bits, as in the error models of Cai et
-al., Proc. IEEE 105(9), 2017; Floyd, CACM 30(9), 1987 (distinct positions without a list).
+al., Proc. IEEE 105(9), 2017; Floyd, CACM 30(9), 1987 (random selection of distinct positions
+without a list of all positions).
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from ondie.kernels.jit import njit
 POSITIONS = 1 << 48
 """Index, in a code word's random sequence, of the first random number that selects a bit position.
 
-Random numbers with lower indices determine the number of wrong bits.
+Random numbers with lower indices determine the number of bit errors.
 """
 
 
 @njit
 def scatter(mask, first, bits, key, count):
-    """Set ``count`` distinct random bits of ``mask``, uint8[n]. They are chosen among the ``bits``
-    bits from bit ``first`` on, with random key ``key``.
+    """Set ``count`` distinct random bits of ``mask`` (uint8[n]), chosen from the ``bits`` bits that
+    start at bit ``first``. These bits must be 0 before. ``key`` is the random key.
     """
     for i in range(bits - count, bits):
         bit = first + below(key, POSITIONS + i, i + 1)
@@ -38,11 +39,12 @@ def scatter(mask, first, bits, key, count):
 
 @njit
 def code_mask(mask, code, key, level, rate):
-    """Fill ``mask``, uint8[words * bits / 8], all zero, with the wrong bits of one read of a page
-    with ECC: word by word, the check bytes of a real code behind the data of each.
+    """Fill ``mask`` (uint8[words * bits / 8], initially zero) with the bit errors of one read of a
+    page with ECC. Return the number of bit errors.
 
-    Returns the number of wrong bits. Each code word has the number of wrong bits that
-    ecc.page_errors counts.
+    The mask has one code word after another. Each code word has its data first and then the check
+    bytes of the implemented code. The number of bit errors of each code word is that of
+    ecc.page_errors.
     """
     total = np.int64(0)
     if rate < code.safe:
@@ -60,8 +62,8 @@ def code_mask(mask, code, key, level, rate):
 
 @njit
 def bare_mask(mask, key, rate):
-    """Fill ``mask``, uint8[page bytes], all zero, with the wrong bits of one read of a page without
-    ECC. Return the number of wrong bits.
+    """Fill ``mask`` (uint8[page bytes], initially zero) with the bit errors of one read of a page
+    without ECC. Return the number of bit errors.
     """
     word = word_key(key, 0, -1)
     total = binomial(word, 8 * mask.shape[0], rate)
@@ -72,11 +74,12 @@ def bare_mask(mask, key, rate):
 def wrong_bits(
     page_bytes: int, rate: float, key: int, code: np.record | None = None, level: int = 0
 ) -> np.ndarray:
-    """Return the mask of the wrong bits of a page read, uint8[page_bytes].
+    """Return the bit-error mask of a page read, uint8[page_bytes].
 
-    The exclusive or of data and mask gives the data as read. ``code``: ecc.code(cfg)[0] for a page
-    with ECC, read at retry ``level``; None for a page without ECC. ``key``: from rng.page_key.
-    Raises InputError for a rate outside 0 to 1/2 or a code for another page size.
+    The exclusive or of data and mask is the data as read. ``rate``: raw bit error rate. ``code``:
+    ecc.code(cfg)[0] for a page with ECC that is read at retry ``level``; None for a page without
+    ECC. ``key``: from rng.page_key. Raises InputError if ``rate`` is not from 0 to 1/2, or if
+    ``code`` is for another page size.
     """
     if code is not None:
         words = code_words(page_bytes, rate, key, code, level)
@@ -90,14 +93,16 @@ def wrong_bits(
 def code_words(
     page_bytes: int, rate: float, key: int, code: np.record, level: int = 0
 ) -> np.ndarray:
-    """Return the mask of the wrong bits of the code words of a page read, uint8[words, bytes]:
-    data, then check bytes. Arguments and errors are those of :func:`wrong_bits`."""
+    """Return the bit-error mask of the code words of a page read, uint8[words, bytes]. Each word
+    has its data bytes first, then its check bytes. Arguments and errors are those of
+    :func:`wrong_bits`.
+    """
     _check_rate(rate)
     words, bits, data_bits = (int(code[name]) for name in ("words", "bits", "data_bits"))
     if words * data_bits != 8 * page_bytes:
         raise InputError(
-            f"page of {page_bytes} bytes: must have the {words} code words of "
-            f"{data_bits // 8} bytes of its code"
+            f"page of {page_bytes} bytes: the code is for pages of {words} code words of "
+            f"{data_bits // 8} bytes"
         )
     mask = np.zeros(words * bits // 8, np.uint8)
     code_mask(mask, code, np.uint64(key), level, rate)
@@ -106,14 +111,16 @@ def code_words(
 
 def _check_rate(rate: float) -> None:
     if not 0 <= rate <= MOST_RBER:
-        raise InputError(f"raw bit error rate {quoted(rate)}: it must be from 0 to {MOST_RBER}")
+        raise InputError(f"raw bit error rate = {quoted(rate)}: must be from 0 to {MOST_RBER}")
 
 
 def logged_bits(entry: payload_log.LogEntry, code: np.record | None, page_bytes: int) -> np.ndarray:
-    """Return the mask of wrong bits, uint8[page_bytes], of a logged page read.
+    """Return the bit-error mask of a logged page read, uint8[page_bytes].
 
-    LOG_BAD: a page that the engine could not correct with ``code``; each code word has the number
-    of wrong bits that the decoder counted. LOG_RAW: a page read without ECC; ``code`` is None.
+    For a LOG_BAD entry (a page that the engine could not correct), ``code`` is the code of the
+    page. Each code word then has the number of bit errors that the engine drew for it. For a
+    LOG_RAW entry (a page read without ECC), ``code`` is None. Raises the errors of
+    :func:`wrong_bits`.
     """
     if code is None:
         return wrong_bits(page_bytes, entry.rate, entry.key)

@@ -1,14 +1,19 @@
 """Files of a store for power-loss protection: cached pages and trims that are not on flash yet.
 
-Owns the two files, their records, and their content when a store is opened. Does not own the
-entries of a running drive (csrc/payload.c, nvme/moved_bytes.py), which contents are still needed
-after a kill (nvme/cache_restore.py), or the start of a drive (engine/run/power_system.py).
-Source: this project (docs/store.md); capacitors of a drive give it time, a kill gives none.
+Owns the two files, their records, and the reading of both when a store is opened. Does not own the
+entries of a running drive (csrc/payload.c, nvme/moved_bytes.py), the selection of contents that are
+still needed after a kill (nvme/cache_restore.py), or the start of a drive
+(engine/run/power_system.py).
+Source: this project (docs/store.md).
 
-`cache.pages` has a number of entries, each a sealed record and a page. An entry is written while
-the earlier contents of its mapping unit are still whole in another one. `cache.trims` has 8 bytes
-for each mapping unit: the number of the unit's last trim, and a check of 16 bits. Numbers are those
-of programs: contents with a larger number are newer.
+A real drive has capacitors and writes its cache to flash after a power loss. A killed process
+cannot, so the cache is kept in these files.
+
+`cache.pages` has a fixed number of entries. An entry is a sealed record and a page. While an entry
+is written, the previous contents of its mapping unit remain intact in another entry. `cache.trims`
+has 8 bytes for each mapping unit: the number of the unit's last trim and a 16-bit check value.
+Entries, trims and programs of flash pages are numbered in one sequence: contents with a larger
+number are newer.
 """
 
 from __future__ import annotations
@@ -37,9 +42,9 @@ ENTRY = np.dtype(
         ("seal", "u4"),  # of the other fields
     ]
 )
-"""Record type of an entry, as ondie_entry in csrc/ondie.h."""
+"""Record type of an entry; the same layout as ondie_entry in csrc/ondie.h."""
 SEALED = ENTRY.itemsize - 4
-"""Bytes of a record that its seal covers."""
+"""Number of bytes of a record that the seal of the record covers."""
 BLOCK = 4096
 """Unit in which file space is reserved, in bytes."""
 NUMBER_BITS = 48
@@ -47,7 +52,7 @@ NUMBER_BITS = 48
 
 @dataclass(frozen=True)
 class SavedPage:
-    """Contents of a mapping unit that had been in the cache."""
+    """Contents of a mapping unit that were in the data cache."""
 
     lpn: int
     sequence: int
@@ -57,11 +62,11 @@ class SavedPage:
 
 
 class CacheFile:
-    """The two files of a drive with ``units`` mapping units in an open folder, with ``count``
-    entries. If ``writable``, they are created if they are missing, and room for all pages is
-    reserved.
+    """The two cache files in the open store ``folder``, for a drive with ``units`` mapping units
+    and ``count`` cache entries. If ``writable``, missing files are created, and file space for all
+    pages is reserved.
 
-    Raises StoreFull if the file system has no room, InputError if a file cannot be used.
+    Raises StoreFull if the file system is full, InputError if a file cannot be used.
     """
 
     def __init__(
@@ -74,25 +79,33 @@ class CacheFile:
     ) -> None:
         self.folder, self.writable = folder, writable
         self.count = count
-        """Number of entries."""
+        """Number of entries in ``cache.pages``."""
         self._units = units
         raw = self._open(PAGES, bytes_of(count, page_bytes)) if count else np.zeros(0, np.uint8)
         self.entries = raw[: count * ENTRY.itemsize].view(ENTRY)
-        """Records, ENTRY[count]."""
+        """Records of the entries, ENTRY[count]."""
         self.pages = raw[len(raw) - count * page_bytes :].reshape(count, page_bytes)
-        """Bytes, uint8[count, page_bytes]."""
+        """Pages of the entries, uint8[count, page_bytes]."""
         self._trim_file = -(-units * 8 // BLOCK) * BLOCK
         self.trims = self._open(TRIMS, self._trim_file, room=False).view(np.uint64)[:units]
-        """Last trim of each unit with its check, uint64[units]; 0: none."""
+        """Number of the last trim of each mapping unit with its check value, uint64[units]; 0 if
+        the unit has no recorded trim.
+        """
         self._room = np.zeros(self._trim_file // BLOCK, bool)
 
     def _open(self, name: str, size: int, room: bool = True) -> np.ndarray:
-        """Return the memory of a file of ``size`` bytes, uint8[size]."""
+        """Map file ``name`` of ``size`` bytes into memory and return the memory, uint8[size]. If
+        ``room``, reserve the file space of a writable file. A missing file of a closed store is
+        created, or replaced by zeros if this object is not writable.
+
+        Raises StoreFull if the file system is full. Raises InputError if the file is missing
+        although the store was not closed, if it has another size, or if it cannot be used.
+        """
         if name not in self.folder.names():
             if not self.folder.superblock.clean:
                 raise InputError(
-                    f"{self.folder.path / name}: is missing, and the store was not closed: what "
-                    "had completed may be lost"
+                    f"{self.folder.path / name}: is missing, and the store was not closed; "
+                    "completed writes may be lost"
                 )
             if not self.writable:
                 return np.zeros(size, np.uint8)
@@ -116,11 +129,13 @@ class CacheFile:
     # --- what the files hold
 
     def saved(self) -> tuple[list[SavedPage], int, list[int]]:
-        """Return the newest contents of each mapping unit in the entries, the number of entries
-        that were interrupted, and the mapping units with damaged contents.
+        """Return the newest contents of each mapping unit, the number of entries whose write was
+        interrupted, and the mapping units with damaged contents.
 
-        The seal of an entry becomes valid when its contents are whole. With durability "host", the
-        contents of an entry that was not synced may be older than its seal: interrupted, too.
+        The seal of an entry becomes valid only when its contents are complete. With durability
+        "host", the contents of an entry that was not synced may be older than its seal; such an
+        entry counts as interrupted. Raises InputError if an entry has a mapping unit that the drive
+        does not have.
         """
         blank = (self.entries["sequence"] == 0) & (self.entries["seal"] == 0)
         newest: dict[int, SavedPage] = {}
@@ -139,16 +154,16 @@ class CacheFile:
                 continue
             if not 0 <= lpn < self._units:
                 raise InputError(
-                    f"{self.folder.path / PAGES}: holds mapping unit {lpn}; the drive has "
-                    f"{self._units}"
+                    f"{self.folder.path / PAGES}: contains mapping unit {lpn}; the drive has "
+                    f"{self._units} mapping units"
                 )
             if lpn not in newest or newest[lpn].sequence < sequence:
                 newest[lpn] = SavedPage(lpn, sequence, int(entry["sectors"]), data.copy())
         return [newest[lpn] for lpn in sorted(newest)], broken, sorted(damaged)
 
     def last_trims(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mapping units that have been trimmed and the number of the last trim of each,
-        int64[n] both. Raises InputError if a record is damaged."""
+        """Return the trimmed mapping units and the number of the last trim of each, both int64[n].
+        Raises InputError if a record is damaged or the file cannot be opened."""
         handle = self.folder.open_file(TRIMS)
         parts = [np.zeros(0, np.int64)]
         try:
@@ -165,19 +180,22 @@ class CacheFile:
             first = int(units[wrong[0]])
             raise InputError(
                 f"{self.folder.path / TRIMS}: the record of mapping unit {first} is "
-                "damaged, so that trimmed data cannot be distinguished from others"
+                "damaged; trimmed data cannot be distinguished from valid data"
             )
         return units, numbers.astype(np.int64)
 
     @property
     def holds_data(self) -> bool:
-        """True if an entry or a trim was written since :meth:`clear_after`."""
+        """True if the files contain an entry or the record of a trim. Raises InputError if the
+        record of a trim is damaged."""
         return bool(self.entries["sequence"].any()) or bool(len(self.last_trims()[0]))
 
     # --- changes
 
     def record_trim(self, first: int, count: int, number: int) -> None:
-        """Record trim ``number`` of ``count`` mapping units from ``first`` on. Raises StoreFull."""
+        """Record the trim with number ``number`` for ``count`` mapping units, starting at
+        ``first``. Raises StoreFull if the file system is full, InputError if the file cannot be
+        used."""
         if count == 0:
             return
         begin, end = first * 8 // BLOCK, ((first + count) * 8 - 1) // BLOCK + 1
@@ -193,7 +211,9 @@ class CacheFile:
         self.trims[first : first + count] = checked(np.full(count, number, np.uint64), units)
 
     def sync(self) -> None:
-        """Make all changes durable (fdatasync). Raises StoreFull, InputError."""
+        """Make all changes durable (fdatasync). Raises StoreFull if the file system is full,
+        InputError if a file cannot be synced.
+        """
         for name in (PAGES, TRIMS) if self.count else (TRIMS,):
             handle = self.folder.open_file(name, os.O_RDWR)
             try:
@@ -203,9 +223,13 @@ class CacheFile:
                 os.close(handle)
 
     def clear_after(self, flash: PageStore | None) -> None:
-        """Delete all entries and trims, because ``flash`` has all their data; with durability
-        "host" it is synced first. Nothing is deleted while ``flash`` keeps changes in memory only.
-        Raises StoreFull, InputError."""
+        """Delete all entries and trims, because ``flash`` has all their data. With durability
+        "host", ``flash`` is synced first. Nothing is deleted if the files are read-only, or if
+        ``flash`` keeps changes in memory only (``flash.full``).
+
+        Raises StoreFull if the file system is full, InputError if a file cannot be synced or the
+        record of a trim is damaged.
+        """
         if not self.writable or (flash is not None and flash.full):
             return
         durable = self.folder.syncs
@@ -217,8 +241,10 @@ class CacheFile:
         self.trims[self.last_trims()[0]] = 0
 
     def wipe(self, needed: np.ndarray) -> None:
-        """Overwrite all entries with zeros, except those at the places ``needed``, int64[n], and
-        make that durable. Raises StoreFull, InputError."""
+        """Overwrite all entries with zeros, except those with the indices ``needed`` (int64[n]),
+        and sync the files. Raises StoreFull if the file system is full, InputError if a file cannot
+        be synced.
+        """
         others = np.ones(self.count, bool)
         others[needed] = False
         self.entries[others] = np.zeros(1, ENTRY)
@@ -229,21 +255,24 @@ class CacheFile:
 
 @dataclass(frozen=True)
 class CacheContents:
-    """Content of the two cache files of a closed store."""
+    """Summary of the two cache files of a closed store."""
 
     pages: int = 0
-    """Mapping units with whole contents."""
+    """Number of mapping units with intact contents."""
     broken: int = 0
-    """Entries that were interrupted."""
+    """Number of entries whose write was interrupted."""
     trims: int = 0
-    """Mapping units with a trim."""
+    """Number of mapping units with a recorded trim."""
     problem: str = ""
-    """One sentence about a file that is missing, truncated or damaged."""
+    """One sentence about a file that is missing, truncated or damaged; empty if there is no
+    problem.
+    """
 
 
 def look(folder: StoreFolder) -> CacheContents:
-    """Return the content of the files in an open folder, empty if there are none. The files do not
-    change."""
+    """Summarize the cache files in an open folder without changing them. The summary is empty if
+    the drive has no power-loss protection, or if a file is missing in a store that was closed
+    cleanly."""
     names, block = folder.names(), folder.superblock
     value = {key: leaf["value"] for key, leaf in leaves_of(folder.configuration).items()}
     if not value["cache.power_loss_protection"]:
@@ -272,13 +301,14 @@ def look(folder: StoreFolder) -> CacheContents:
 
 
 def why_damaged(units: list[int]) -> str:
-    """Return one sentence about mapping units whose contents in the file are damaged."""
+    """Return one sentence that lists up to eight mapping units whose contents in the file are
+    damaged, and their total number."""
     shown = ", ".join(map(str, units[:8])) + (", ..." if len(units) > 8 else "")
     return f"{PAGES}: damaged contents of {plural(len(units), 'mapping unit')} ({shown})"
 
 
 def bytes_of(count: int, page_bytes: int) -> int:
-    """Return the size of a file with ``count`` entries, in bytes."""
+    """Return the size of ``cache.pages`` with ``count`` entries, in bytes."""
     return -(-count * ENTRY.itemsize // BLOCK) * BLOCK + count * page_bytes
 
 
@@ -288,8 +318,8 @@ def seal_of(entry: np.void) -> int:
 
 
 def checked(numbers: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """Return records of trims: ``numbers`` (below 2^48) with a check of number and unit above them,
-    uint64[n]."""
+    """Return the records of trims, uint64[n]. A record has the number from ``numbers`` (below 2^48)
+    in the lower 48 bits. The upper 16 bits are a check value of the number and the mapping unit."""
     mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= (units.astype(np.uint64) + np.uint64(1)) * np.uint64(0xC2B2AE3D27D4EB4F)
     mixed *= np.uint64(0xD6E8FEB86659FD93)

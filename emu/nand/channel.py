@@ -6,8 +6,8 @@ its transfer (engine/run/datapath.py).
 Source: ONFI (one die at a time uses the bus; chip enable selects it); order of data out as in
 MQSim (mapping, user, garbage collection; by readiness).
 
-Each channel has two lists in order of time (reads until data out; programs, erases and
-computations until their end) and two bit masks of the dies that request it (commands, data in).
+Each channel has two time-ordered lists (reads that wait for data out; programs, erases and
+computations in progress) and two bit masks of requesting dies (for commands, for data in).
 """
 
 from __future__ import annotations
@@ -56,12 +56,10 @@ from ondie.kernels.jit import apart, cold, inline
 
 @inline
 def select_data_out(st, channel):
-    """Select the next data-out phase of channel ``channel``.
-
-    Returns (predecessor in the data-out list, transaction), or (-1, -1) if none is ready. Priority:
-    phases without data (second command of a copy-back, status), mapping reads, user reads,
-    garbage-collection reads; within a class, the earliest ready.
-    """
+    """Select the next data-out phase of channel ``channel``. Returns (predecessor in the data-out
+    list, transaction), or (-1, -1) if none is ready. Priority: phases without data (second command
+    of a copy-back, status), mapping reads, user reads, garbage-collection reads. Within a class,
+    the earliest ready phase has priority."""
     now = st.reg[0].now
     first = st.cfg[0].first_out
     ordered = st.cfg[0].ordered
@@ -96,10 +94,8 @@ def select_data_out(st, channel):
 
 @inline
 def next_set_bit(mask, turn):
-    """Return the index of the first set bit of ``mask`` from ``turn`` on, cyclically.
-
-    ``mask`` must not be 0.
-    """
+    """Return the index of the first set bit of ``mask``, starting at bit ``turn`` and continuing
+    cyclically. ``mask`` must not be 0."""
     ahead = mask >> turn
     if ahead != 0:
         return turn + lowest_bit(ahead)
@@ -108,7 +104,8 @@ def next_set_bit(mask, turn):
 
 @apart
 def grant(st, channel):
-    """Grant channel ``channel``, if it is idle, to the next die that requests it.
+    """Grant channel ``channel``, if it is idle, to a data-out phase or to a die that requests it.
+    If commands may interleave with data, interrupt a data transfer for the requested commands.
 
     Returns without a grant while an array operation that ends now has not been processed; the
     channel is granted after that.
@@ -146,9 +143,9 @@ def grant(st, channel):
 
 @cold
 def grant_others(st, channel):
-    """Grant channel ``channel`` to a data-out phase, else to a data-in phase.
+    """Grant channel ``channel`` to a data-out phase or, if none is ready, to a data-in phase.
 
-    Called when the power budget allows none of the requested commands.
+    Called when commands have priority over data, but none of the requested commands may start.
     """
     bus = st.bus[channel]
     if bus.out_head >= 0:
@@ -162,8 +159,7 @@ def grant_others(st, channel):
 @cold
 def recheck_suspensions(st, channel):
     """Run the die scheduler again for the dies on channel ``channel`` whose requested suspension is
-    no longer allowed.
-    """
+    no longer allowed."""
     asks = st.bus[channel].ask_command
     while asks != 0:
         at = lowest_bit(asks)
@@ -177,7 +173,8 @@ def recheck_suspensions(st, channel):
 def grant_requesting(st, channel, asks):
     """Grant channel ``channel`` to one of the dies in bit mask ``asks``, round robin.
 
-    Returns False if none of these dies may start an operation (power budget, priority classes).
+    Returns False if the power budget and the priority classes let none of these dies start an
+    operation.
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
@@ -201,9 +198,8 @@ def grant_requesting(st, channel, asks):
 
 @inline
 def changed_to_write(st, die):
-    """Return True if MQSim's polling has selected a write on die ``die``, whose request may have
-    been for a read.
-    """
+    """Return True if MQSim's polling has selected a write on die ``die``, although the die may have
+    requested the channel for a read."""
     return st.cfg[0].ranked == POLLED and st.die[die].pick == Q_WRITE
 
 
@@ -258,8 +254,8 @@ def hold_bus(st, channel, die, tid, phase, time):
 def grant_out(st, channel, before, tid):
     """Grant channel ``channel`` to the data-out phase of transaction ``tid``.
 
-    ``before``: predecessor of ``tid`` in the data-out list, -1 = none. The next page of a
-    multi-plane read takes the position of ``tid`` in the list.
+    ``before``: predecessor of ``tid`` in the data-out list, or -1 if there is none. The next page
+    of a multi-plane read takes the position of ``tid`` in the list.
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
@@ -389,9 +385,11 @@ def grant_in(st, channel, die):
 
 @cold
 def interrupt(st, channel):
-    """Interrupt the data transfer on channel ``channel`` to send the requested commands.
+    """Interrupt the data transfer on channel ``channel`` to send the requested commands that may
+    start.
 
-    The commands delay the end of the transfer by their time on the channel.
+    Each command delays the end of the transfer by its time on the channel. A transfer that ends
+    now, or a phase without data, is not interrupted.
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
@@ -430,8 +428,9 @@ def interrupt(st, channel):
 def next_event_ps(st, channel):
     """Return the time of the next event of channel ``channel`` in ps, or NEVER if none is pending.
 
-    If ``watch`` is 0, the end of a program is no separate event: it is processed when the channel
-    is free, because no code outside the channel depends on it.
+    If ``watch`` is 0, the end of an array operation is not a separate event while the channel is
+    busy. It is processed when the channel is free, because no code outside the channel depends on
+    it.
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
@@ -468,10 +467,9 @@ def next_event_ps(st, channel):
 
 @cold
 def grant_now(st, channel):
-    """Grant channel ``channel`` before the end of the event, when it may be granted again.
-
-    A collection that has started is submitted before the writes of the request (event_order.py).
-    """
+    """Grant channel ``channel`` before the end of the present event, which may grant it again. The
+    garbage collection that a write request has started is thus submitted before the writes of this
+    request (event_order.py)."""
     if st.cfg[0].ranked == POLLED:
         polling.end_submission(st)
     if st.cfg[0].ordered != 0 and st.bus[channel].touched == 0:

@@ -1,14 +1,15 @@
 """Checkpoint of a closed drive: all tables of its engine and FTL, in one file of its store.
 
-Owns the file: which tables it holds, their encoding, and the check before it is used. Does not own
-the decision to write or use it (engine/run/power_system.py) or the folder (store_folder.py).
+Owns the file: the selection of its tables, their encoding, and the check before it is used. Does
+not own the decision to write or use the file (engine/run/power_system.py) or the folder
+(store_folder.py).
 Source: this project (docs/store.md).
 
-The file is one line of JSON (numbers, and for each table its name, type, shape, the ranges of bytes
-that follow, and their size), and the bytes of these ranges. Ranges that hold only zeros are left
-out. Records are compressed, because most of them are alike. The superblock has the checksum of the
-file, and only while the store is clean: a checkpoint that is older than the pages on flash is never
-used.
+The file is one line of JSON, followed by bytes of the tables. The JSON has the numbers and, for
+each table, its name, type, shape, stored byte ranges, and their size in the file. Ranges of zeros
+are omitted. Tables of records are compressed, because most records are alike. The superblock has
+the checksum of the file only while the store is clean, so a checkpoint that is older than the pages
+on flash is never used.
 """
 
 from __future__ import annotations
@@ -29,37 +30,41 @@ from ondie.kernels.crc import crc32c
 NAME = "checkpoint"
 """Name of the checkpoint file in the store."""
 NOT_KEPT = ("cfg", "code", "log", "stage", "message", "line", "wait")
-"""Tables of the engine that follow from the configuration, or are empty while the drive is closed.
-``code`` also holds the address of a function of this process, ``wait`` whatever its memory held."""
+"""Tables of the engine that a checkpoint omits, because they follow from the configuration or are
+empty while the drive is closed. ``code`` also contains the address of a function of this process,
+and ``wait`` contains uninitialized memory.
+"""
 PLAIN = ("l2p", "p2l", "sectors", "bytes cached", "bytes flying")
-"""Tables that are stored uncompressed: large ones that are mostly zeros and compress badly."""
+"""Tables that are stored uncompressed: large tables that are mostly zeros and compress badly."""
 PART = 1 << 16
-"""Size of the parts of a table, each of which has one range at most, bytes."""
+"""Size of a part of a table, in bytes. A part has at most one stored range."""
 PIECE = 1 << 12
-"""Size of the pieces of a table that are stored or, if all zeros, left out, bytes."""
+"""Size of a piece of a part, in bytes. The stored range of a part starts with its first piece that
+is not all zeros, and ends with its last."""
 
 
 def of_engine(arrays: Arrays) -> dict[str, np.ndarray]:
-    """Return the tables of the engine that a checkpoint keeps, by name."""
+    """Return the tables of the engine that a checkpoint contains, by name."""
     return {name: getattr(arrays, name) for name in FIELDS if name not in NOT_KEPT}
 
 
 def _as_bytes(table: np.ndarray) -> np.ndarray:
-    """Return the memory of a table, uint8[n]; a view."""
+    """Return a view of the memory of a table, uint8[n]."""
     return np.asarray(table).view(np.ndarray).reshape(-1).view(np.uint8)
 
 
 def _layout(table: np.ndarray) -> list[Any]:
-    """Return type and shape of a table as JSON has them."""
+    """Return the type and the shape of a table as they are stored in JSON."""
     plain = np.asarray(table).view(np.ndarray)
     return [str(np.lib.format.dtype_to_descr(plain.dtype)), list(plain.shape)]
 
 
 def _parts(raw: np.ndarray) -> list[tuple[int, int]]:
-    """Return the ranges (start, end) of ``raw`` (uint8[n]) that hold more than zeros.
+    """Return the ranges (start, end) of ``raw`` (uint8[n]) to store. All bytes outside these ranges
+    are zero.
 
-    They depend on the contents only, not on which memory pages are in use: each part begins and
-    ends with a piece that is not zero.
+    The ranges depend only on the contents, not on the memory pages in use: the range of each part
+    begins and ends with a piece that is not all zeros.
     """
     found: list[tuple[int, int]] = []
     end = 0
@@ -82,7 +87,7 @@ def _parts(raw: np.ndarray) -> list[tuple[int, int]]:
 def save(folder: StoreFolder, tables: dict[str, np.ndarray], numbers: dict[str, int]) -> int:
     """Write a checkpoint with ``tables`` and ``numbers``. Return its checksum.
 
-    Raises StoreFull, InputError.
+    Raises StoreFull if the file system is full, InputError if the file cannot be written.
     """
     heads: dict[str, list[Any]] = {}
     bodies: list[memoryview] = []
@@ -111,17 +116,20 @@ def save(folder: StoreFolder, tables: dict[str, np.ndarray], numbers: dict[str, 
 
 def remove(folder: StoreFolder) -> None:
     """Remove the checkpoint of a store and mark the store as not clean, so that the next start is a
-    recovery. Raises StoreFull, InputError."""
+    recovery. Raises StoreFull if the file system is full, InputError if the store cannot be
+    changed.
+    """
     folder.begin_writing()
     folder.remove(NAME)
 
 
 def load(folder: StoreFolder, tables: dict[str, np.ndarray]) -> dict[str, int] | None:
-    """Copy a checkpoint into ``tables`` and return its numbers.
+    """Copy a checkpoint into ``tables`` and return its numbers. The tables in PLAIN must be all
+    zeros before the call.
 
-    Returns None, and changes nothing, if the file is missing, damaged, or of a drive with other
-    tables: other queue pairs, or another version of this program. Raises InputError if the file
-    cannot be read.
+    Returns None, and leaves ``tables`` unchanged, if the file is missing, damaged or from another
+    version of this program, or if its tables differ in type or shape (for example because of
+    another number of queue pairs). Raises InputError if the file cannot be read.
     """
     try:
         raw = folder.mapped(NAME)

@@ -1,15 +1,15 @@
-"""Real error-correcting codes of a drive: code words of page reads are encoded, damaged and
-decoded.
+"""Implemented error-correcting codes of a drive: encode the code words of page reads, inject their
+bit errors, and decode.
 
-Owns the code of a configuration, the decoding of page reads in batches on several threads, that of
-the optimizer's pages, and the counters of the results. Does not own the codes (kernels/bch.py,
-kernels/ldpc.py), the number and the places of wrong bits (ecc.py, bit_errors.py, pe_protection.py),
-the messages of soft decision (soft_reads.py) or the effect of a failed read on its command
-(nvme/decoded_reads.py).
-Source: as the kernels; Cai et al., Proc. IEEE 105(9), 2017 (decoding by the controller).
+Owns the code of a configuration, the multithreaded decoding of batches of page reads, the decoding
+of the optimizer's pages, and the decoder counters of the results. Does not own the codes
+(kernels/bch.py, kernels/ldpc.py), the number and the positions of bit errors (ecc.py,
+bit_errors.py, pe_protection.py), the messages of soft decision (soft_reads.py) or the effect of a
+failed read on its command (nvme/decoded_reads.py).
+Source: see the kernels; Cai et al., Proc. IEEE 105(9), 2017 (decoding by the controller).
 
-Check bytes are a function of the data, so they are not stored: a word is encoded when a read of it
-has wrong bits. Words without a wrong bit are words of the code and are not decoded, unless
+Check bytes are a function of the data and are not stored: a word is encoded when a read of the word
+has bit errors. A word without bit errors is a valid code word and is not decoded, unless
 ``decode_all`` is set.
 """
 
@@ -36,30 +36,31 @@ from ondie.kernels import bch, ldpc
 
 THREADS = max(1, min(4, os.cpu_count() or 1))
 PIECE = 32
-"""Number of code words that a thread decodes at a time: 128 KiB of data."""
+"""Number of code words in one batch of a thread (128 KiB of data with words of 4 KiB)."""
 
 
 class PageRead(NamedTuple):
-    """The last reading of a page, with the errors that the engine has drawn."""
+    """Last read of a page, with the parameters of the bit errors that the engine has drawn."""
 
     data: np.ndarray
-    """uint8[page bytes] as stored."""
+    """Page as stored, uint8[page bytes]."""
     key: int
     rate: float
     level: int
     """Retry level of the last hard decision."""
     outcome: int
-    """Outcome by the capability model: ecc.CORRECTED, SOFT or UNCORRECTABLE."""
+    """Outcome according to the capability model: ecc.CORRECTED, SOFT or UNCORRECTABLE."""
 
 
 class DecodedPage(NamedTuple):
     """Result of decoding a page."""
 
     data: np.ndarray
-    """uint8[page bytes]; a word that was not decoded has the wrong bits of the last hard decision.
+    """Decoded page, uint8[page bytes]. A word that could not be decoded has the bit errors of the
+    last hard decision.
     """
     failed: int
-    """Code words that could not be decoded."""
+    """Number of code words that could not be decoded."""
 
 
 class DecodeCounts(NamedTuple):
@@ -67,59 +68,68 @@ class DecodeCounts(NamedTuple):
 
     pages: int = 0
     words: int = 0
-    """Number of decoded code words; only words with a wrong bit are decoded."""
+    """Number of decoded code words. Only words with bit errors are decoded, unless
+    :attr:`Decoder.decode_all` is set.
+    """
     soft_words: int = 0
     """Number of words that were decoded with soft decision."""
     wrong_bits: int = 0
-    """Wrong bits that the decoded words were read with, check bits included."""
+    """Number of bit errors in the decoded words as read, including errors in check bits."""
     failed_words: int = 0
     failed_pages: int = 0
     miscorrected_words: int = 0
-    """Words that were decoded to other data than were written, and not noticed."""
+    """Number of words that were decoded to wrong data although the decoder reported success."""
     fails_beside_model: int = 0
-    """Pages that the decoder cannot correct and the capability model can."""
+    """Number of pages that the decoder cannot correct although the capability model can."""
     corrects_beside_model: int = 0
-    """Pages that the decoder corrects and the capability model cannot."""
+    """Number of pages that the decoder corrects although the capability model cannot."""
     iterations: int = 0
-    """Iterations of min-sum; of BCH: wrong bits found, or its limit in a word that failed."""
+    """Number of min-sum iterations (LDPC). For BCH, the number of corrected bits, or the correction
+    limit in a word that failed.
+    """
     flips: int = 0
-    """Rounds of bit flipping."""
+    """Number of rounds of bit flipping (LDPC)."""
     hard_failures: int = 0
-    """Hard decodings that failed although the capability model corrects the page; another reading
-    followed. Their iterations and words are in no other of these counts."""
+    """Number of page decodings with hard decision that failed although the capability model
+    corrects the page. Another read followed each of them. The other counters exclude the words and
+    the iterations of these decodings."""
 
     def plus(self, other: DecodeCounts) -> DecodeCounts:
-        """Return the sums with ``other``."""
+        """Add ``other`` counter by counter and return the sums."""
         return DecodeCounts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class BareCounts(NamedTuple):
-    """Counters of the decoder of the optimizer's pages since its construction."""
+    """Counters of the decoder of the optimizer's pages since the decoder was constructed."""
 
     pages: int = 0
-    """Pages that were read with wrong bits in their data."""
+    """Number of pages that were read with bit errors in their data."""
     words: int = 0
-    """Number of decoded code words; only words with a wrong bit are decoded."""
+    """Number of decoded code words. Only words with bit errors are decoded."""
     wrong_bits: int = 0
-    """Wrong bits that the decoded words were read with, check bits included."""
+    """Number of bit errors in the decoded words as read, including errors in check bits."""
     failed_words: int = 0
     miscorrected_words: int = 0
-    """Words that were decoded to other data than were written, and not noticed."""
+    """Number of words that were decoded to wrong data although the decoder reported success."""
     wrong_bits_left: int = 0
-    """Wrong bits of data as used, after decoding; bare_wrong_bits of the drive."""
+    """Number of bit errors that remain in the data after decoding; ``bare_wrong_bits`` of the
+    drive.
+    """
     fails_beside_model: int = 0
-    """Words that the decoder cannot correct and the capability model can."""
+    """Number of words that the decoder cannot correct although the capability model can."""
     corrects_beside_model: int = 0
-    """Words that the decoder corrects and the capability model cannot."""
+    """Number of words that the decoder corrects although the capability model cannot."""
     iterations: int = 0
-    """Iterations of min-sum; of BCH: wrong bits found, or its limit in a word that failed."""
+    """Number of min-sum iterations (LDPC). For BCH, the number of corrected bits, or the correction
+    limit in a word that failed.
+    """
     flips: int = 0
-    """Rounds of bit flipping."""
+    """Number of rounds of bit flipping (LDPC)."""
     model_bits_left: int = 0
-    """Wrong bits of data that the capability model leaves."""
+    """Number of bit errors that remain in the data according to the capability model."""
 
     def plus(self, other: BareCounts) -> BareCounts:
-        """Return the sums with ``other``."""
+        """Add ``other`` counter by counter and return the sums."""
         return BareCounts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
@@ -143,8 +153,10 @@ class Decoded(NamedTuple):
 
 
 class WordCode:
-    """A real code on words of ``data_bytes``: BCH for ``limit`` wrong bits, or LDPC with circulants
-    of ``circulant`` bits (then ``limit`` is not used). The words contain a CRC-32C."""
+    """An implemented code for words of ``data_bytes`` of data. If ``circulant`` is None: BCH that
+    corrects ``limit`` bit errors. Otherwise: LDPC with circulants of ``circulant`` bits; ``limit``
+    is not used. The words contain a CRC-32C.
+    """
 
     def __init__(self, data_bytes: int, limit: int, circulant: int | None = None) -> None:
         self.data_bytes = data_bytes
@@ -166,8 +178,9 @@ class WordCode:
         return self._ldpc.encode(data)[:, self.data_bytes :]
 
     def decode(self, data: np.ndarray, check: np.ndarray) -> Decoded:
-        """Decode words with hard decision. ``data``: uint8[n, data_bytes]; ``check``: uint8[n,
-        check_bytes], both as read."""
+        """Decode words with hard decision. ``data`` (uint8[n, data_bytes]) and ``check`` (uint8[n,
+        check_bytes]) are the bytes as read.
+        """
         if self._bch is not None:
             data, check = data.copy(), check.copy()
             corrected = self._bch.decode(data, check)
@@ -177,8 +190,9 @@ class WordCode:
         return self._taken(self._ldpc.decode(np.concatenate((data, check), axis=1)), data)
 
     def decode_hit(self, words: _Words) -> Decoded:
-        """Encode words, invert their wrong bits, and decode them; with soft decision for reads that
-        have it."""
+        """Encode words, inject their bit errors, and decode them. Words whose ``soft`` is True are
+        decoded with soft decision, the other words with hard decision.
+        """
         sent = np.concatenate((words.data, self.encode(words.data)), axis=1)
         read, size = sent ^ words.mask, self.data_bytes
         if not words.soft.any():
@@ -196,42 +210,45 @@ class WordCode:
         return Decoded(data, good, iterations, sum(found.flips for _, found in parts))
 
     def _taken(self, found: ldpc.Decoded, data: np.ndarray) -> Decoded:
-        """Return what the LDPC decoder made of words with ``data`` as read, which failed words
-        keep."""
+        """Convert the result ``found`` of the LDPC decoder. A word that could not be decoded keeps
+        ``data``, its bytes as read.
+        """
         good = found.outcome == ldpc.CORRECT
         data = np.where(good[:, None], found.words[:, : self.data_bytes], data)
         return Decoded(data, good, int(found.iterations.sum()), int(found.flips.sum()))
 
 
 def controller_code(cfg: Config) -> WordCode:
-    """Return the real code of the controller (ecc.code bch or ldpc)."""
+    """Return the implemented code of the controller (ecc.code = bch or ldpc)."""
     circulant = ldpc_circulant(cfg) if cfg.ecc.code == "ldpc" else None
     return _made(cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits, circulant)
 
 
 def die_code(cfg: Config) -> WordCode:
-    """Return the real code of the engines on the dies: BCH of pe.ecc_correctable_bits in
-    pe.ecc_codeword. Raises InputError if there is none."""
+    """Return the implemented code of the ECC engines on the dies: BCH that corrects
+    pe.ecc_correctable_bits bit errors in a code word of pe.ecc_codeword. Raises InputError if no
+    such code exists.
+    """
     word, limit = cfg.pe.ecc_codeword_bytes, cfg.pe.ecc_correctable_bits
     if bch_degree(word, limit) is None:
         raise InputError(
             f"pe.ecc_correctable_bits = {limit}, pe.ecc_codeword = {word} B: no BCH code "
-            "corrects so many bits in a code word; use fewer bits or shorter code words"
+            "corrects this number of bits in such a code word; reduce either value"
         )
     return _made(word, limit, None)
 
 
 @lru_cache(32)
 def _made(data_bytes: int, limit: int, circulant: int | None) -> WordCode:
-    """Return a code, made once."""
+    """Return the code with these parameters. Each code is constructed only once."""
     return WordCode(data_bytes, limit, circulant)
 
 
 class Decoder:
-    """The decoder of a drive's controller for the real code of ``cfg`` (ecc.code bch or ldpc).
+    """Decoder of a drive's controller for the implemented code of ``cfg`` (ecc.code = bch or ldpc).
 
-    :meth:`decode` may be called by one thread at a time, the one that runs the engine.
-    ``decode_all``: True: words without a wrong bit are decoded, too, which changes nothing.
+    Only the thread that runs the engine may call :meth:`decode`. If ``decode_all`` is True, words
+    without bit errors are decoded, too; the decoded data is the same.
     """
 
     def __init__(self, cfg: Config) -> None:
@@ -252,22 +269,25 @@ class Decoder:
 
         self._function = DECODER(ask) if cfg.ecc.code == "ldpc" else None
         self.error: BaseException | None = None
-        """Why a call of :attr:`address` failed; None: no one did."""
+        """Exception with which a call of :attr:`address` failed; None if no call failed."""
 
     @property
     def address(self) -> int:
-        """Address of :meth:`corrects`, which lives as long as this object, for ecc.read_page; 0 for
-        BCH, for which the capability model decides."""
+        """Address, for ecc.read_page, of a function that calls :meth:`corrects`; valid as long as
+        this object exists. 0 for BCH, because the capability model then decides.
+        """
         return 0 if self._function is None else int(cast(self._function, c_void_p).value or 0)
 
     def corrects(self, key: int, rate: float, level: int) -> int:
-        """Return 1 if hard decision corrects a page that the capability model corrects; else count
-        the failure and return 0.
+        """Return 1 if the decoder corrects a page by hard decision. Otherwise, count the failure
+        and return 0. The engine calls this method only for pages that the capability model
+        corrects.
 
-        The engine calls it before the bytes of the page are known, so the code words are those of
-        zeros. Whether an LDPC code corrects a word depends on the wrong bits and hardly on the
-        data; a last reading that fails with its own data still fails its command. Words with no
-        more than ecc.sure_bits wrong bits are not decoded. An error is kept for :meth:`check`.
+        The engine calls it before the bytes of the page are known, so the decoded words have
+        all-zero data. The result of an LDPC decoder depends on the bit errors and hardly on the
+        data. If the last read of a page fails with the actual data, the command of the read fails.
+        Words with at most ecc.sure_bits bit errors are not decoded. An exception is stored for
+        :meth:`check`, and 1 is returned.
         """
         try:
             mask = code_words(self._words * self._data_bytes, rate, key, self.code, level)
@@ -284,17 +304,18 @@ class Decoder:
         return int(not failed)
 
     def close(self) -> None:
-        """End the threads. Pages cannot be decoded afterwards."""
+        """Stop the decoding threads. Pages cannot be decoded afterwards."""
         self._threads.shutdown()
 
     def check(self) -> None:
-        """Raise the error with which a call of :attr:`address` has failed."""
+        """Raise the exception with which a call of :attr:`address` failed, if there is one."""
         if self.error is not None:
             error, self.error = self.error, None
             raise error
 
     def decode(self, reads: Sequence[PageRead]) -> list[DecodedPage]:
-        """Decode pages. Each word with a wrong bit is encoded, damaged and decoded."""
+        """Decode pages. Encode each word with a bit error, inject its bit errors, and decode the
+        word. Raises the exception of :meth:`check`, if there is one."""
         self.check()
         code, size = self.code, self._data_bytes
         page_bytes = self._words * size
@@ -327,11 +348,11 @@ class Decoder:
         return [DecodedPage(*page) for page in zip(decoded, failed.tolist(), strict=True)]
 
     def _is_soft(self, read: PageRead) -> bool:
-        """Return True if the last decoding of a page has soft decision."""
+        """Return True if the last decoding of the page uses soft decision."""
         return self._soft and read.outcome != ecc.CORRECTED
 
     def _decode_words(self, words: _Words) -> Decoded:
-        """Decode words in pieces on all threads. The result does not depend on the pieces."""
+        """Decode words in batches on all threads. The result does not depend on the batches."""
         if not len(words.data):
             return Decoded(words.data, np.zeros(0, bool))
         starts = range(0, len(words.data), PIECE)
@@ -348,9 +369,10 @@ class Decoder:
 
 
 class BareDecoder:
-    """The decoder of the optimizer's pages for the real code of ``cfg``: BCH on the die
-    (pe.protection = on_die_ecc), or the controller's code (controller_ecc). It has hard decision
-    and no retries."""
+    """Decoder of the optimizer's pages for the implemented code of ``cfg``: BCH on the die
+    (pe.protection = on_die_ecc), or the controller's code (controller_ecc). It uses hard decision
+    only and does not retry reads.
+    """
 
     def __init__(self, cfg: Config) -> None:
         self.counts = BareCounts()
@@ -360,16 +382,17 @@ class BareDecoder:
 
     @property
     def beside_model(self) -> int:
-        """Wrong bits of data that are used beyond those that the capability model leaves; negative
-        if there are fewer."""
+        """Number of bit errors in the data after decoding minus the number according to the
+        capability model. The result may be negative.
+        """
         return self.counts.wrong_bits_left - self.counts.model_bits_left
 
     def decode(self, page: np.ndarray, key: int, rate: float) -> np.ndarray:
         """Return the data of a page as read and decoded, uint8[page bytes].
 
-        ``page``: uint8[page bytes] as stored. ``key``: of the draws of its read. ``rate``: its raw
-        bit error rate. Each word with a wrong bit is encoded, hit and decoded; one that is not
-        decoded has its wrong bits.
+        ``page``: page as stored, uint8[page bytes]. ``key``: random key of the read. ``rate``: raw
+        bit error rate of the read. Each word with a bit error is encoded, its bit errors are
+        injected, and the word is decoded. A word that cannot be decoded keeps its bit errors.
         """
         coder = self._coder
         size = coder.data_bytes
@@ -396,11 +419,13 @@ class BareDecoder:
 
 @lru_cache(16)
 def _effort(data_bytes: int, circulant: int, steps: tuple[int, ...]) -> np.ndarray:
-    """Return the iterations and rounds of flipping that words took, uint8[2 * POINTS, SAMPLES].
+    """Return the iterations plus rounds of bit flipping of sampled words, uint8[2 * POINTS,
+    SAMPLES].
 
-    Row i has 1 + i * step wrong bits at random places of a random word; first hard, then soft
-    decision, without which there is one step only. ``steps``: of each. Messages take longer to make
-    than to decode: a fourth as many words have soft decision, each four times.
+    Row i: hard decision of random words with 1 + i * ``steps[0]`` bit errors at random positions.
+    Row POINTS + i: soft decision with 1 + i * ``steps[1]`` bit errors; zeros if ``steps`` has one
+    element. Generating soft messages takes longer than decoding. Therefore, only SAMPLES / 4 words
+    per row have soft decision, and the result of each is entered four times.
     """
     code = ldpc.get(data_bytes, circulant)
     bits = 8 * code.code.word_bytes
@@ -427,8 +452,10 @@ def _effort(data_bytes: int, circulant: int, steps: tuple[int, ...]) -> np.ndarr
 
 
 def effort(cfg: Config) -> np.ndarray:
-    """Return sampled iterations of the LDPC decoder by the number of wrong bits of a word, uint8[2
-    * POINTS, SAMPLES]; uint8[1, 1] without LDPC. Source: :func:`_effort`."""
+    """Return sampled iterations of the LDPC decoder by the number of bit errors in a word, uint8[2
+    * POINTS, SAMPLES]; zeros of shape [1, 1] without LDPC or without bit errors. Source:
+    :func:`_effort`.
+    """
     if cfg.ecc.code != "ldpc" or cfg.errors.kind == "none":
         return np.zeros((1, 1), np.uint8)
     code, circulant = ecc.code(cfg)[0], ldpc_circulant(cfg)
@@ -438,12 +465,16 @@ def effort(cfg: Config) -> np.ndarray:
 
 
 def decoder_of(cfg: Config) -> Decoder | None:
-    """Return the decoder of a configuration; None if it has no real code, or no errors."""
+    """Return the decoder of a configuration, or None if ecc.code = capability or errors.kind =
+    none.
+    """
     if cfg.ecc.code == "capability" or cfg.errors.kind == "none":
         return None
     return Decoder(cfg)
 
 
 def bare_decoder_of(cfg: Config) -> BareDecoder | None:
-    """Return the decoder of the optimizer's pages; None if they have no real code or no errors."""
+    """Return the decoder of the optimizer's pages, or None if they have no implemented code or no
+    bit errors.
+    """
     return BareDecoder(cfg) if pe_protection.coded(cfg) else None

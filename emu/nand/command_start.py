@@ -45,7 +45,10 @@ from ondie.kernels.jit import cold, inline
 @cold
 def suspends_in_vain(st, die, at):
     """Return True if the read that die ``die`` requests would suspend an operation that must not be
-    suspended at time ``at`` (ps). See :func:`may_suspend`."""
+    suspended at time ``at`` (ps).
+
+    See :func:`may_suspend`.
+    """
     pick = st.die[die].pick
     if pick >= RESUME or READS >> pick & 1 == 0:
         return False
@@ -55,9 +58,8 @@ def suspends_in_vain(st, die, at):
 
 @inline
 def lane_to_suspend(st, die):
-    """Return the DIE record whose array operation must be suspended for a read of ``die``, or -1 if
-    there is none.
-    """
+    """Return the number of the DIE record whose array operation must be suspended for a read of
+    ``die``, or -1 if no operation must be suspended."""
     die_rec = st.die[die]
     if st.cfg[0].lanes > 1:
         first_rec = st.die[die_rec.first]
@@ -97,8 +99,8 @@ def start_command(st, die, start):
 def use_registers(st, die, tid):
     """Check and update the state of die ``die``'s registers for optimizer operation ``tid``.
 
-    Stops the run with error E_REGISTER if the registers do not hold the operands of the operation,
-    which means that the plan is wrong.
+    Stops the run with error E_REGISTER if the registers do not hold the operands of the operation.
+    Such an error means that the plan is incorrect.
     """
     die_rec = st.die[die]
     op = st.txn[tid].op

@@ -17,12 +17,13 @@ from ondie.emu.nand import timing
 
 DATA_OUT = "DATA OUT"
 NEXT = ("READ", "PROGRAM", "ERASE")
-"""Operations that a die starts after another operation; each waits for the array of the die."""
+"""Operations that wait until the preceding operation has left the array of the die."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Minimum time ``ps`` from operation ``after`` to the start of operations ``before``.
+    """Minimum time ``ps`` from operation ``after`` to the start of any later operation in
+    ``before``.
 
     ``scope`` "channel": the time counts from the first cycle of ``after``, for every die of the
     channel. Other scopes (plane, die, chip, drive): the time counts from the last cycle of

@@ -8,8 +8,8 @@ before programs before erases); a die with cache and data registers as in ONFI.
 
 A record of DIE describes hardware that executes one command at a time. This is usually a die. With
 independent plane reads it is a plane, called a *lane* of the die; the record of the first lane also
-has the values for the whole die. If a chip executes one command at a time, it is the chip, and the
-record of its first die is used.
+has the values for the whole die. If a chip executes one command at a time, the record of its first
+die describes the chip, and the records of its other dies are not used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ being loaded.
 ALL = (1 << QUEUES) - 1
 READS = 1 << Q_MAP_READ | 1 << Q_GC_READ | 1 << Q_READ
 URGENT_READS = 1 << Q_MAP_READ | 1 << Q_READ
-"""Bit mask of the queues whose reads may always suspend a program or an erase.
+"""Bit mask of the queues whose reads may suspend a program or an erase even if garbage collection
+is not urgent.
 
 While garbage collection is urgent, garbage-collection reads may suspend, too.
 """
@@ -52,9 +53,10 @@ BACKGROUND = (Q_PE, Q_MAP_READ, Q_READ, Q_LOAD, Q_MAP_WRITE, Q_WRITE, Q_GC_READ,
 """Priority order of the queues while garbage collection is not urgent."""
 
 EVICTED, EVICTED_BY_READ = -1, -2
-"""Values of ``made`` for a write of a page that the data cache evicts. Such a write is not counted
-as a transaction of the host, and has priority class 0; in MQSim class 1 if a page that was read
-needs its slot (EVICTED_BY_READ, only with polled classes)."""
+"""Values of ``made`` for the write of a page that the data cache evicts. Such a write is not
+counted as a host transaction. Its priority class is 0 (EVICTED), or 1 if the page is evicted for a
+page that was read (EVICTED_BY_READ, as in MQSim; only with polled classes).
+"""
 POLLED = 2
 """Value of ``cfg.ranked`` for polled priority classes (polling.py)."""
 
@@ -120,7 +122,8 @@ MAX_WAYS = 62
 
 
 def order_table() -> np.ndarray:
-    """Return the queue with the highest priority for each mask of non-empty queues: int8[2, masks].
+    """Return the number of the queue with the highest priority for each mask of nonempty queues:
+    int8[2, masks].
 
     Row 1 applies while garbage collection is urgent, row 0 otherwise.
     """
@@ -164,8 +167,8 @@ def pop(st, die, queue):
 def rank_of(st, tid):
     """Return the priority class of a host transaction, from 0 (highest) to 3.
 
-    As in MQSim, a page that the data cache evicts has class 0 (see EVICTED). With polled classes,
-    the read that a partial write needs has class 1, not the class of the flow.
+    As in MQSim, the write of a page that the data cache evicts has class 0 (see EVICTED). With
+    polled classes, the read for a partial write has class 1 instead of the class of its flow.
     """
     txn = st.txn[tid]
     if txn.role == Role.MERGING and txn.op == READ and st.cfg[0].ranked == POLLED:
@@ -175,7 +178,9 @@ def rank_of(st, tid):
 
 @inline
 def own_rank_of(st, tid):
-    """Return the priority class of a host transaction, also if its page is being read first."""
+    """Return the priority class of host transaction ``tid`` without the exception of
+    :func:`rank_of` for the read of a partial write.
+    """
     txn = st.txn[tid]
     if txn.kind == CACHED and st.command[tid].made <= EVICTED:
         return EVICTED - int(st.command[tid].made)
@@ -190,7 +195,8 @@ def weight_of(rank):
 
 @cold
 def promote(st, die, queue):
-    """Move the first transaction of the priority class that has the turn to the head of a queue.
+    """Move the first transaction of the priority class whose turn it is to the head of queue
+    ``queue``.
 
     Class 0 always has priority. Classes 1 to 3 take weighted turns: class 1 in every round of a
     cycle of four, class 2 in rounds 2 and 1, class 3 in round 1.
@@ -263,8 +269,8 @@ def planes_of(st, tid):
 
 @cold
 def planes_at(st, tid):
-    """Return the number of planes that the command of ``tid`` uses, as :func:`planes_of`, if a
-    flash page has several slots.
+    """Return the number of planes that the command of transaction ``tid`` uses if a flash page has
+    several slots. See :func:`planes_of`.
     """
     page = st.txn[tid].page
     planes = 0
@@ -305,8 +311,8 @@ def die_in_chip(st, die, tid):
 
 @cold
 def take_power(st, die, count):
-    """Set the power that die ``die`` holds to the power of ``count`` planes, more or fewer than
-    before.
+    """Set the power that die ``die`` holds to the power of ``count`` planes, which may be more or
+    less than before.
     """
     die_rec = st.die[die]
     dev = st.dev[die_rec.dev]
@@ -337,10 +343,12 @@ def touch_all(st, dev):
 
 @cold
 def can_power(st, die, count):
-    """Return True if the power budget of the device allows ``count`` planes for die ``die``.
+    """Return True if the power budget of the device allows die ``die`` to use the power of
+    ``count`` planes.
 
-    If the power does not suffice, the die is the next to get power: no other die gets more power
-    before it, so that operations on many planes do not starve.
+    If the power does not suffice, the next available power is reserved for the die, unless another
+    die has a reservation. While a die has the reservation, no other die gets more power. Thus
+    operations on many planes do not starve.
     """
     die_rec = st.die[die]
     dev = st.dev[die_rec.dev]

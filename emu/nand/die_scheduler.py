@@ -140,8 +140,8 @@ def select_next(st, die):
 
 @cold
 def abandon_updates(st):
-    """Free the registers of all dies from the optimizer's data, and drop the queued operations on
-    these data, as the controller does when the power has failed. Queued erases stay."""
+    """Discard the optimizer's data in the registers of all dies, and drop the queued operations on
+    this data, as the controller does after a power loss. Queued erases remain queued."""
     for die in range(st.die.shape[0]):
         die_rec = st.die[die]
         queued = die_rec.waiting & (1 << Q_PE | 1 << Q_LOAD)
@@ -186,7 +186,7 @@ def set_channel_request(st, die, want, pick):
 
 @njit
 def allowed_queues(st, die):
-    """Return the bit mask of the queues from which the busy die ``die`` may take an operation."""
+    """Return the bit mask of the queues whose operations the busy die ``die`` may start."""
     die_rec = st.die[die]
     cfg = st.cfg[0]
     taken = die_rec.stripe != 0 or die_rec.gradients != 0  # the registers hold the optimizer's data
@@ -223,8 +223,8 @@ def allowed_queues(st, die):
 
 @cold
 def fits_open_block(st, working, tid):
-    """Return True if parity page or record ``tid`` can be programmed directly after the program
-    ``working``, into the block that the reservoir then has open.
+    """Return True if the program ``tid`` of a parity page or record can directly follow the program
+    ``working``, because the block that is then open in the reservoir has a free page.
 
     Otherwise a block must be erased between the two programs.
     """
@@ -239,7 +239,8 @@ def fits_open_block(st, working, tid):
 @inline
 def suspending_queues(st, die_rec):
     """Return the bit mask of the queues whose reads may suspend a program or an erase, or may run
-    while an operation is suspended."""
+    while an operation is suspended. The mask is 0 after ``suspend_reads`` reads during one
+    suspension."""
     cfg = st.cfg[0]
     if die_rec.paused >= 0 and cfg.suspend_reads > 0 and die_rec.served >= cfg.suspend_reads:
         return 0
@@ -251,8 +252,9 @@ def may_suspend(st, die_rec, at):
     """Return True if the operation in the array of die record ``die_rec`` may be suspended at time
     ``at`` (ps).
 
-    It must be a program or an erase with more than the configured remaining time and fewer than
-    ``max_suspends`` suspensions.
+    It must be a program or an erase with enabled suspension, more than the configured remaining
+    time and fewer than ``max_suspends`` suspensions. No other operation may be suspended, and the
+    cache register must be empty.
     """
     cfg = st.cfg[0]
     txn = st.txn[die_rec.arr]
@@ -277,9 +279,8 @@ def may_suspend(st, die_rec, at):
 
 @inline
 def needs_die(st, tid):
-    """Return True if transaction ``tid`` needs the whole die, because it is not a read of one
-    plane.
-    """
+    """Return True if transaction ``tid`` needs the whole die, that is, unless it is a read of one
+    plane."""
     txn = st.txn[tid]
     if txn.op != READ:
         return True
@@ -348,9 +349,11 @@ def select_next_of_lanes(st, first):
 
 @inline
 def select_plane_read(st, die, waiting):
-    """Select a read that plane ``die`` can execute independently. ``waiting``: mask of queues.
+    """Select a read that plane ``die`` can execute independently: the first operation of the queue
+    with the highest priority. ``waiting``: mask of queues.
 
-    Returns (queue, COMMAND), or (-1, NONE) if there is no such read.
+    Returns (queue, COMMAND), or (-1, NONE) if no queue in ``waiting`` has an operation or if this
+    operation needs the whole die.
     """
     if waiting != 0:
         queue = int(st.order[st.die[st.die[die].first].urgent, waiting])

@@ -1,39 +1,39 @@
 """Error correction: capability and latency of ECC, with read retry.
 
 Owns the probability that a page cannot be corrected, the outcome of one read with its retries, and
-the array reads, decodings, iterations and decoding time that it takes. Does not own error rates
-(rber.py), wrong bits in bytes (bit_errors.py), real codes (codec.py) or the scheduling of retries
-(ftl/read_retry.py).
+the number of array reads, decodings and iterations of the read, with its decoding time. Does not
+own error rates (rber.py), bit errors in bytes (bit_errors.py), implemented codes (codec.py) or the
+scheduling of retries (ftl/read_retry.py).
 Source: Chun et al., "RiF", HPCA 2024 (QC-LDPC on 4 KiB, limit and latency); Bates, "Latency in
-LDPC-based next-generation SSD controllers", Microsemi 2014 (1 us an iteration, 1 to 20 of them);
-Cai et al., Proc. IEEE 105(9), 2017 (hard decision, then retries, then soft decision).
+LDPC-based next-generation SSD controllers", Microsemi 2014 (1 us per iteration, 1 to 20
+iterations); Cai et al., Proc. IEEE 105(9), 2017 (hard decision, then retries, then soft decision).
 
-A code word is corrected if at most ``limit`` of its bits are wrong (bounded-distance decoding, as
-in the papers). A page is corrected if all of its code words are corrected. With ``ecc.code =
-capability``, bits are user bits; the spare bytes that hold parity are not transferred and have no
-errors. With a real code the check bits are hit, too, and in a drive with payload its decoder has
-the last word (codec.py). A read has these steps, each of which follows if the previous step has
-failed:
+A code word is corrected if it has at most ``limit`` bit errors (bounded-distance decoding, as in
+the papers). A page is corrected if all of its code words are corrected. With ``ecc.code =
+capability``, only user bits have errors; the spare bytes that hold parity are not transferred. With
+an implemented code, check bits have errors, too, and on a drive with payload the decoder decides
+whether a page is corrected (codec.py). A read has these steps. Each step follows only if the
+previous step has failed:
 
     1. hard decision at the default reference voltages
     2. up to ``retries`` hard decisions at other voltages; each multiplies ``shifted`` by ``gain``
     3. soft decision with ``soft_reads`` additional reads
     4. media error
 
-What the model corrects by hard decision, LDPC may not correct. A drive with payload asks its
-decoder (``decoder``, with words of zeros: the outcome depends on the wrong bits and hardly on data)
-and continues with the next step if it fails.
+An LDPC decoder may fail on a page that the model corrects by hard decision. A drive with payload
+therefore calls its decoder (``decoder``) and continues with the next step if the decoder fails. The
+call uses words of zeros, because the outcome depends on the bit errors and hardly on the data.
 
-With a real code, a decoding takes ``decode``, which includes the iterations that fit into it, and
-the time of further iterations. A word of BCH has one for each wrong bit, or as many as the code
-corrects if there are more. Those of a word of LDPC are drawn from a table that its decoder has made
-(codec.effort), by the number of wrong bits. They are drawn, and not those of the words that are
-decoded later, because the time of a decoding must not depend on bytes: the engine decides the order
-of all later events, also in a drive without payload, before another thread decodes. Iterations
-depend on the number and the places of the wrong bits and hardly on data, so both agree but for
-chance; ``iterations`` and ``flips`` of codec.DecodeCounts are those that were made. A word that the
-decoder was asked about and failed takes all iterations. Near the limit of LDPC a drive with payload
-thus makes more readings than one without.
+With an implemented code, a decoding takes the time ``decode``, which covers some iterations, and
+the time of further iterations. A BCH word has one iteration per bit error, but not more than the
+code corrects. The iterations of an LDPC word are drawn from a table by the number of bit errors;
+the table has samples of the decoder (codec.effort). The actual iterations cannot determine the
+time: another thread decodes the words after the engine has scheduled the following events, and a
+drive without payload has no words to decode. Drawn and actual iterations agree except for random
+variation, because they depend on the number and the positions of the bit errors and hardly on the
+data; ``iterations`` and ``flips`` of codec.DecodeCounts are actual numbers. A word on which the
+called decoder fails takes the maximum number of iterations. Near the limit of LDPC, a drive with
+payload thus makes more reads than a drive without payload.
 """
 
 from __future__ import annotations
@@ -77,14 +77,20 @@ CODE = record_type(
 )
 NEVER_LOG = -60 * math.log(2)
 USUAL = 1e-3
-"""Share of code words that fail at the raw bit error rate that is stated as the limit of a code."""
+"""Fraction of code words that fail at the raw bit error rate that is stated as the limit of a code.
+"""
 POINTS, SAMPLES = 33, 256
-"""Numbers of wrong bits in the table of iterations of LDPC, and samples for each."""
+"""Size of the LDPC iteration table: POINTS rows for hard decision and POINTS rows for soft
+decision, each for one number of bit errors, with SAMPLES samples in each row.
+"""
 BEYOND = 1.5
-"""The last number of wrong bits in the table, in limits of the code; no word is corrected there."""
+"""Largest number of bit errors in the table, divided by the limit of the code. The decoder corrects
+no word with that number of bit errors.
+"""
 SURE = 2
-"""Divisor of the code's limit: a word with at most limit / SURE wrong bits counts as corrected
-without decoding."""
+"""Divisor of the code's limit: a word with at most limit / SURE bit errors counts as corrected and
+is not decoded.
+"""
 CHANCE = 1 << 50
 """Index, in a code word's random sequence, of the first number that selects its iterations."""
 CORRECTED, SOFT, UNCORRECTABLE = range(3)
@@ -108,7 +114,7 @@ def log_mass(n, k, p):
 def _series_above(n, t, p):
     """Return log P(X > t) for a binomial X (n, p) as a sum of P(X = k) over k > t.
 
-    The terms decrease, because t + 1 >= n p is required.
+    Requires t + 1 >= n p, so that the terms decrease.
     """
     odds = p / (1.0 - p)
     k = t + 1
@@ -125,7 +131,7 @@ def _series_above(n, t, p):
 def _series_up_to(n, t, p):
     """Return log P(X <= t) for a binomial X (n, p) as a sum of P(X = k) from k = t down.
 
-    The terms decrease, because t + 1 < n p is required.
+    Requires t + 1 < n p, so that the terms decrease.
     """
     odds = (1.0 - p) / p
     k = t
@@ -142,7 +148,7 @@ def _series_up_to(n, t, p):
 def log_above(n, t, p):
     """Return log P(X > t) for a binomial X with parameters ``n`` and ``p``.
 
-    P is the probability that a code word of ``n`` bits has more than ``t`` wrong bits. The relative
+    P is the probability that a code word of ``n`` bits has more than ``t`` bit errors. The relative
     error of P is below 1e-9 for n up to 2**20.
     """
     if p <= 0.0 or t >= n:
@@ -170,15 +176,17 @@ def log_up_to(n, t, p):
 
 @njit
 def codeword_failure(n, t, p):
-    """Return the probability that a code word of ``n`` bits, of which ``t`` are correctable, cannot
-    be corrected at RBER ``p``."""
+    """Return the probability that a code word of ``n`` bits cannot be corrected at RBER ``p``.
+    ``t``: maximum number of correctable bit errors.
+    """
     return math.exp(log_above(n, t, p))
 
 
 @njit
 def page_failure(n, t, words, p):
     """Return the probability that at least one of ``words`` code words cannot be corrected at RBER
-    ``p``. ``n``: bits of a code word; ``t``: correctable bits per code word.
+    ``p``. ``n``: bits of a code word; ``t``: maximum number of correctable bit errors per code
+    word.
     """
     fails = codeword_failure(n, t, p)
     if fails >= 1.0:
@@ -230,18 +238,19 @@ def code(cfg: Config) -> np.recarray:
 
 
 def iteration_ps(cfg: Config) -> int:
-    """Return the time of an iteration of a real code's decoder on a code word, or for a wrong bit
-    of BCH (ps); 0 for the capability model."""
+    """Return the time of one iteration of the implemented code's decoder on a code word, in ps. For
+    BCH, an iteration is the correction of one bit error. 0 for the capability model.
+    """
     return {"ldpc": cfg.ecc.ldpc_iteration_ps, "bch": cfg.ecc.bch_error_ps}.get(cfg.ecc.code, 0)
 
 
 def charged_ps(cfg: Config, counters: Mapping[str, int]) -> int:
-    """Return the time for which ``energy.ecc_decoder`` is charged (ps): that of the LDPC iterations
-    beyond those that ``ecc.decode`` includes.
+    """Return the decoding time for which ``energy.ecc_decoder`` is charged, in ps: the time of the
+    LDPC iterations that ``ecc.decode`` does not include.
 
-    ``counters``: of a drive. ``energy.ecc`` covers encoding and, of each decoding, all that fits
-    into ``ecc.decode``. Of BCH it covers everything: its source states the energy of a decoder that
-    finds as many wrong bits as the code corrects.
+    ``counters``: counters of a drive. ``energy.ecc`` covers encoding and the part of each decoding
+    within ``ecc.decode``. It covers BCH decoding completely: its source states the energy of a
+    decoder that finds as many bit errors as the code corrects.
     """
     if cfg.ecc.code != "ldpc":
         return 0
@@ -249,12 +258,13 @@ def charged_ps(cfg: Config, counters: Mapping[str, int]) -> int:
 
 
 def word_limit(cfg: Config, limit: int) -> int:
-    """Return the number of correctable wrong bits of a whole code word, from ``limit``, that of the
-    user bits.
+    """Return the number of correctable bit errors in a code word with its check bits. ``limit``:
+    number of correctable bit errors in the user bits.
 
-    BCH corrects that number wherever the bits are. The limit of an LDPC code says at which raw bit
-    error rate its words fail (`ondie validate ecc`): with check bits it is the least limit with
-    which no more than USUAL of the words fail at the rate at which USUAL of them do without.
+    BCH corrects ``limit`` bit errors at any positions. The limit of an LDPC code determines the raw
+    bit error rate at which a fraction USUAL of its words fail (`ondie validate ecc`). With check
+    bits, the result is the smallest limit at which at most this fraction of the words fail at this
+    rate.
     """
     if cfg.ecc.code != "ldpc":
         return limit
@@ -265,7 +275,7 @@ def word_limit(cfg: Config, limit: int) -> int:
 
 
 def check_bytes(cfg: Config) -> int:
-    """Return the check bytes of a code word; 0 for the capability model."""
+    """Return the number of check bytes of a code word; 0 for the capability model."""
     ecc = cfg.ecc
     if ecc.code == "ldpc":
         circulant = ldpc_circulant(cfg)
@@ -279,8 +289,8 @@ def check_bytes(cfg: Config) -> int:
 
 
 def _turn(holds: Callable[[float], bool]) -> tuple[float, float]:
-    """Return (low, high), 2**-25 apart in [0, 1/2]: ``holds`` is true at ``low``, false at
-    ``high``.
+    """Return (low, high), 2**-25 apart in [0, 1/2], such that ``holds`` is true at ``low`` and
+    false at ``high``.
 
     The interval is wide enough that the rounding of logarithms has no effect.
     """
@@ -299,10 +309,10 @@ def word_key(key, level, word):
 
 @njit
 def page_errors(code, key, level, rate):
-    """Draw the number of wrong bits of a page at retry ``level`` and bit error rate ``rate``.
+    """Draw the number of bit errors of a page at retry ``level`` and bit error rate ``rate``.
 
-    Returns (wrong bits of the page, wrong bits of its worst code word). Below ``code.safe`` no code
-    word reaches the limit, so the wrong bits are drawn for the whole page and the second number is
+    Returns (bit errors of the page, bit errors of its worst code word). Below ``code.safe`` no code
+    word reaches the limit, so the bit errors are drawn for the whole page and the second number is
     0.
     """
     if rate < code.safe:
@@ -318,9 +328,10 @@ def page_errors(code, key, level, rate):
 
 @njit
 def word_iterations(code, effort, key, wrong, soft):
-    """Return the iterations of a real code's decoder on a word with ``wrong`` wrong bits.
+    """Return the number of iterations of the implemented code's decoder on a word with ``wrong``
+    bit errors.
 
-    ``effort``: codec.effort; ``key``: of the word; ``soft``: 1 with soft decision.
+    ``effort``: from codec.effort; ``key``: random key of the word; ``soft``: 1 for soft decision.
     """
     if wrong <= 0:
         return np.int64(0)
@@ -336,8 +347,9 @@ def word_iterations(code, effort, key, wrong, soft):
 
 @njit
 def divided_iterations(code, effort, key, level, words, errors, soft):
-    """Return the iterations for ``errors`` wrong bits distributed at random over ``words`` code
-    words."""
+    """Return the total number of iterations for ``errors`` bit errors that are distributed at
+    random over ``words`` code words. Other arguments are those of :func:`page_iterations`.
+    """
     made = np.int64(0)
     left = errors
     for word in range(words):
@@ -352,8 +364,9 @@ def divided_iterations(code, effort, key, level, words, errors, soft):
 
 @njit
 def page_iterations(code, effort, key, level, rate, soft):
-    """Return the iterations of one decoding of a page at retry ``level``, whose wrong bits are
-    those of :func:`page_errors`. Other arguments are those of :func:`word_iterations`."""
+    """Return the number of iterations of one decoding of a page at retry ``level``. The page has
+    the bit errors of :func:`page_errors`. Other arguments are those of :func:`word_iterations`.
+    """
     if rate < code.safe:
         errors = page_errors(code, key, level, rate)[0]
         return divided_iterations(code, effort, key, level, code.words, errors, soft)
@@ -366,11 +379,12 @@ def page_iterations(code, effort, key, level, rate, soft):
 
 @njit
 def failed_iterations(code, effort, key, level, rate):
-    """Return the iterations of a hard decoding of a page that failed; arguments are those of
+    """Return the number of iterations of a failed hard decoding of a page. Arguments are those of
     :func:`page_iterations`.
 
-    If the model corrects the page, the decoder has failed (:func:`decoder_corrects`): the word with
-    the most wrong bits takes all iterations, while most words with so many wrong bits take fewer.
+    If the model corrects the page, its decoder has failed (:func:`decoder_corrects`). The word with
+    the most bit errors then takes the maximum number of iterations, although most words with as
+    many bit errors take fewer.
     """
     made = page_iterations(code, effort, key, level, rate, 0)
     worst = page_errors(code, key, level, rate)[1]
@@ -386,8 +400,9 @@ def failed_iterations(code, effort, key, level, rate):
 
 @njit
 def late_iterations(code, made):
-    """Return the number of the ``made`` iterations of a decoding that exceed the time
-    ``decode``."""
+    """Return the number of the ``made`` iterations of a decoding that the time ``decode`` does not
+    cover.
+    """
     return max(made - code.covered, np.int64(0))
 
 
@@ -395,13 +410,13 @@ def late_iterations(code, made):
 def read_page(code, key, stable, shifted, scale):
     """Draw the outcome of a page read with retries.
 
-    Returns (CORRECTED, SOFT or UNCORRECTABLE; number of retries; wrong bits in the last hard
+    Returns (CORRECTED, SOFT or UNCORRECTABLE; number of retries; bit errors in the last hard
     decision). ``code``: a record of CODE; ``key``: from rng.page_key; ``stable`` and ``shifted``:
     from rber.stable_rate and rber.shifted_rate; ``scale``: from rber.scales. The result depends on
     the arguments only, not on the order or time of the reads.
 
-    What the model corrects by hard decision, the decoder of an LDPC code must correct, too
-    (``code.decoder``); otherwise the next reading follows.
+    If ``code.decoder`` is set, hard decision succeeds only if both the model and the LDPC decoder
+    correct the page; otherwise the next read follows.
     """
     level = 0
     while True:
@@ -418,17 +433,19 @@ def read_page(code, key, stable, shifted, scale):
 
 @njit
 def sure_bits(code):
-    """Return the number of wrong bits up to which a code word is taken to be corrected by the real
-    decoder, which is then not asked. ``code``: a record of CODE."""
+    """Return the largest number of bit errors with which a code word counts as corrected without a
+    call of the implemented decoder. ``code``: a record of CODE.
+    """
     return code.limit // SURE
 
 
 @njit
 def decoder_corrects(code, key, rate, level, worst):
-    """Return True if the real decoder corrects the page of :func:`page_errors`, whose worst code
-    word has ``worst`` wrong bits, by hard decision, or if no retry and no soft decision is left.
+    """Return True if the implemented decoder corrects the page of :func:`page_errors` by hard
+    decision. ``worst``: number of bit errors of its worst code word.
 
-    The decoder is not asked about pages whose words have no more than :func:`sure_bits`.
+    Returns True without a call of the decoder if ``code.decoder`` is 0, if ``worst`` is at most
+    :func:`sure_bits`, or if neither a retry nor soft decision is left.
     """
     if code.decoder == 0 or worst <= sure_bits(code):
         return True
@@ -439,9 +456,9 @@ def decoder_corrects(code, key, rate, level, worst):
 
 @njit
 def senses(code, outcome, retries):
-    """Return the number of array reads that a page read takes, including retries and soft reads.
+    """Return the number of array reads of a page read, including retries and soft reads.
 
-    Each array read has a command and a data out on the channel.
+    Each array read has a command phase and a data-out phase on the channel.
     """
     if outcome == CORRECTED:
         return 1 + retries
@@ -450,9 +467,9 @@ def senses(code, outcome, retries):
 
 @njit
 def decodes(code, outcome, retries):
-    """Return the number of decodings that a page read takes.
+    """Return the number of decodings of a page read.
 
-    Each decoding consumes energy ``energy.ecc`` per bit.
+    Each decoding consumes the energy ``energy.ecc`` per bit.
     """
     if outcome == CORRECTED or code.soft_reads == 0:
         return 1 + retries
@@ -461,10 +478,10 @@ def decodes(code, outcome, retries):
 
 @njit
 def decode_ps(code, errors):
-    """Return the time of a successful hard decoding of a page with ``errors`` wrong bits, in ps.
+    """Return the time of a successful hard decoding of a page with ``errors`` bit errors, in ps.
 
     The time grows linearly from ``decode`` without errors to ``decode_limit`` at the maximum number
-    of correctable bits.
+    of correctable bit errors.
     """
     most = code.words * code.limit
     return code.decode + (code.decode_limit - code.decode) * min(errors, most) // most

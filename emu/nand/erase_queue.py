@@ -1,14 +1,16 @@
-"""Queue of the erases of a chip, as in MQSim: an erase is queued when its collection starts.
+"""Queue of the erases of a chip, as in MQSim: an erase is queued when garbage collection starts.
 
-In MQSim, the erase of a block enters the queue of its chip when the collection of the block starts,
-and is ready when all pages have been moved. A command erases the first ready block in the queue and
-further ready blocks in other planes. All are on the die of the first erase in the queue, ready or
-not, and the further ones must have its page number: that of the operation that started the
-collection, which is the page that filled a block, the read that the collection waited for, or
-the erase after which it started.
+In MQSim, the erase of a block enters the queue of its chip when the garbage collection of the block
+starts. It is ready when all valid pages of the block have been moved. A command erases the block of
+the first ready erase in the queue and blocks of further ready erases in other planes. All of them
+are on the die of the first erase in the queue, which need not be ready. The further erases must
+have the page number of this first erase. The page number of an erase is that of the operation that
+started the garbage collection: the page that filled a block, the read for which the garbage
+collection waited, or the erase after which it started.
 
 Owns the order, the page number and the readiness of these erases. Does not own the transactions
-that are ready (die_scheduler.py), their combination (multi_plane.py) or collections (ftl/gc.py).
+that are ready (die_scheduler.py), their combination (multi_plane.py) or garbage collection
+(ftl/gc.py).
 Source: MQSim's garbage collection and transaction scheduling units.
 
 ``st.erasing`` has a record for each block; it is in use if events are ordered (event_order.py).
@@ -33,13 +35,14 @@ ERASING = record_type(
 
 
 def tables(blocks: int = 1) -> dict[str, np.ndarray]:
-    """Return the table, by field of the state, of a drive with ``blocks`` blocks in the queues."""
+    """Return the table of erases for ``blocks`` blocks, keyed by the name of its field in the
+    state."""
     return {"erasing": records(ERASING, blocks)}
 
 
 @inline
 def head_of(st, die):
-    """Return the DIE record that has the queue of the chip of die ``die``."""
+    """Return the number of the DIE record that has the queue of the chip of die ``die``."""
     return st.die[die].first if st.cfg[0].chip != 0 else die
 
 
@@ -51,9 +54,11 @@ def die_at(st, block):
 
 @cold
 def enter(st, block):
-    """Append the erase of block ``block``, whose collection starts, to the queue of its chip.
+    """Append the erase of block ``block``, whose garbage collection starts, to the queue of its
+    chip.
 
-    ``reg.cause`` is 1 + the page number of the operation that starts it; 0: a block was filled.
+    ``reg.cause`` is 1 + the page number of the operation that started the garbage collection, or 0
+    if the cause is that a block was filled.
     """
     reg = st.reg[0]
     head = st.die[head_of(st, die_at(st, block))]
@@ -73,9 +78,10 @@ def enter(st, block):
 
 @cold
 def make_ready(st, die, tid):
-    """Record that erase ``tid`` on die ``die`` is ready: all pages of its block have been moved.
+    """Record that erase ``tid`` on die ``die`` is ready: all valid pages of its block have been
+    moved.
 
-    It is submitted only now if its block had no page to move.
+    With polled priority classes, the erase of a block without valid pages is submitted only now.
     """
     erase = st.erasing[st.txn[tid].lpn]
     st.txn[tid].page = erase.page
@@ -111,7 +117,8 @@ def page_of_first(st, die):
 def leave(st, die, tid):
     """Remove the erases of a command, ``tid`` and its mates, from the queue of their chip.
 
-    Hand over those that are then on the die of the first erase. ``die``: DIE record of the chip.
+    Then hand over the ready erases on the die of the erase that is now the first. ``die``: DIE
+    record of the chip.
     """
     head = head_of(st, die)
     while tid >= 0:

@@ -10,9 +10,10 @@ simultaneous events of all resources. Does not own the registrations of other ev
 (engine/core/events.py) or the consequences of an event (engine/run/loop.py).
 Source: MQSim's event list, flash controller and transaction scheduling unit.
 
-``st.sequence`` holds the registration of the present phase of each channel, and
-``command.sequence`` that of the end of a command in the array: WAITING until the command has
-crossed the channel, and READY once the data of a read wait for the channel.
+``st.sequence`` has the registration number of the present phase of each channel.
+``command.sequence`` has the registration number of the end of a command in the array. It is WAITING
+until the command has been sent over the channel. It is READY from the end of a read in the array
+until the transfer of its data.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from ondie.kernels.jit import cold, inline, njit
 
 WAITING, READY = 0, -1
 PHASE, READ, DONE = range(3)
-"""Kinds of events of a channel: the end of its phase, of a read in an array (its data are ready),
-and of a program or an erase in an array."""
+"""Kinds of channel events: the end of a phase (PHASE), the end of a read in an array (READ), whose
+data is then ready, and the end of a program or an erase in an array (DONE).
+"""
 
 
 def watch(arrays: Arrays) -> None:
-    """Handle simultaneous events in the order of their registration from now on."""
+    """Start to handle simultaneous events in the order of their registration."""
     arrays.sequence = np.zeros(len(arrays.tree) // 2, np.int64)
     arrays.erasing = erase_queue.tables(len(arrays.block))["erasing"]
     arrays.cfg["ordered"] = 1
@@ -43,7 +45,8 @@ def watch(arrays: Arrays) -> None:
 
 @njit
 def next_read(st, channel):
-    """Return the first read in an array of channel ``channel`` whose data are not ready, or -1."""
+    """Return the first transaction in the data-out list of channel ``channel`` whose array
+    operation has not ended, or -1."""
     tid = st.bus[channel].out_head
     while tid >= 0 and st.command[tid].sequence == READY:
         tid = st.txn[tid].next
@@ -52,7 +55,7 @@ def next_read(st, channel):
 
 @njit
 def next_event_ps(st, channel):
-    """Return the time of the next event of channel ``channel`` in ps, or NEVER."""
+    """Return the time of the next event of channel ``channel`` in ps, or NEVER if there is none."""
     bus = st.bus[channel]
     time = bus.until if bus.phase != NONE else NEVER
     tid = next_read(st, channel)
@@ -147,9 +150,9 @@ def free_channel(st, channel):
 
 @inline
 def submit(st, die, tid, queue):
-    """Append transaction ``tid`` to queue ``queue`` of die ``die``; with a cached mapping table in
-    MQSim's order only when the mapping of all pages of the request has been looked up.
-    """
+    """Append transaction ``tid`` to queue ``queue`` of die ``die``. If events are ordered, append
+    it only at the end of the event. By then, the mapping of all pages of the request has been
+    looked up, as in MQSim with a cached mapping table."""
     if st.cfg[0].ordered != 0:
         keep_back(st, tid, queue)
     else:
@@ -158,8 +161,8 @@ def submit(st, die, tid, queue):
 
 @cold
 def keep_back(st, tid, queue):
-    """Append transaction ``tid`` to queue ``queue`` of its die at :func:`submit_kept`, at the end
-    of the event. Reads of the mapping are not kept back.
+    """Store transaction ``tid`` until :func:`submit_kept` appends it to queue ``queue`` of its die
+    at the end of the event. Reads of the mapping table are not delayed in this way.
     """
     reg = st.reg[0]
     txn = st.txn[tid]
@@ -174,7 +177,7 @@ def keep_back(st, tid, queue):
 
 @cold
 def submit_kept(st):
-    """Submit the transactions that :func:`keep_back` has kept back."""
+    """Submit the transactions that :func:`keep_back` has stored."""
     tid = int(st.reg[0].kept_first) - 1
     st.reg[0].kept_first = 0
     while tid >= 0:
@@ -185,7 +188,7 @@ def submit_kept(st):
 
 @cold
 def take_touched(st):
-    """Remove and return the first of the channels that must arbitrate again."""
+    """Remove and return the lowest-numbered channel among those that must arbitrate again."""
     reg = st.reg[0]
     at = 0
     for i in range(1, reg.touched):
@@ -199,7 +202,9 @@ def take_touched(st):
 
 @cold
 def first_leaf(st, time):
-    """Return the resource whose event at time ``time`` (ps), the next one, was registered first."""
+    """Return the resource whose event at ``time`` was registered first. ``time``: time of the next
+    event, in ps.
+    """
     reg = st.reg[0]
     half = st.key.shape[0] >> 1
     best = st.tree[1]

@@ -1,12 +1,14 @@
-"""Flash pages of the reservoir in a store whose pages are mapping units, and their check bytes.
+"""Flash pages of the reservoir, in a store whose pages are mapping units, and their check bytes.
 
-Owns the division of a flash page into the mapping units of the conventional namespace, each of
-which has its own out-of-band data; the mark of a page's check bytes by the origin of its program,
-and the counts of pages that have no valid ones. Does not own the store (nand/page_store.py), the
-numbers of pages (super_page.py) or the wrong bits of a read (pe_protection.py).
+Owns the division of a flash page into mapping units with separate out-of-band data, the mark that
+records the encoder of a page's check bytes, and the counts of pages without valid check bytes. Does
+not own the store (nand/page_store.py), the numbers of pages (super_page.py) or the bit errors of a
+read (pe_protection.py).
 Source: this project; OptimStore (HPCA 2023): a page that a processing element has changed in the
-registers is programmed without the controller's encoder. Where a mapping unit is a flash page,
-every method of FlashPages is that of the store.
+registers is programmed without the controller's encoder.
+
+If a mapping unit is a whole flash page, each method of FlashPages does the same as the method of
+the store with the same name.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from ondie.emu.nand.pe_protection import WITHOUT_ECC
 
 
 class FlashPages:
-    """Flash pages of ``store``, of ``slots`` mapping units each. ``ppn``: the first of them."""
+    """Flash pages of ``store`` with ``slots`` mapping units each. Methods identify a flash page by
+    the number ``ppn`` of its first mapping unit.
+    """
 
     def __init__(self, store: PageStore, slots: int) -> None:
         self.store, self.slots = store, slots
@@ -31,8 +35,8 @@ class FlashPages:
         return range(ppn, ppn + self.slots)
 
     def read(self, ppn: int) -> np.ndarray:
-        """Return a page's bytes, uint8[bytes of a flash page]; copy it before the next write.
-        Raises InputError if the page is not programmed."""
+        """Return a page's bytes, uint8[bytes of a flash page]; copy them before the next write.
+        Raises InputError if a mapping unit of the page is erased."""
         if self.slots == 1:
             return self.store.read(ppn)
         return np.concatenate([self.store.read(unit) for unit in self._units(ppn)])
@@ -46,12 +50,12 @@ class FlashPages:
         erases: int,
         code: int,
     ) -> None:
-        """Program a page as PageStore.program does; every unit gets ``spare``."""
+        """Program a page like PageStore.program. Every mapping unit of the page gets ``spare``."""
         for unit, part in zip(self._units(ppn), np.split(data, self.slots), strict=True):
             self.store.program(unit, spare, part, PROGRAMMED, members, erases, code)
 
     def write(self, ppn: int, lpn: int, data: np.ndarray) -> None:
-        """Program a page as PageStore.write does."""
+        """Program a page like PageStore.write."""
         for unit, part in zip(self._units(ppn), np.split(data, self.slots), strict=True):
             self.store.write(unit, lpn, part)
 
@@ -65,74 +69,84 @@ class FlashPages:
         erases: int,
         code: int,
     ) -> None:
-        """Interrupt the program of a page by a power loss. Each unit has its own outcome."""
+        """Interrupt the program of a page by a power loss. The outcome is drawn for each mapping
+        unit.
+        """
         for unit, part in zip(self._units(ppn), np.split(data, self.slots), strict=True):
             torn_pages.interrupt_program(
                 self.store, unit, spare, part, rng, members=members, erases=erases, code=code
             )
 
     def spare(self, ppn: int) -> Spare | None | bool:
-        """Return the out-of-band data of a page as PageStore.spare does: False unless those of all
-        units are valid and equal."""
+        """Return the out-of-band data of a page like PageStore.spare, or False if the out-of-band
+        data of its mapping units differs."""
         first, *others = [self.store.spare(unit) for unit in self._units(ppn)]
         return first if all(other == first for other in others) else False
 
     def intact(self, ppn: int) -> bool:
-        """Return True if the page is programmed and its bytes match the stored checksums."""
+        """Return True if no mapping unit of the page is erased and its bytes match the stored
+        checksums."""
         return all(self.store.intact(unit) for unit in self._units(ppn))
 
     def spoil(self, ppn: int, done: bool = True) -> None:
-        """Overwrite a page without an erase, as PageStore.spoil does."""
+        """Overwrite a page without an erase, like PageStore.spoil."""
         for unit in self._units(ppn):
             self.store.spoil(unit, done)
 
     def erases(self, ppn: int) -> int:
-        """Return the erase count of the block in the out-of-band data of a page."""
+        """Return the erase count of the block of a page, from the page's out-of-band data."""
         return self.store.erase_count(ppn)
 
 
 class UncodedCounts(NamedTuple):
-    """Counters of reservoir pages that pass no encoder or no decoder, in pages of the mapping
-    table."""
+    """Counters of reservoir pages that bypass the encoder or the decoder. The pages are mapping
+    units.
+    """
 
     unprotected_pages: int = 0
-    """Pages that processing elements have programmed without valid check bytes."""
+    """Number of pages that processing elements programmed without valid check bytes."""
     unprotected_taken: int = 0
-    """Pages that the controller has read and used without decoding, because they have no valid
-    check bytes."""
+    """Number of pages that the controller read and used without decoding because they have no valid
+    check bytes.
+    """
     undecoded_taken: int = 0
-    """Pages that the controller has read and used without decoding although they have check bytes,
-    because the controller has programmed them. The reads of a reservoir without ECC pass no
-    decoder."""
+    """Number of pages that the controller read and used without decoding although they have valid
+    check bytes from the controller's encoder. Reads of a reservoir without ECC bypass the decoder.
+    """
 
     def plus(self, other: UncodedCounts) -> UncodedCounts:
-        """Return the sums with ``other``."""
+        """Add ``other`` counter by counter and return the sums."""
         return UncodedCounts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class CheckBytes:
-    """Marks and counts of one device with configuration ``cfg``, whose pages are in ``store``."""
+    """Check-byte marks and counters of one device with configuration ``cfg`` and page store
+    ``store``.
+    """
 
     def __init__(self, cfg: Config, store: PageStore) -> None:
         self._store = store
         bypass, own = cfg.pe.protection in WITHOUT_ECC, cfg.pe.protection == "on_die_ecc"
         self.of_controller = DIE_CODED if own else CODED
-        """Mark of pages that the controller programs. The engine of a die encodes what comes in."""
+        """Mark of pages that the controller programs. With on-die ECC, the engine of the die
+        encodes the incoming data.
+        """
         self.of_elements = UNCODED if bypass else self.of_controller
         """Mark of pages that processing elements program."""
         self._decodes = not bypass
         self.counts = UncodedCounts()
 
     def programmed(self, pages: int, code: int) -> None:
-        """Count ``pages`` pages that were programmed with mark ``code``."""
+        """Count ``pages`` programmed mapping units if their mark ``code`` is UNCODED."""
         if code == UNCODED:
             self.counts = self.counts.plus(UncodedCounts(unprotected_pages=pages))
 
     def taken(self, ppns: list[int], slots: int, marked: bool = True) -> None:
-        """Count a read by the controller of flash pages that begin at ``ppns`` and have ``slots``
-        mapping units each. Their records state which of them have no valid check bytes. ``marked``:
-        False for a parity, which the controller has encoded and whose record has other data in
-        place of the mark."""
+        """Count flash pages that the controller read and used, if the reservoir has no ECC and
+        reads are not decoded. The pages begin at mapping units ``ppns`` and have ``slots`` mapping
+        units each. Their out-of-band data shows whether they have valid check bytes. ``marked``:
+        False for a parity page, which the controller encodes, and whose out-of-band data has
+        another value in the field of the mark."""
         if self._decodes:
             return
         units = (np.array(ppns)[:, None] + np.arange(slots)).reshape(-1)

@@ -25,7 +25,7 @@ from ondie.kernels.jit import cold
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of one device's flash. Die numbers: die = way * channels + channel."""
+    """Dimensions of one device's flash. Die numbers: die = way * channels + channel."""
 
     channels: int
     ways: int
@@ -33,19 +33,19 @@ class Geometry:
     blocks: int
     """Number of blocks per unit in the conventional namespace."""
     reservoir_blocks: int
-    """Number of super-blocks per die in the optimizer reservoir, numbered after the conventional
-    ones.
+    """Number of super-blocks per die in the optimizer reservoir. Their numbers follow those of the
+    conventional blocks.
     """
     pages: int
     """Number of flash pages per block of a plane."""
     page_bytes: int
-    """Bytes of a mapping unit, which is a flash page or one of its ``slots``."""
+    """Size of a mapping unit in bytes. A mapping unit is a flash page or one of its ``slots``."""
     unit_planes: int
     """Number of planes of a unit: all planes of a die, or one."""
     chip_dies: int = 1
     """Number of dies that share one chip enable."""
     lanes: int = 1
-    """Number of planes of a die that read independently; 1 = the die reads as a whole."""
+    """Number of planes of a die that read independently, or 1 if the die reads as a whole."""
     pslc_blocks: int = 0
     """Number of blocks per unit that always hold one bit per cell: the last conventional blocks."""
     slots: int = 1
@@ -146,6 +146,7 @@ class Geometry:
 
 @cold
 def pages(st, ppn, count):
-    """Return the number of flash pages that hold ``count`` slots from physical slot ``ppn`` on."""
+    """Return the number of flash pages that contain ``count`` slots, starting at physical slot
+    ``ppn``."""
     slots = st.cfg[0].slots
     return (ppn % slots + count - 1) // slots + 1

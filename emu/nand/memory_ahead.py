@@ -1,6 +1,6 @@
-"""Preparation of the memory of pages that programs reach next, in a separate thread.
+"""Preparation of the memory of pages that are programmed next, in a separate thread.
 
-Owns the thread. Does not own the memory (page_store.py) or which part comes next
+Owns the thread. Does not own the memory (page_store.py) or the choice of the memory to prepare
 (csrc/payload.c, csrc/memory_ahead.c).
 Source: Linux, madvise(2): MADV_POPULATE_WRITE.
 """
@@ -14,12 +14,13 @@ from ondie.kernels import native
 
 
 class MemoryAhead:
-    """A thread that makes parts of memory ready until :meth:`close`: for each large page of the
-    system that programs have reached in a segment in memory, the next one."""
+    """Thread that populates memory in advance until :meth:`close`. When programs reach a large page
+    (2 MiB) of a segment in memory, the thread populates the next large page.
+    """
 
     def __init__(self) -> None:
         self.queue: Any = native.ffi.new("ondie_ahead *")
-        """What programs add parts to, for csrc/payload.c."""
+        """Queue to which csrc/payload.c adds the parts of memory to prepare."""
         self._thread = threading.Thread(
             target=native.lib.ondie_run_ahead, args=(self.queue,), name="ondie memory", daemon=True
         )
@@ -37,6 +38,6 @@ class MemoryAhead:
         self.close()
 
     def close(self) -> None:
-        """End the thread; the remaining parts are not prepared."""
+        """Stop the thread. Queued parts are not prepared."""
         native.lib.ondie_close_ahead(self.queue)
         self._thread.join()

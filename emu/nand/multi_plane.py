@@ -28,11 +28,12 @@ from ondie.kernels.jit import cold, inline, njit
 
 @cold
 def gather_all(st, die, tid, queue):
-    """Add queued operations to the command of ``tid``: from queue ``queue``, then from the other
-    queues with operations of that kind. The power budget limits the number of planes.
+    """Add queued operations to the command of ``tid``: first from queue ``queue``, then from the
+    other queues with operations of the same kind. The power budget limits the number of planes.
 
-    If events are ordered, a mapping read is joined from one other queue only, as in MQSim: by
-    garbage-collection reads if these have priority over user transactions, else by user reads.
+    If events are ordered, a mapping read is combined with the reads of only one other queue, as in
+    MQSim: garbage-collection reads if they are pending and have priority over user transactions,
+    otherwise user reads.
     """
     gather(st, die, tid, queue)
     if queue == Q_MAP_READ and st.cfg[0].ordered != 0:
@@ -51,15 +52,15 @@ def gather_all(st, die, tid, queue):
 
 @inline
 def same_priority(st, tid, unit):
-    """Return True if host transactions ``tid`` and ``unit`` have one priority class."""
+    """Return True if host transactions ``tid`` and ``unit`` have the same priority class."""
     return rank_of(st, tid) == rank_of(st, unit)
 
 
 @inline
 def may_join(st, tid):
-    """Return True if transaction ``tid`` may join a command of the FTL while MQSim's polled
-    priority classes are in use (polling.py).
-    """
+    """Return True if transaction ``tid`` may join a command of the FTL under MQSim's polled
+    priority classes (polling.py). It may join if it is a transaction of the FTL, or a user
+    transaction of class ``reg.companion``."""
     return st.txn[tid].kind == OWN or rank_of(st, tid) == st.reg[0].companion
 
 
@@ -67,11 +68,12 @@ def may_join(st, tid):
 def gather(st, die, tid, queue):
     """Add to the command of ``tid`` the operations of queue ``queue`` that can run in other planes.
 
-    An erase may overtake programs, which go to other blocks; a program does not overtake an erase,
-    whose block it may need. Programs of different duration (for example the two passes of one page
-    offset) are not combined. Word lines are programmed in order; so are the pages of a block,
-    unless flash.program_order is "any". Reads of different duration (such as a retry) are combined,
-    and the command takes as long as the longest read.
+    An erase may overtake programs, because the programs are for other blocks. A program does not
+    overtake an erase, because the program may be for the erased block. Programs of different
+    duration (for example the two passes of one page offset) are not combined. Word lines are
+    programmed in order, and so are the pages of a block unless flash.program_order is "any". Reads
+    of different duration (such as a retry) are combined, and the command takes as long as the
+    longest read.
     """
     txn = st.txn[tid]
     cfg = st.cfg[0]
@@ -139,9 +141,10 @@ def gather(st, die, tid, queue):
 
 @njit
 def overtakes(st, first, tid):
-    """Return True if program ``tid`` would overtake another program of its block in its queue,
-    whose first program is ``first``. Programs with mates, whose blocks may differ, count as of each
-    block."""
+    """Return True if program ``tid`` would overtake another program of its block in its queue.
+    ``first``: first program of the queue. A program with mates may be for several blocks, so it
+    counts for every block in its planes.
+    """
     txn = st.txn[tid]
     pages = st.cfg[0].block_pages
     while first != tid:

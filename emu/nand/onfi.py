@@ -86,8 +86,8 @@ def cycles(cfg: Config) -> dict[str, np.ndarray]:
     """Return the channel times in ps by name (timing.CYCLE_NAMES), int64[planes + 1] each.
 
     Arrays are indexed by the number of planes of a command. ``flash.t_plane_busy`` (tDBSY, tPLxBSY)
-    separates the planes of one command. Raises InputError for a rate above the maximum of the
-    interface.
+    separates the planes of one command. Raises InputError if ``flash.bus`` exceeds the maximum rate
+    of the interface.
     """
     flash = cfg.flash
     count = np.arange(flash.planes_per_die + 1)
@@ -145,8 +145,8 @@ def _mqsim(busy: int, count: np.ndarray) -> dict[str, np.ndarray | int]:
     """Return the times of MQSim's command sequences in ps, by name, for each number of planes in
     ``count``.
 
-    A read has six command and address cycles, an erase four, a program five and a final one. The
-    second sequence of a copy-back takes as long as a program. A resume takes no time.
+    A read has six command and address cycles, an erase four, and a program five plus one final
+    cycle. The second sequence of a copy-back takes as long as a program. A resume takes no time.
     """
     ps = {name: number.ps for name, number in MQSIM.items()}
     between = (count - 1) * busy

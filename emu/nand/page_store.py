@@ -36,20 +36,19 @@ OOB = np.dtype(
         ("erases", "u4"),  # erase count of the block; not of parity pages
     ]
 )
-"""Out-of-band data of a page, the record ondie_spare of csrc/ondie.h. The last three fields of a
-parity page of the reservoir hold the exclusive or of ``sequence``, ``checksum`` and ``seal`` of the
-pages that it protects."""
+"""Out-of-band data of a page; the same layout as ondie_spare in csrc/ondie.h. In a parity page of
+the reservoir, the last three fields hold the exclusive or of ``sequence``, ``checksum`` and
+``seal`` of the protected pages."""
 ERASED, PROGRAMMED, TORN = 0, 0x50A35AC6, 0x2F5CA539
 """Values of ``written``, the state of the cells (enum ondie_written of csrc/ondie.h). TORN: power
-was lost, or the process killed, during a program or an erase. A torn page may read as valid, blank
-or damaged. It must be erased before the next program. The values differ in every byte, so that a
-damaged byte gives none of them. A hole of a file reads as erased."""
+was lost, or the process was killed, during a program or an erase. A torn page may read as valid,
+blank or damaged. It must be erased before the next program. Any two values differ in every byte, so
+that a damaged byte does not turn one value into another. A hole of a file reads as erased."""
 CODED, UNCODED, DIE_CODED = range(3)
-"""Check bytes of a reservoir page, in ``stream`` of its record: of the controller's code, none that
-are valid, of the code on the die."""
+"""Kinds of check bytes of a reservoir page, stored in ``stream`` of its record: written by the
+controller's ECC (CODED), not valid (UNCODED), written by the on-die ECC (DIE_CODED)."""
 SPARE_BYTES = 36
-"""Bytes of out-of-band data of a reservoir page: the fields of OOB before ``written``, the state of
-the cells."""
+"""Number of bytes of out-of-band data of a reservoir page: the fields of OOB before ``written``."""
 BLANK, PADDING, FIRST_PASS = -1, -2, -3
 """Values of ``lpn``: a torn page that reads as erased, a page programmed without data
 (ONDIE_PADDING of csrc/ondie.h), and a torn page after the first of two passes (ONDIE_FIRST_PASS),
@@ -66,10 +65,8 @@ class Spare(NamedTuple):
 
 
 def out_of_band(spare: Spare, data: np.ndarray) -> np.ndarray:
-    """Return the out-of-band data of a page as the cells store them, uint8[SPARE_BYTES].
-
-    ``data``: bytes of the page, uint8[page_bytes], for the checksum.
-    """
+    """Return the out-of-band data of a page as the cells store it, uint8[SPARE_BYTES]. ``data``:
+    bytes of the page, uint8[page_bytes], for the checksum."""
     checksum = crc32c(data)
     held = np.zeros(1, OOB)
     held[0] = record_of(spare, checksum, 0)
@@ -79,9 +76,8 @@ def out_of_band(spare: Spare, data: np.ndarray) -> np.ndarray:
 def record_checksum(
     lpn: int, sequence: int, step: int, slot: int, checksum: int, *conventional: int
 ) -> int:
-    """Return the seal of an out-of-band record with these fields: a CRC-32C of all fields but seal
-    and ``written``. ``conventional``: sectors, stream and erases; 0 if left out.
-    """
+    """Return the seal of an out-of-band record with these fields: a CRC-32C of all fields except
+    seal and ``written``. ``conventional``: sectors, stream and erases; 0 if omitted."""
     rest = conventional or (0, 0, 0)
     return crc32c(struct.pack("<qqqIIqII", lpn, sequence, step, slot, checksum, *rest))
 
@@ -89,14 +85,14 @@ def record_checksum(
 def record_of(
     spare: Spare, checksum: int, written: int, last: tuple[int, int, int] = (0, 0, 0)
 ) -> tuple[int, ...]:
-    """Return the fields of a sealed out-of-band record (OOB). ``last``: the last three."""
+    """Return the fields of a sealed record (OOB). ``last``: sectors, stream and erases."""
     seal = record_checksum(*spare, checksum, *last)
     return (*spare, checksum, seal, written, *last)
 
 
 def anonymous(size: int) -> mmap.mmap:
-    """Return ``size`` bytes of memory that is committed as it is written, in large pages where the
-    system has them."""
+    """Return ``size`` bytes of anonymous memory. The system commits the memory when it is written,
+    in large pages if they are available."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # sparse_table.touched_parts needs it private
     found = mmap.mmap(-1, max(size, 1), flags=flags)
     with contextlib.suppress(AttributeError, OSError):  # no such advice, or none that is taken
@@ -107,14 +103,14 @@ def anonymous(size: int) -> mmap.mmap:
 class PageStore:
     """Page contents of one device, by physical page number.
 
-    With ``folder``, which is open, the segments are sparse files, of which ``most_open`` are mapped
-    at once; :meth:`close` closes the folder. Without it, they are in memory and are lost when the
-    process ends. A read of a page that is not programmed raises InputError. A read does not check
-    the stored checksum, so it returns damaged bytes (an injected fault); :meth:`intact` detects
-    them.
+    With ``folder``, which must be open, the segments are sparse files, of which at most
+    ``most_open`` are mapped at a time; :meth:`close` closes the folder. Without ``folder``, they
+    are in memory and are lost when the process ends. A read of an erased page raises InputError. A
+    read does not check the stored checksum, so it returns damaged bytes (an injected fault);
+    :meth:`intact` detects them.
 
     With files, every method raises InputError if a file cannot be used. A method that changes a
-    page raises StoreFull if the file system has no room; all pages then stay as they are.
+    page raises StoreFull if the file system is full; all pages then remain unchanged.
     """
 
     def __init__(
@@ -128,7 +124,7 @@ class PageStore:
         self._per_segment = SEGMENT_BYTES // page_bytes
         segments = -(-pages // self._per_segment)
         self.files: SegmentFiles | None = None
-        """The segments in files; None: the segments are in memory."""
+        """Segments in files; None if the segments are in memory."""
         if folder is not None:
             self.files = SegmentFiles(folder, page_bytes, pages, OOB, most_open)
             self.page_at, self.spare_at = self.files.page_at, self.files.spare_at
@@ -138,14 +134,14 @@ class PageStore:
         else:
             self.page_at, self.spare_at = np.zeros((2, segments), np.uint64)
         """Addresses of the pages and of the out-of-band data of each segment, uint64[segments], for
-        C; 0: not open. Empty unless ``pages``, the number of physical pages, is given."""
+        C; 0 if the segment is not open. Empty unless ``pages``, the number of physical pages, is
+        given."""
         self._segments: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._sequence = 0
 
     @property
     def where(self) -> str:
-        """Location of the pages, for messages: the folder, or a text for the memory of the
-        process."""
+        """Location of the pages for messages: the folder, or "flash" without a folder."""
         return "flash" if self.files is None else str(self.files.folder.path)
 
     @property
@@ -154,20 +150,20 @@ class PageStore:
         return self._per_segment
 
     def open_segment(self, number: int, create: bool = True) -> None:
-        """Make the memory of segment ``number`` accessible, and, with ``create``, its files if
-        there are none. Raises InputError if they are missing."""
+        """Make the memory of segment ``number`` accessible. If its files are missing, create them
+        if ``create``, otherwise raise InputError."""
         if self.files is None:
             self._segment(number * self._per_segment)
         elif self.files.find(number, create) is None:
             raise InputError(f"{self.where}: segment {number} is missing")
 
     def reserve(self, ppn: int) -> None:
-        """Reserve room for page ``ppn`` in its file."""
+        """Reserve file space for page ``ppn``."""
         self._changeable(ppn)
 
     def _segment(self, ppn: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return the pages of a segment, its records, and the place of page ``ppn`` in both. If
-        there are files and nothing is in them, the records are blank and there are no pages."""
+        """Return the pages and the records of the segment with page ``ppn``, and the index of the
+        page in both. If the page has no file space, return no pages and blank records."""
         number, at = divmod(ppn, self._per_segment)
         if self.files is not None:
             segment = self.files.find(number)
@@ -193,7 +189,7 @@ class PageStore:
         return pages, oob_records, at
 
     def _changeable(self, ppn: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return what :meth:`_segment` does, of a page that has room and may be changed."""
+        """Return the same as :meth:`_segment` after file space for the page is reserved."""
         if self.files is None:
             return self._segment(ppn)
         number, at = divmod(ppn, self._per_segment)
@@ -201,12 +197,12 @@ class PageStore:
         return segment.pages, segment.records, at
 
     def segments_on_disk(self) -> list[int]:
-        """Return the sorted numbers of the segments that have a file, or are in memory."""
+        """Return the sorted numbers of the segments that have files or are in memory."""
         return sorted(self._segments) if self.files is None else self.files.numbers()
 
     def records(self, number: int) -> np.ndarray:
-        """Return the out-of-band data of segment ``number``, OOB[segment_pages], that cannot be
-        changed. The pages are not mapped. Without files, the array is a view."""
+        """Return the out-of-band data of segment ``number``, OOB[segment_pages], read-only, without
+        mapping its pages. Without files, the array is a view."""
         if self.files is not None:
             return self.files.records(number)
         found = self._segment(number * self._per_segment)[1][:]
@@ -219,8 +215,8 @@ class PageStore:
         return self.files is not None and self.files.in_memory
 
     def keep_in_memory(self) -> None:
-        """Keep changes in memory from now on, because the file system has no room: the files stay
-        as they are, and later changes are lost when the process ends."""
+        """Keep later changes in memory, because the file system is full. The files remain
+        unchanged, and the changes are lost when the process ends."""
         assert self.files is not None
         self.files.keep_in_memory()
 
@@ -231,8 +227,8 @@ class PageStore:
 
     def may_have_lost_syncs(self) -> bool:
         """Return True if the store was not closed cleanly and a power loss of the host may have
-        left any page since its last sync damaged (durability "host"). The next sync then covers all
-        segments, including changes by an earlier process."""
+        damaged any page that changed after the last sync (durability "host"). The next sync then
+        covers all segments, including changes by an earlier process."""
         if self.files is None or self.files.folder.superblock.clean:
             return False
         if self.syncs and not self.full:
@@ -240,7 +236,7 @@ class PageStore:
         return self.files.folder.superblock.durability == "host"
 
     def sync(self) -> None:
-        """Make all changes of the files, if there are any, durable."""
+        """Make all changes durable. Do nothing without files or after the file system was full."""
         if self.files is not None and not self.files.in_memory:
             self.files.sync()
 
@@ -253,8 +249,8 @@ class PageStore:
         return found
 
     def block_records(self, block_pages: int, pages: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (first page, OOB[blocks, block_pages]) of blocks of ``block_pages`` pages, in
-        order: of all blocks with a page in a segment that exists. ``pages``: pages of the drive."""
+        """Yield (first page, OOB[blocks, block_pages]) in order, for all blocks with a page in an
+        existing segment. ``block_pages``: pages of a block; ``pages``: pages of the drive."""
         first, rest = 0, np.zeros(0, OOB)
         for number in self.segments_on_disk():
             start = number * self._per_segment
@@ -276,9 +272,10 @@ class PageStore:
             yield first, _with_blanks(rest, block_pages)
 
     def close(self, clean: bool = False, checkpoint: int | None = None) -> None:
-        """Sync and close the files, and set the clean flag with ``clean`` if the pages have changed
-        and all changes are in the files. ``checkpoint``: checksum of a checkpoint that was written
-        when the drive had nothing left to store. Without files, do nothing."""
+        """Close the files. Set the clean flag if ``checkpoint`` is given, or if ``clean`` is True
+        and pages have changed, but not if changes are kept in memory. The files are synced before
+        the flag is set, and always with durability "host". ``checkpoint``: checksum of a checkpoint
+        that was written when the drive had nothing left to store. Without files, do nothing."""
         if self.files is None:
             return
         folder = self.files.folder
@@ -306,8 +303,8 @@ class PageStore:
     def _store(
         self, ppn: int, data: np.ndarray, record: tuple[int, ...], state: int
     ) -> np.record:  # fmt: skip
-        """Program a page. Its bytes change after it is marked as torn, and ``state`` is set last,
-        so that a process may be killed at any instant. Return the record."""
+        """Program a page. It is marked as torn before its bytes change, and ``state`` is set last,
+        so that the process may be killed at any time. Return the record."""
         pages, oob, at = self._segment(ppn)
         if oob[at]["written"]:
             raise InputError(f"physical page {ppn} is programmed twice without an erase")
@@ -329,11 +326,11 @@ class PageStore:
     ) -> np.record:
         """Program a page of the reservoir with out-of-band data from its controller.
 
-        Returns the out-of-band record, for changes. ``erases``: erase count of the block, 0 if it
-        is not recorded. ``code``: CODED, UNCODED or DIE_CODED. ``members``, for a parity page: the
-        exclusive or of the out-of-band data of the pages that it protects, uint8[SPARE_BYTES],
-        stored instead of check bytes, ``erases`` and ``code``. Raises InputError if the page is not
-        erased.
+        Returns the out-of-band record, which the caller may change. ``state``: final value of
+        ``written``. ``erases``: erase count of the block, 0 if it is not recorded. ``code``: CODED,
+        UNCODED or DIE_CODED. ``members``, for a parity page: the exclusive or of the out-of-band
+        data of the protected pages, uint8[SPARE_BYTES], stored instead of ``erases`` and ``code``.
+        Raises InputError if the page is not erased.
         """
         last = (0, code, erases)
         if members is not None:
@@ -344,15 +341,13 @@ class PageStore:
         return self._store(ppn, data, record_of(spare, crc32c(data), TORN, last), state)
 
     def record(self, ppn: int) -> np.ndarray:
-        """Return the out-of-band data of a page as its cells store them, uint8[SPARE_BYTES]."""
+        """Return the out-of-band data of a page as its cells store it, uint8[SPARE_BYTES]."""
         _, oob, at = self._segment(ppn)
         return oob[at : at + 1].view(np.uint8)[:SPARE_BYTES].copy()
 
     def torn(self, ppn: int) -> np.record:
-        """Mark a page as torn (partly programmed or erased) and return its record for changes.
-
-        The page must be erased before the next program.
-        """
+        """Mark a page as torn (partly programmed or erased) and return its record, which the caller
+        may change. The page must be erased before the next program."""
         _, oob, at = self._changeable(ppn)
         if not oob[at]["written"]:
             oob[at] = (BLANK, -1, -1, 0, 0, 0, TORN, 0, 0, 0)
@@ -373,10 +368,8 @@ class PageStore:
             record["slot"] = record["checksum"] = 0
 
     def spare(self, ppn: int) -> Spare | None | bool:
-        """Return the out-of-band data of a page as a controller reads them.
-
-        Returns None if the page is blank, and False if the checksum (seal) is wrong.
-        """
+        """Return the out-of-band data of a page as a controller reads it. Returns None if the page
+        is blank, and False if the checksum (seal) is wrong."""
         if self.files is None and ppn // self._per_segment not in self._segments:
             return None
         _, oob, at = self._segment(ppn)
@@ -396,10 +389,10 @@ class PageStore:
 
     def read(self, ppn: int) -> np.ndarray:
         """Return a page's bytes, uint8[page_bytes], as a view; copy it before the next write.
-        Raises InputError if the page is not programmed."""
+        Raises InputError if the page is erased."""
         pages, oob, at = self._segment(ppn)
         if not oob[at]["written"]:
-            raise InputError(f"physical page {ppn} is read before it was programmed")
+            raise InputError(f"physical page {ppn} was read before it was programmed")
         return pages[at]
 
     def bytes_of(self, ppn: int) -> np.ndarray | None:
@@ -409,7 +402,7 @@ class PageStore:
         return pages[at] if len(pages) else None
 
     def intact(self, ppn: int) -> bool:
-        """Return True if the page is programmed and its bytes match the stored checksum."""
+        """Return True if the page is not erased and its bytes match the stored checksum."""
         pages, oob, at = self._segment(ppn)
         return bool(oob[at]["written"]) and crc32c(pages[at]) == oob[at]["checksum"]
 
@@ -419,24 +412,22 @@ class PageStore:
         return bool(oob[at]["written"])
 
     def owner(self, ppn: int) -> int:
-        """Return the logical page number in the out-of-band data, or -1 if the page is not
-        programmed.
-        """
+        """Return the logical page number in the out-of-band data, or -1 if the page is erased."""
         _, oob, at = self._segment(ppn)
         return int(oob["lpn"][at]) if oob["written"][at] else -1
 
     def sequence(self, ppn: int) -> int:
-        """Return the sequence number of the page's data, from 1, or 0 if the page is not programmed
-        or holds data that were superseded before they reached flash.
-        """
+        """Return the sequence number of the page's data, from 1. Return 0 if the page is erased, or
+        if its data was superseded before it reached flash."""
         _, oob, at = self._segment(ppn)
         return int(oob[at]["sequence"]) if oob[at]["written"] else 0
 
     def move(self, source: int, target: int, lpn: int) -> None:
         """Copy physical page ``source`` to ``target``, as garbage collection does.
 
-        The sequence number is that of the data: a copy that ends after a newer write of the page is
-        not newer. The checksum is copied, not computed, so that a damaged page remains detectable.
+        The copy keeps the sequence number of the data, so it does not supersede a newer write that
+        ends earlier. The checksum is copied, not computed, so that a damaged page remains
+        detectable. Raises InputError if ``source`` is erased or ``target`` is not.
         """
         data = self.read(source).copy()
         _, oob, at = self._segment(source)
@@ -444,8 +435,8 @@ class PageStore:
         self._program(target, lpn, data, int(held["sequence"]), int(held["checksum"]))
 
     def programmed(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (ppn, lpn, sequence number) of every programmed page with data, as recovery reads
-        them."""
+        """Yield (ppn, lpn, sequence number) of every page with data and a valid seal, as recovery
+        reads them."""
         for number in self.segments_on_disk():
             oob = self.records(number)
             for at in np.flatnonzero((read_spares(oob) == READS_VALID) & (oob["lpn"] >= 0)):
@@ -455,10 +446,10 @@ class PageStore:
     def erase(
         self, first_ppn: int, count: int, mask: int = -1, planes: int = 1, slots: int = 1
     ) -> None:
-        """Erase the pages among ``count`` pages from ``first_ppn`` on that are in selected planes.
+        """Erase those of ``count`` pages, starting at ``first_ppn``, that are in selected planes.
 
-        ``slots`` consecutive pages are in one plane, the next in the next plane, modulo ``planes``.
-        Bits of ``mask`` select the planes to erase.
+        ``slots`` consecutive pages are in one plane, the next ``slots`` pages in the next plane,
+        modulo ``planes``. Bits of ``mask`` select the planes to erase.
         """
         which = np.array([mask >> plane & 1 for plane in range(planes)], bool).repeat(slots)
         if self.syncs:
@@ -480,8 +471,8 @@ class PageStore:
         pages[at, byte] ^= mask
 
     def damage(self, ppn: int, mask: np.ndarray) -> None:
-        """Flip the stored bits that ``mask``, uint8[page_bytes], selects. Keep the checksum. Raises
-        InputError if the page is not programmed."""
+        """Flip the stored bits that are set in ``mask``, uint8[page_bytes]. The checksum does not
+        change. Raises InputError if the page is erased."""
         pages, oob, at = self._segment(ppn)
         if not oob[at]["written"]:
             raise InputError(f"physical page {ppn} has no bits to flip: it was never programmed")
@@ -490,7 +481,7 @@ class PageStore:
 
 
 def _with_blanks(records: np.ndarray, block_pages: int) -> np.ndarray:
-    """Return records (OOB[n]) as whole blocks, OOB[blocks, block_pages]; the rest is blank."""
+    """Pad records (OOB[n]) with blank records to whole blocks, OOB[blocks, block_pages]."""
     blanks = np.zeros(-len(records) % block_pages, OOB)
     return np.concatenate([records, blanks]).reshape(-1, block_pages)
 

@@ -1,13 +1,14 @@
-"""Out-of-band data of the pages under a parity, in the form that the parity covers.
+"""Out-of-band data of protected pages, in the form that a parity page covers.
 
-Owns the out-of-band data of a page as a parity covers them, and those that a parity page holds.
-Does not own the record (page_store.py) or the choice of the pages (paths/on_die/protection.py).
+Owns the conversion of a page's out-of-band data to this form, and the reading of the exclusive or
+that a parity page stores. Does not own the record (page_store.py) or the choice of the pages
+(paths/on_die/protection.py).
 Source: this project.
 
-A parity is made before the blocks of its pages are known, so that it covers their out-of-band data
-with an erase count and a mark of check bytes of 0. A parity page
-holds the exclusive or of their sequence numbers, checksums and seals; that of the other fields
-follows from its place.
+A parity is computed before the blocks of its pages are known, so it covers out-of-band data with an
+erase count and a check-byte mark of 0. A parity page stores the exclusive or of the sequence
+numbers, checksums and seals of its pages. The exclusive or of the other fields follows from the
+location of the pages.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from ondie.emu.nand.page_store import OOB, SPARE_BYTES, PageStore, Spare, record
 
 
 def covered(store: PageStore, ppn: int) -> np.ndarray:
-    """Return the out-of-band data of page ``ppn`` that a parity covers, uint8[SPARE_BYTES]."""
+    """Return the out-of-band data of page ``ppn`` in the form that a parity covers,
+    uint8[SPARE_BYTES].
+    """
     record, none = store.page_records(np.array([ppn])), (0,) * 6
     late = int(record["stream"][0]), int(record["erases"][0])
     # CRCs of records of one length: that of a xor b is that of a xor that of b xor that of zeros
@@ -29,7 +32,7 @@ def covered(store: PageStore, ppn: int) -> np.ndarray:
 def joined(store: PageStore, ppn: int, rest: Spare) -> np.ndarray:
     """Return the exclusive or of the out-of-band data that parity page ``ppn`` covers,
     uint8[SPARE_BYTES]. ``rest``: exclusive or of the fields that follow from the location of the
-    pages; its sequence number is not used. Raises InputError if the page is not programmed."""
+    pages; its sequence number is not used. Raises InputError if the page is erased."""
     store.read(ppn)
     held, found = store.page_records(np.array([ppn]))[0], np.zeros(1, OOB)
     found["lpn"], found["step"], found["slot"] = rest.lpn, rest.step, rest.slot

@@ -1,17 +1,19 @@
 """Error protection of the optimizer's pages, which processing elements read on the die.
 
-Owns the wrong bits that remain after ECC on the die or in the controller, and the wrong bits of a
+Owns the bit errors that remain after ECC on the die or in the controller, and the bit errors of a
 simulated read that represents several reads (``errors.exposure``). Does not own error rates
 (rber.py), the reads of the pages (ftl/reservoir.py) or the decoding time (compute/pe.py,
 ftl/transfers.py).
 Source: AiF, ISCA 2025 (10 bit/1 KiB on the die); bounded-distance decoding as in ecc.py: a code
-word with more wrong bits than its code corrects stays unchanged. With a real code (ecc.code bch or
-ldpc) its decoder determines the bytes instead (codec.py); check bits are hit, too, and
-data have the same wrong bits as without a code.
+word with more bit errors than its code corrects stays unchanged.
 
-The wrong bits of a read are drawn for the whole page, with the random key of the read, and do not
+With an implemented code (ecc.code = bch or ldpc), the decoder of the code determines the bytes
+instead (codec.py). Check bits then have errors, too. The bit errors in the data are the same as
+without a code.
+
+The bit errors of a read are drawn for the whole page, with the random key of the read, and do not
 depend on the code. If a simulated read represents ``exposure`` reads, a page without ECC has the
-wrong bits of all these reads. A page with ECC has the wrong bits of every code word that failed in
+bit errors of all these reads. A page with ECC has the bit errors of every code word that failed in
 any of these reads.
 """
 
@@ -36,7 +38,7 @@ WITHOUT_ECC = ("none", "nan_comparator")
 MANY = 64
 """Maximum mean number of failures per code word for which each failure is drawn separately.
 
-Above this number, the wrong bits of the page are drawn at one rate.
+Above this number, all bit errors of the page are drawn at a common rate.
 """
 
 
@@ -55,15 +57,16 @@ def code(cfg: Config) -> tuple[int, int]:
 
 
 def coded(cfg: Config) -> bool:
-    """Return True if a real code decodes the optimizer's pages: that of the controller, or BCH on
-    the die."""
+    """Return True if an implemented code decodes the optimizer's pages: the controller's code, or
+    BCH on the die.
+    """
     real = cfg.ecc.code != "capability" and cfg.errors.kind != "none"
     return real and cfg.pe.protection not in WITHOUT_ECC
 
 
 def check_bytes(cfg: Config) -> int:
-    """Return the check bytes of a code word of the real code of the optimizer's pages, which must
-    be :func:`coded`: of BCH on the die, or of the controller's code."""
+    """Return the number of check bytes of a code word of the optimizer's pages: of BCH on the die,
+    or of the controller's code. Call this function only if :func:`coded` returns True."""
     if cfg.pe.protection != "on_die_ecc":
         return ecc.check_bytes(cfg)
     degree = bch_degree(*code(cfg))
@@ -73,10 +76,10 @@ def check_bytes(cfg: Config) -> int:
 
 @njit
 def clear_correctable(mask, word, limit):
-    """Clear the correctable code words in ``mask``, the wrong bits of a page, uint8[page bytes].
+    """Clear the correctable code words in ``mask``, the bit errors of a page, uint8[page bytes].
 
-    A code word has ``word`` bytes and is correctable with at most ``limit`` wrong bits. Returns the
-    number of remaining wrong bits, int64.
+    A code word has ``word`` bytes and is correctable with at most ``limit`` bit errors. Returns the
+    number of remaining bit errors, int64.
     """
     left = np.int64(0)
     for first in range(0, mask.shape[0], word):
@@ -93,7 +96,7 @@ def clear_correctable(mask, word, limit):
 
 @njit
 def draw_uncorrectable(key, bits, limit, rate):
-    """Draw the number of wrong bits (int64) of an uncorrectable code word of ``bits`` bits.
+    """Draw the number of bit errors (int64) of an uncorrectable code word of ``bits`` bits.
 
     The distribution is binomial with bit error rate ``rate``, given that the number exceeds
     ``limit``.
@@ -111,11 +114,11 @@ def draw_uncorrectable(key, bits, limit, rate):
 
 @njit
 def failures(mask, key, rate, word, limit, exposure):
-    """Fill ``mask`` with the wrong bits of the code words that fail in ``exposure`` reads of a
-    page. Return the number of wrong bits.
+    """Fill ``mask`` with the bit errors of the code words that fail in ``exposure`` reads of a
+    page. Return the number of bit errors.
 
-    ``mask``: uint8[page bytes], all zero. ``word``: bytes of a code word. ``limit``: correctable
-    bits per code word.
+    ``mask``: uint8[page bytes], initially zero. ``word``: bytes of a code word. ``limit``:
+    correctable bits per code word.
     """
     own = mask.shape[0] // word
     count = own * exposure
@@ -145,10 +148,12 @@ def failures(mask, key, rate, word, limit, exposure):
 
 @njit
 def fill_mask(mask, key, rate, word, limit, exposure):
-    """Fill ``mask``, uint8[page bytes], all zero, with the wrong bits that remain after a read.
+    """Fill ``mask`` (uint8[page bytes], initially zero) with the bit errors that remain after a
+    read.
 
-    ``word``: bytes of a code word, 0 = no ECC. Returns (number of wrong bits that the array
-    returned, number of wrong bits after correction).
+    ``word``: bytes of a code word, 0 without ECC. ``limit``: correctable bit errors per code word.
+    ``exposure``: number of reads that the simulated read represents. Returns (number of bit errors
+    as read from the array, number of bit errors after correction).
     """
     if word == 0:
         raw = bit_errors.bare_mask(mask, key, min(rate * exposure, MOST_RBER))
@@ -165,7 +170,7 @@ def fill_mask(mask, key, rate, word, limit, exposure):
 def count_wrong_bits(key, rate, page, word, limit, exposure):
     """Return the two numbers that :func:`fill_mask` returns for a page of ``page`` bytes.
 
-    The positions of the wrong bits are drawn only if the numbers depend on them.
+    The positions of the bit errors are drawn only if the numbers depend on them.
     """
     if word == 0 or exposure == 1:
         raw = binomial(word_key(key, 0, -1), 8 * page, min(rate * exposure, MOST_RBER))
@@ -177,9 +182,10 @@ def count_wrong_bits(key, rate, page, word, limit, exposure):
 def wrong_bits(
     page_bytes: int, rate: float, key: int, word: int = 0, limit: int = 0, exposure: int = 1
 ) -> np.ndarray:
-    """Return the mask of the wrong bits that remain after a read, uint8[page_bytes].
+    """Return the mask of the bit errors that remain after a read, uint8[page_bytes].
 
-    The exclusive or of data and mask gives the data as read. ``key``: from rng.page_key.
+    The exclusive or of data and mask is the data as read. ``key``: from rng.page_key. Other
+    arguments: see :func:`fill_mask`.
     """
     mask = np.zeros(page_bytes, np.uint8)
     fill_mask(mask, np.uint64(key), rate, word, limit, exposure)
@@ -187,10 +193,12 @@ def wrong_bits(
 
 
 def wrong_words(page_bytes: int, rate: float, key: int, word: int, check: int) -> np.ndarray:
-    """Return the mask of the wrong bits of the code words of one read of a page, uint8[words, word
-    + check]: data as of :func:`wrong_bits` without ECC, then check bytes.
+    """Return the bit-error mask of the code words of one read of a page, uint8[words, word +
+    check]. Each word has its data bytes first, with the bit errors of :func:`wrong_bits` without
+    ECC, and then its check bytes.
 
-    ``word``, ``check``: bytes of data and of check bits of a code word.
+    ``word``, ``check``: number of data bytes and of check bytes of a code word. Raises InputError
+    if ``rate`` is not from 0 to 1/2.
     """
     data = bit_errors.wrong_bits(page_bytes, rate, key).reshape(-1, word)
     beside = bit_errors.wrong_bits(len(data) * check, rate, int(check_key(np.uint64(key))))
@@ -199,7 +207,7 @@ def wrong_words(page_bytes: int, rate: float, key: int, word: int, check: int) -
 
 @njit
 def check_key(key):
-    """Return the uint64 random key of the wrong check bits of a page."""
+    """Return the uint64 random key for the bit errors in the check bits of a page."""
     return word_key(key, 0, -4)
 
 
@@ -208,9 +216,10 @@ def failures_by_step(keys, rate, page, word, check, limit):
     """Return the number of code words in the reads of each step that cannot be corrected,
     int64[steps, 2].
 
-    Columns: words with more than ``limit`` wrong bits of data (the capability model); words with
-    more than ``limit`` wrong bits, the ``check`` bytes of a real code included, in pages with wrong
-    bits of data. ``keys``: random keys of the reads, uint64[steps, reads]. ``page``: bytes.
+    Column 0: words with more than ``limit`` bit errors in their data (the capability model). Column
+    1: words with more than ``limit`` bit errors in their data and ``check`` check bytes, in pages
+    with bit errors in the data. ``keys``: random keys of the reads, uint64[steps, reads]. ``page``:
+    bytes of a page. ``word``: data bytes of a code word.
     """
     found = np.zeros((keys.shape[0], 2), np.int64)
     words = page // word
@@ -234,7 +243,7 @@ def failures_by_step(keys, rate, page, word, check, limit):
 
 @njit
 def wrong_bits_by_step(keys, rate, page, word, limit, exposure):
-    """Return the number of wrong bits in the reads of each step, int64[steps, 2].
+    """Return the number of bit errors in the reads of each step, int64[steps, 2].
 
     Columns: before and after correction. ``keys``: random keys of the reads, uint64[steps, reads].
     Other arguments: see :func:`count_wrong_bits`.

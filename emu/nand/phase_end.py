@@ -1,4 +1,4 @@
-"""End of a phase on the channel: actions of a die after its command or data have crossed.
+"""End of a phase on the channel: actions of a die after the transfer of its command or data.
 
 Owns the end of command, data-in and data-out phases and of array operations. Does not own the grant
 of the channel (channel.py) or the stages after a transfer (engine/run/datapath.py).
@@ -47,8 +47,9 @@ def is_due(st, channel):
 def next_finished(st, channel):
     """Process the next end of a phase or array operation on channel ``channel``.
 
-    Returns the first transaction of the command that has finished (the others follow by ``mate``),
-    or -1 if no command has finished. Call this function while :func:`is_due` returns True.
+    Returns the first transaction of the command that has finished (its other transactions follow by
+    ``mate``), or -1 if no command has finished. Call this function while :func:`is_due` returns
+    True.
     """
     bus = st.bus[channel]
     now = st.reg[0].now
@@ -76,7 +77,8 @@ def next_finished(st, channel):
 def end_phase(st, channel):
     """End the present phase of channel ``channel``.
 
-    Returns the transaction if the die has finished it (data out, or a gradient loaded), else -1.
+    Returns the transaction if the die has finished it (for example after its data out, or after a
+    gradient was loaded), else -1.
     """
     bus = st.bus[channel]
     die = bus.die
@@ -151,9 +153,9 @@ def second_stage(st, die, tid):
 
 @cold
 def grant_idle(st, die):
-    """Grant the channel of die record ``die`` before the end of the event, if it is idle; with
-    polled classes every idle channel, because each submission polls the chips of all channels.
-    """
+    """Grant the channel of die record ``die`` before the end of the event, if the channel is idle
+    and requested. With polled classes, grant every such channel, because each submission polls the
+    chips of all channels."""
     first = last = int(st.die[die].bus)
     if st.cfg[0].ranked == POLLED:
         first = 0

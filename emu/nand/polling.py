@@ -1,18 +1,19 @@
 """Polled priority classes, as in MQSim: each poll of a chip advances the turn of the classes.
 
 The priority classes of user transactions take weighted turns. In MQSim, the scheduler advances the
-turn each time it polls a chip (a *look*), even if no command results.
+turn each time it polls a chip (a *look* in this code), even if no command results.
 
-Owns the number of looks at each chip, and the turns that looks advance. Does not own turns that
+Owns the number of polls of each chip, and the turns that polls advance. Does not own turns that
 advance with commands (die.py), the selection of a queue (die_scheduler.py) or the grant of a
 channel (channel.py).
 Source: MQSim's transaction scheduling unit. It polls the chips of an idle channel, round robin up
-to the first chip that gets a command, in these cases: transactions are submitted, a command or data
-have left the channel, or an array operation has ended. A look determines the class of the next user
-read, then the class of the next user write, even if the chip is busy.
+to the first chip that gets a command, in these cases: transactions are submitted, the transfer of a
+command or of data has ended, or an array operation has ended. A poll determines the class of the
+next user read, then the class of the next user write, even if the chip is busy.
 
-``bus.looks`` counts the looks at all chips of a channel. While the channel is idle, the submissions
-since ``bus.since`` are added to it. The turns of a chip are updated before its queues change.
+``bus.looks`` is the number of polls of all chips of a channel. While the channel is idle, the
+submissions since ``bus.since`` are added to this number. The turns of a chip are updated before its
+queues change.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from ondie.emu.nand.timing import READ
 from ondie.kernels.jit import cold, inline, njit
 
 CLASSES = 1
-"""Values of ``cfg.ranked``: the turns of the priority classes advance with commands (CLASSES), or
-with scheduler polls of a chip (POLLED)."""
+"""Value of ``cfg.ranked`` if the turns of the priority classes advance with commands. With POLLED,
+the turns advance with the scheduler's polls of a chip."""
 ROUNDS = 4
 STATES = 3 * ROUNDS
 """Number of (turn, round) states of the three classes that take turns."""
@@ -61,8 +62,8 @@ def looks_of(st, channel):
 def submit(st, queue):
     """Record the submission of a transaction to queue ``queue``.
 
-    The scheduler polls the chips once at the end of the event, and immediately for each mapping
-    read.
+    For a mapping read, the scheduler polls the chips immediately. For other transactions, it polls
+    them once at the end of the event.
     """
     if queue == Q_MAP_READ:
         look_again(st)
@@ -81,8 +82,9 @@ def end_submission(st):
 
 @cold
 def look_again(st):
-    """Poll the chips of all idle channels. Return True if the last poll left user transactions
-    waiting because their class had no turn."""
+    """Poll the chips of all idle channels. Return True if an earlier poll left user transactions
+    waiting because their class had no turn. Such channels are then marked for a new grant
+    decision."""
     reg = st.reg[0]
     reg.submissions += 1
     left = reg.turnless != 0
@@ -97,8 +99,8 @@ def look_again(st):
 
 @cold
 def become_idle(st, channel):
-    """Record that channel ``channel`` is idle from the end of this event on, which causes a poll of
-    its chips.
+    """Record that channel ``channel`` becomes idle at the end of this event. The scheduler then
+    polls the chips of the channel.
     """
     st.bus[channel].ended += 1
     st.bus[channel].since = FRESH
@@ -106,10 +108,11 @@ def become_idle(st, channel):
 
 @cold
 def end_array(st, channel):
-    """Record the end of an array operation on channel ``channel``, which causes a poll if the
-    channel is idle.
+    """Record the end of an array operation on channel ``channel``. If the channel is idle, the
+    scheduler then polls its chips.
 
-    An array operation that ends together with a phase of the channel counts as ended before it.
+    If an array operation and a phase of the channel end at the same time, the array operation
+    counts as ended first.
     """
     bus = st.bus[channel]
     if bus.phase == NONE and bus.since != FRESH:
@@ -143,10 +146,11 @@ def become_busy(st, channel):
 def advance(turn, rounds, waiting, looks):
     """Advance the turn of the priority classes by ``looks`` polls.
 
-    Returns (class that has the turn, rounds left of its cycle, number of looks that found no
-    class). ``waiting``: bit mask of the classes that wait. Nothing changes while class 0 waits. If
-    no class waits, class 1 has the turn afterwards. A look covers only four rounds of class 1, so
-    it also ends at class 1, without a class found, if only class 3 waits and had the last turn.
+    Returns (class that has the turn, remaining rounds of its cycle, number of polls that found no
+    class). ``waiting``: bit mask of the classes with waiting transactions. Nothing changes while
+    class 0 waits. If no class waits, class 1 has the turn afterwards. A poll ends after four rounds
+    of class 1. Therefore, if only class 3 waits and had the last turn, the poll finds no class and
+    ends at class 1.
     """
     if waiting & 1 != 0 or looks <= 0:
         return turn, rounds, 0
@@ -193,9 +197,8 @@ def waiting_classes(st, die, queue):
 
 @cold
 def merging_classes(st, die):
-    """Return the bit mask of the priority classes with a write on die ``die`` whose page is being
-    read first. In MQSim such a write waits in its queue; with unordered events it is ignored.
-    """
+    """Return the bit mask of the priority classes with a write on die ``die`` whose page must be
+    read first. In MQSim such a write waits in its queue. Returns 0 if events are not ordered."""
     waiting = 0
     if st.cfg[0].ordered == 0:
         return waiting
@@ -276,8 +279,8 @@ def is_urgent(st, die):
 
 @cold
 def catch_up(st, die):
-    """Apply the polls of die ``die`` since the last change of its queues. Call this before a queue
-    changes.
+    """Apply the polls of die ``die`` since the last change of its queues. Call this function before
+    a queue changes.
     """
     die_rec = st.die[die]
     looks = looks_of(st, die_rec.bus)
@@ -288,9 +291,9 @@ def catch_up(st, die):
 
 @cold
 def find_command(st, die):
-    """Poll die ``die``, which requests the idle channel. Return False if it gets no command.
+    """Poll die ``die``, which requests the idle channel. Return False if the die gets no command.
 
-    Earlier polls are applied first. The poll may select another queue than ``pick``, because a user
+    Earlier polls are applied first. The poll may replace ``pick`` by another queue, because a user
     transaction has no turn if only class 3 waits and had the last turn. The first transaction of
     the class that has the turn becomes the head of its queue.
     """
@@ -325,11 +328,11 @@ def find_command(st, die):
 @njit
 def find_user_command(st, die, reads, writes, ready, urgent):
     """Return the queue (Q_READ or Q_WRITE) of the user transaction that has the turn on die
-    ``die``, or -1 if none has.
+    ``die``, or -1 if no user transaction has the turn.
 
     ``reads``, ``writes``: bit masks of the waiting classes. ``ready``: classes with a write whose
     page need not be read first. Unless garbage collection is ``urgent``, MQSim determines the class
-    of the next write twice and so advances two turns.
+    of the next write twice and therefore advances the turn twice.
     """
     die_rec = st.die[die]
     if turn_reads(st, die, reads, 1) == 0:

@@ -3,8 +3,10 @@
 Owns the job list, the transfer of jobs into the dies' queues, the loop that runs one channel after
 the other, and the loop for jobs with arrival times. Does not own scheduling (channel.py,
 die_scheduler.py).
-Source: none. Channels are independent unless an FTL, a host or a power budget couples them. Each
-channel can therefore be simulated to its end separately with identical completion times.
+Source: this project.
+
+Channels are independent unless an FTL, a host or a power budget couples them. Each channel can
+therefore be simulated to its end separately with identical completion times.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def make_transaction(st, i):
 def queue_job(st, die, i):
     """Queue job ``i``, and the jobs that are programmed together with it, on die ``die``.
 
-    Returns the index of the job after these.
+    Returns the index of the next job.
     """
     job = st.job[i]
     tid = make_transaction(st, i)
@@ -163,8 +165,8 @@ def process_events(st, until, window):
     """Process the events of all channels in order of time, up to ``until`` (ps).
 
     Returns the number of completed jobs. If ``window`` is 0, jobs are queued at their arrival
-    times; else each completed job is replaced by the next job of its die. Jobs that arrive at one
-    instant are queued together, after the completions of that instant.
+    times; otherwise each completed job is replaced by the next job of its die. Jobs that arrive at
+    the same time are queued together, after the completions at that time.
     """
     reg = st.reg[0]
     feed = st.feed[0]
@@ -197,8 +199,8 @@ def load(arrays: Arrays, die: np.ndarray, op: np.ndarray, **columns: np.ndarray)
 
     ``die``, ``op``: int[n]; ``columns``: further columns of JOB (``bus`` in bytes, ``page``,
     ``planes``, ``queue``, ``more``, ``second``). Returns the permutation that sorts the jobs by die
-    as in ``arrays.job``, int64[n]. Raises InputError for a die or an operation that does not exist,
-    or for too many jobs.
+    as in ``arrays.job``, int64[n]. Raises InputError if a die or an operation does not exist, or if
+    there are more jobs than records in ``arrays.job``.
     """
     record = _fill(arrays, die, op, columns)
     order = np.argsort(record, kind="stable")
@@ -226,9 +228,9 @@ def load_arrivals(
 
 
 def _first_out(arrays: Arrays, op: np.ndarray) -> None:
-    """Set ``first_out``, the best rank that a data-out phase of the jobs ``op`` can have.
+    """Set ``first_out``, the highest priority that a data-out phase of the jobs ``op`` can have.
 
-    ``channel.select_data_out`` ends its search at this rank.
+    ``channel.select_data_out`` ends its search at this priority.
     """
     silent = bool((op == timing.COPYBACK).any()) or arrays.cfg["status"][0] != 0
     mapping = bool((arrays.job["queue"][: len(op)] == Q_MAP_READ).any())
@@ -242,11 +244,12 @@ def _reorder(arrays: Arrays, record: np.ndarray, order: np.ndarray) -> None:
 
 
 def clear_watch(arrays: Arrays) -> None:
-    """Clear ``watch`` of the configuration, because no code depends on the end of operations.
+    """Clear ``watch`` of the configuration. Call this function only if no code depends on the end
+    of operations.
 
     The engine then processes the end of an operation when the channel is free, and does not record
-    the busy times of dies and channels. Completion times do not change. Has no effect if overlap,
-    interleaving or status reads are configured.
+    the busy times of dies and channels. Completion times do not change. The function has no effect
+    if overlap, interleaving or status reads are configured.
     """
     cfg = arrays.cfg
     if not (cfg["overlap"][0] or cfg["interleave"][0] or cfg["status"][0]):

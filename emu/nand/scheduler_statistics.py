@@ -8,7 +8,8 @@ Source: MQSim's result file. A chip has a queue for each kind of transaction, an
 writes of the host a queue for each priority class.
 
 A write counts as waiting from the allocation of its page, even if other sectors of the old page
-must be read first. An erase counts as waiting from the start of the collection of its block.
+must be read first. An erase counts as waiting from the start of the garbage collection of its
+block.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ QUEUES = GC_ERASES + 1
 """Number of queues of a chip: reads and writes of the host, one queue for each priority class;
 then mapping reads and writes, garbage-collection reads and writes, and erases."""
 LENGTHS = 4096
-"""Number of queue lengths for which the time is recorded. The last one includes all longer
-queues."""
+"""Number of queue lengths for which the time is recorded. The last length includes all greater
+lengths."""
 
 HITS, READ_MISSES, OTHER_MISSES = range(3)
 """Columns of ``lookup``. READ_MISSES are the misses that wait for the read of a translation
@@ -71,7 +72,7 @@ STREAM_USE = record_type(
 
 
 def tables() -> dict[str, np.ndarray]:
-    """Return the tables, by field of the state, of a drive that records no statistics."""
+    """Return placeholder tables, by field of the state, for a drive that records no statistics."""
     return {
         "queue_use": records(QUEUE_USE, 1),
         "queue_ps": np.zeros((1, 1), np.int64),
@@ -92,7 +93,8 @@ def watch(arrays: Arrays, geometry: Geometry, streams: int) -> None:
     ``issued``: int64[3, 2], number of commands; rows: read, program, erase; columns: on one plane,
     on several planes. ``lookup``: int64[3, 3], look-ups in the cached mapping table; rows: reads,
     writes, moved pages; columns: hits, misses that need a read, other misses. ``stream_use``: two
-    records per flow, reads and writes.
+    records per flow, reads and writes. ``chip_use``: a record for each chip. ``chip_at``,
+    ``erase_since``: see engine/core/state.py.
     """
     way, channel = np.divmod(np.arange(len(arrays.die)), geometry.channels)
     chips = -(-geometry.ways // geometry.chip_dies)
@@ -173,8 +175,8 @@ def on_push(st, tid, die, queue):
 
 @cold
 def on_merge(st, tid, die):
-    """Record that write ``tid`` on die ``die`` waits for the read of the sectors of its page that
-    it does not contain.
+    """Record that partial write ``tid`` on die ``die`` waits for the read of the other sectors of
+    its page.
     """
     st.command[tid].allocated = st.reg[0].now
     st.command[tid].written = slot_of(st, tid, die, Q_WRITE)
@@ -183,8 +185,8 @@ def on_merge(st, tid, die):
 
 @cold
 def on_collection(st, block, die):
-    """Record that the collection of block ``block`` on die ``die`` starts. The erase of the block
-    counts as waiting from now on.
+    """Record that the garbage collection of block ``block`` on die ``die`` starts. The erase of the
+    block counts as waiting from now on.
     """
     st.erase_since[block] = st.reg[0].now
     enter_slot(st, st.chip_at[die] * QUEUES + GC_ERASES)
@@ -198,7 +200,8 @@ def on_map_write(st, die):
 
 @cold
 def on_bus(st, die, tid, phase, time):
-    """Record that transaction ``tid`` of die ``die`` holds the channel for ``time`` ps from now on.
+    """Record that transaction ``tid`` of die ``die`` holds the channel for ``time`` ps, starting
+    now.
 
     In a command phase, the transactions of the command leave their queues.
     """
@@ -245,7 +248,7 @@ def on_done(st, tid):
     """Record that the die has completed transaction ``tid``.
 
     As in MQSim, a write that the data cache accepts is counted when it is cached. Its times are
-    added here, and only if its page was sent to flash at once.
+    added here, but only if its page was sent to flash immediately.
     """
     txn = st.txn[tid]
     if txn.kind != REQUEST and txn.kind != CACHED or txn.op != READ and txn.op != PROGRAM:

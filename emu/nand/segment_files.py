@@ -1,13 +1,13 @@
-"""Segments of a page store in files: mapped on demand, room reserved before use, holes, sync.
+"""Segment files of a page store: mapping on demand, reservation and release of file space, sync.
 
 Owns the segment files and their maps, of which a bounded number is open. Does not own the folder
 (store_folder.py), the system calls (sparse_file.py) or the meaning of pages (page_store.py).
 Source: second-chance (CLOCK) replacement, Corbato 1969.
 
-A segment has two sparse files: the pages, and their out-of-band records. A run of pages gets room
-when its first page is programmed; the records of a group of runs get room together, in whole blocks
-of the file system. If the file system has no room, the files stay as they are: see
-:meth:`SegmentFiles.keep_in_memory`.
+A segment has two sparse files: the pages, and their out-of-band records. File space for a run of
+pages is reserved when a page of the run is programmed for the first time. File space for the
+records is reserved for a whole group of runs, in whole blocks of the file system. If the file
+system is full, the files remain unchanged: see :meth:`SegmentFiles.keep_in_memory`.
 """
 
 from __future__ import annotations
@@ -27,39 +27,45 @@ from ondie.emu.units import InputError
 from ondie.kernels import native
 
 MOST_OPEN = 1024
-"""Default of the largest number of segments that are mapped at once."""
+"""Default maximum number of segments that are mapped at the same time."""
 LEAST_OPEN = 8
-"""Smallest allowed value of ``most_open``: more segments than one record of the engine's log
-needs."""
+"""Smallest allowed value of ``most_open``: more segments than one record of the engine's log needs.
+"""
 RUN_BYTES = 1 << 18
-"""Number of bytes of pages for which file space is reserved at once."""
+"""Maximum size of the pages for which file space is reserved together, in bytes. Space for at least
+one page is reserved.
+"""
 GROUP_PAGES = 512
-"""Number of pages for whose records file space is reserved at once. 512 records are whole blocks of
-the file system, so that no block has records of two groups."""
+"""Number of pages for whose records file space is reserved together. 512 records are whole blocks
+of the file system, so that no block has records of two groups.
+"""
 BLOCK_BYTES = 4096
-"""Assumed block size of the file system, bytes; with a larger one, erases free less space."""
+"""Assumed block size of the file system, in bytes. If the actual block is larger, erases release
+less space.
+"""
 NAME = re.compile(r"segment-(0|[1-9]\d*)\.(pages|oob)")
 HOLE, RECORDS, ROOM = range(3)
-"""States of the file space of a run of pages: enum ondie_room of csrc/ondie.h."""
+"""States of the file space of a run of pages (enum ondie_room of csrc/ondie.h)."""
 USED, CHANGED = 1, 2
-"""Bits of the mark of a segment: enum ondie_mark of csrc/ondie.h."""
+"""Bits of the mark of a segment (enum ondie_mark of csrc/ondie.h)."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The memory of an open segment."""
+    """Memory of an open segment."""
 
     pages: np.ndarray
-    """Bytes, uint8[pages, page_bytes]."""
+    """Pages, uint8[pages, page_bytes]."""
     records: np.ndarray
     """Out-of-band records, one per page."""
     room: np.ndarray | None
-    """State of the file space of each run of pages, uint8[runs]; None: the segment is in memory."""
+    """State of the file space of each run of pages, uint8[runs]; None if the segment is in memory.
+    """
 
 
 class SegmentFiles:
-    """The segments of a store with ``pages`` pages of ``page_bytes``, each with an out-of-band
-    record of type ``record``. At most ``most_open`` segments are mapped at once.
+    """Segments of a store with ``pages`` pages of ``page_bytes``, each with an out-of-band record
+    of type ``record``. At most ``most_open`` segments are mapped at the same time.
     """
 
     def __init__(
@@ -74,15 +80,18 @@ class SegmentFiles:
         self.run_pages = min(1 << (fits.bit_length() - 1), GROUP_PAGES)
         """Number of pages of a run, a power of two."""
         self.page_at, self.spare_at, self.room_at = np.zeros((3, self.segments), np.uint64)
-        """Addresses of the pages, the records and the room of each segment, for C; 0: not open,
-        and for the room also: in memory."""
+        """Addresses of the pages, the records and the file-space states (``room``) of each segment,
+        for C. 0 if the segment is not open; the address of ``room`` is also 0 if the segment is in
+        memory.
+        """
         self.marks = np.zeros(self.segments, np.uint8)
-        """USED: used since eviction has last passed the segment. CHANGED: changed since the last
-        sync."""
+        """Marks of each segment, uint8[segments]. USED: used since eviction last passed the
+        segment. CHANGED: changed since the last sync.
+        """
         self.in_memory = False
         """True if changes are kept in memory (:meth:`keep_in_memory`)."""
         self.punches = folder.superblock.holes
-        """False if the file system cannot give room back."""
+        """False if the file system cannot release file space."""
         self._record, self._most_open = record, most_open
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self._created = self._closed = False
@@ -103,8 +112,10 @@ class SegmentFiles:
 
     @contextmanager
     def _file(self, name: str, size: int, flags: int = os.O_RDONLY) -> Iterator[int]:
-        """Open a file of a segment. Raises InputError if it does not have ``size`` bytes: what is
-        beyond the end of a truncated file cannot be mapped. Raises FileNotFoundError."""
+        """Open a file of a segment. Raises FileNotFoundError if it does not exist. Raises
+        InputError if its size is not ``size`` bytes, because bytes beyond the end of a truncated
+        file cannot be mapped.
+        """
         handle = self.folder.open_file(name, flags)
         try:
             held = os.fstat(handle).st_size
@@ -119,9 +130,11 @@ class SegmentFiles:
 
     @contextmanager
     def both_files(self, number: int, flags: int = os.O_RDONLY) -> Iterator[tuple[int, int] | None]:
-        """Open the files of a segment, pages and records; None if the segment has none.
+        """Open the pages file and the records file of a segment; yield None if the segment has no
+        files. A pages file without contents and without a records file is ignored, because the
+        process was killed while it created the files.
 
-        Raises InputError if one of them is missing, or has another size.
+        Raises InputError if one of the files is missing or has another size.
         """
         (pages, oob), (pages_size, oob_size) = self._names(number), self._sizes()
         present = self._present(number)
@@ -141,7 +154,7 @@ class SegmentFiles:
         yield None
 
     def _present(self, number: int) -> tuple[bool, bool]:
-        """Return whether the pages and the records of a segment have files."""
+        """Return (True if the pages of a segment have a file, True if its records have a file)."""
         found = []
         for name in self._names(number):
             try:
@@ -154,7 +167,7 @@ class SegmentFiles:
     def numbers(self) -> list[int]:
         """Return the sorted numbers of the segments that have a file or are changed in memory.
 
-        Raises InputError for a number beyond the drive.
+        Raises InputError if a file has a segment number that the drive does not have.
         """
         found = set()
         for name in self.folder.names():
@@ -172,8 +185,10 @@ class SegmentFiles:
         return sorted(found)
 
     def records(self, number: int) -> np.ndarray:
-        """Return a copy of the out-of-band records of a segment that cannot be changed, without
-        mapping its pages; erased ones if it has no files. Raises InputError."""
+        """Return a read-only copy of the out-of-band records of a segment without mapping its
+        pages; erased records if the segment has no files. Raises InputError if a file is missing or
+        has another size.
+        """
         segment = self._open.get(number)
         if segment is not None and segment.room is None:
             found = segment.records.copy()
@@ -185,8 +200,9 @@ class SegmentFiles:
                                  self._record)  # fmt: skip
 
     def read_pages(self, number: int, places: Iterable[int]) -> Iterator[np.ndarray]:
-        """Yield a copy of each of the pages at ``places`` of a segment, uint8[page_bytes], read
-        from its file. Raises InputError."""
+        """Yield a copy of each of the pages with the indices ``places`` in a segment,
+        uint8[page_bytes], read from its file. Raises FileNotFoundError if the file is missing,
+        InputError if it cannot be used."""
         with self._file(self._names(number)[0], SEGMENT_BYTES) as handle:
             for at in places:
                 raw = _read(handle, self.page_bytes, at * self.page_bytes)
@@ -195,9 +211,11 @@ class SegmentFiles:
     # --- maps
 
     def find(self, number: int, create: bool = False) -> Segment | None:
-        """Return a segment, mapped; None if it has no files and is not to be created.
+        """Return a segment, and map it if necessary. Return None if it has no files and ``create``
+        is False.
 
-        Raises StoreFull, InputError.
+        Raises StoreFull if the file system is full, InputError if a file cannot be used or the
+        store is closed.
         """
         segment = self._open.get(number)
         if segment is None:
@@ -251,10 +269,10 @@ class SegmentFiles:
             table[number] = 0 if array is None else array.ctypes.data
 
     def _make_room_for_one(self) -> None:
-        """Unmap segments until one more may be mapped: the first that has not been used since this
-        last passed it. A view of its pages keeps the memory of a segment mapped.
+        """Unmap segments until one more may be mapped. A segment is unmapped if it has not been
+        used since the last pass over it. A view of its pages keeps the memory of a segment mapped.
 
-        Segments that are changed in memory stay.
+        Segments that are changed in memory remain open.
         """
         for _ in range(2 * len(self._open)):
             if len(self._open) < self._most_open:
@@ -268,19 +286,23 @@ class SegmentFiles:
                 self._set_addresses(number, None)
 
     def _runs(self, start: int, stop: int) -> slice:
-        """Return the runs of the pages from ``start`` to ``stop`` of a segment."""
+        """Return the slice of the runs that contain the pages from ``start`` to ``stop`` of a
+        segment.
+        """
         return slice(start // self.run_pages, -(-stop // self.run_pages))
 
     def holds(self, segment: Segment, at: int) -> bool:
-        """Return False if page ``at`` of a segment was never programmed, so that its record must
-        not be touched: it may be a hole that the file system would fill."""
+        """Return False if the run of page ``at`` of a segment is a hole. The record of the page
+        must then not be accessed, because the file system might fill the hole.
+        """
         return segment.room is None or bool(segment.room[at // self.run_pages] != HOLE)
 
     # --- changes
 
     def changeable(self, number: int, at: int) -> Segment:
-        """Return a segment for a change of page ``at``, for which file space is reserved. Raises
-        StoreFull, InputError."""
+        """Return a segment for a change of page ``at``, with file space reserved for the page.
+        Raises StoreFull if the file system is full, InputError if a file cannot be used.
+        """
         segment = self.find(number, create=True)
         assert segment is not None
         if segment.room is not None and segment.room[at // self.run_pages] != ROOM:
@@ -289,7 +311,7 @@ class SegmentFiles:
         return segment
 
     def _reserve(self, number: int, segment: Segment, at: int) -> None:
-        """Reserve room for the run of page ``at``, and for the records of its group."""
+        """Reserve file space for the run of page ``at`` and for the records of its group."""
         room = segment.room
         assert room is not None
         self.folder.begin_writing()
@@ -310,12 +332,13 @@ class SegmentFiles:
             room[run] = ROOM
 
     def erase(self, number: int, start: int, stop: int, selected: np.ndarray) -> None:
-        """Erase the pages from ``start`` to ``stop`` of a segment that ``selected``, bool[pages],
-        selects. Their file space is released.
+        """Erase the pages from ``start`` to ``stop`` (exclusive) of a segment that are selected in
+        ``selected``, bool[stop - start], and release their file space if the file system can do so.
 
         The records are set to erased first, and this state does not depend on the holes. With
-        durability "host" the records are durable before the holes are made. The caller has synced
-        the copies of valid pages. Raises StoreFull, InputError.
+        durability "host", the records are durable before the holes are made. The caller must have
+        synced the copies of valid pages. Raises StoreFull if the file system is full, InputError if
+        a file cannot be used.
         """
         segment = self.find(number)
         if segment is None:
@@ -340,8 +363,9 @@ class SegmentFiles:
             self._punch(number, segment, start + np.flatnonzero(erased))
 
     def _punch(self, number: int, segment: Segment, erased: np.ndarray) -> None:
-        """Give back the blocks of the file system in which all pages are erased. ``erased``: the
-        pages that were erased now, sorted."""
+        """Release the blocks of the file system in which all pages are erased. ``erased``: sorted
+        indices of the pages that were erased by this erase.
+        """
         room = segment.room
         assert room is not None
         with (
@@ -357,8 +381,9 @@ class SegmentFiles:
     def _erased_blocks(
         self, written: np.ndarray, erased: np.ndarray
     ) -> Iterator[tuple[int, int]]:  # fmt: skip
-        """Yield ranges (start, end) of bytes, whole blocks of the file system, whose pages are all
-        erased."""
+        """Yield the byte ranges (start, end) of whole file-system blocks whose pages are all
+        erased.
+        """
         per_block = max(BLOCK_BYTES // self.page_bytes, 1)
         blocks = np.unique(erased // per_block)
         pages = np.minimum(blocks[:, None] * per_block + np.arange(per_block), len(written) - 1)
@@ -372,8 +397,9 @@ class SegmentFiles:
                     yield start, end
 
     def sync(self) -> None:
-        """Make all changes since the last call durable. Raises InputError; after an error the state
-        of these changes is unknown, and every later call raises it, too."""
+        """Make all changes since the last call durable. Raises StoreFull if that fails; the state
+        of these changes is then unknown, and every later call raises StoreFull, too.
+        """
         if self._failed:
             raise StoreFull(self._failed)
         try:
@@ -391,22 +417,24 @@ class SegmentFiles:
             raise StoreFull(self._failed) from error
 
     def check_count(self) -> None:
-        """Raise InputError if a clean store has another number of segments than its superblock
-        states."""
+        """Raise InputError if a clean store has a number of segments that differs from the number
+        in its superblock."""
         block, count = self.folder.superblock, len(self.numbers())
         if block.clean and block.segments != count:
             raise InputError(
-                f"{self.folder.path}: has {count} segments; its superblock says {block.segments}"
+                f"{self.folder.path}: has {count} segments; its superblock states {block.segments}"
             )
 
     def mark_all_changed(self) -> None:
-        """Let the next sync cover all segments that have files, and the names of these files."""
+        """Make the next sync cover all segments that have files, and the names of these files."""
         self.marks[self.numbers()] |= CHANGED
         self._created = True
 
     def keep_in_memory(self) -> None:
-        """Keep all further changes in memory, where they are lost at the end, because the file
-        system has no room. The files stay as they are. Raises InputError."""
+        """Keep all further changes in memory, because the file system is full. The files remain
+        unchanged, and the changes are lost when the process ends. Raises InputError if a file
+        cannot be mapped.
+        """
         self.in_memory = True
         self.marks &= ~np.uint8(CHANGED)
         for number in list(self._open):
@@ -416,7 +444,7 @@ class SegmentFiles:
             self._set_addresses(number, segment)
 
     def close(self) -> None:
-        """Unmap all segments. Views of pages stay valid."""
+        """Unmap all segments. Views of pages remain valid."""
         for number in self._open:
             self._set_addresses(number, None)
         self._open.clear()
@@ -424,12 +452,13 @@ class SegmentFiles:
 
 
 def _read(handle: int, size: int, start: int) -> bytes:
-    """Return ``size`` bytes of a file from byte ``start`` on. Raises InputError at its end."""
+    """Return ``size`` bytes of a file, starting at byte ``start``. Raises InputError if the file is
+    shorter."""
     raw = b""
     while len(raw) < size:
         more = os.pread(handle, size - len(raw), start + len(raw))
         if not more:
-            raise InputError(f"a file of a store ends at byte {start + len(raw)}")
+            raise InputError(f"a file of a store is truncated: it ends at byte {start + len(raw)}")
         raw += more
     return raw
 

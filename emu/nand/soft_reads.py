@@ -1,14 +1,15 @@
-"""Soft decision: reliability of bits from two more readings, one on either side of the reference.
+"""Soft decision: reliability of bits from two more reads, one on either side of the reference
+voltage.
 
-Owns the model of the three readings, their voltages, and the messages to the decoder. Does not own
-the decoder (kernels/ldpc.py) or the wrong bits of the reading between them (bit_errors.py).
+Owns the model of the three reads, their voltages, and the messages to the decoder. Does not own the
+decoder (kernels/ldpc.py) or the bit errors of the middle read (bit_errors.py).
 Source: J. Wang et al., "Enhanced Precision Through Multiple Reads for LDPC Decoding in Flash
 Memories", IEEE JSAC 32, 2014 (voltages that maximize mutual information).
 
-A cell of one bit has the level +1 (bit 0) or -1 and normal noise, such that the reading at 0 is
-wrong at the raw bit error rate. The others are at -d and d. A bit is *unsure* if they differ. The
-message of a bit is proportional to its log-likelihood ratio: the sign of the middle reading, and
-STRONG if it is sure.
+A cell of one bit has the level +1 (bit 0) or -1 and normal noise, such that a read at 0 is wrong at
+the raw bit error rate. The other two reads are at -d and d. A bit is *unreliable* if these two
+reads differ. The message of a bit is proportional to its log-likelihood ratio. Its sign is that of
+the middle read, and its magnitude is STRONG if the bit is reliable.
 """
 
 from __future__ import annotations
@@ -24,34 +25,37 @@ from ondie.emu.engine.core.rng import uniform
 from ondie.kernels.jit import njit
 
 STRONG = 16
-"""Decoder message of a reliable bit, on which all readings agree."""
+"""Decoder message of a reliable bit, on which all three reads agree."""
 UNSURE = 1 << 49
 """Index, in a code word's random sequence, of the first number that decides whether a bit is
 reliable."""
 LEAST_RATE = 1e-6
-"""Lowest bit error rate for which reading voltages are computed; below it, readings almost never
-differ."""
+"""Lowest bit error rate for which read voltages are computed. At lower rates, the reads almost
+never differ.
+"""
 NORMAL = NormalDist()
 
 
 class SoftModel(NamedTuple):
-    """The three readings at a raw bit error rate."""
+    """Model of the three reads at a raw bit error rate."""
 
     right: float
-    """Probability that a bit is unreliable if the middle reading is right."""
+    """Probability that a bit is unreliable if the middle read is correct."""
     wrong: float
-    """Probability that a bit is unreliable if the middle reading is wrong."""
+    """Probability that a bit is unreliable if the middle read is wrong."""
     weak: int
     """Decoder message of an unreliable bit, at least 1."""
 
 
 @lru_cache(256)
 def soft_model(rate: float) -> SoftModel:
-    """Return the model at a raw bit error rate above 0 and below 1/2."""
+    """Return the model for a raw bit error rate above 0 and below 1/2."""
     mean = -NORMAL.inv_cdf(max(rate, LEAST_RATE))  # of the level, in deviations of the noise
 
     def probabilities(distance: float) -> tuple[float, float, float, float]:
-        """Return those of a bit of 0 for: sure and right, unsure and right, unsure, sure."""
+        """Return the probabilities that a bit 0 is reliable and correct, unreliable and correct,
+        unreliable and wrong, or reliable and wrong.
+        """
         low, middle, high = (NORMAL.cdf(at - mean) for at in (-distance, 0.0, distance))
         return 1 - high, high - middle, middle - low, low
 
@@ -75,8 +79,10 @@ def soft_model(rate: float) -> SoftModel:
 
 @njit
 def _unsure(found, mask, key, right, wrong):
-    """Write which bits of a word are unsure: ``found``, uint8[8 * bytes]; ``mask``, uint8[bytes]:
-    its wrong bits."""
+    """Set ``found`` (uint8[8 * bytes]) to 1 for the unreliable bits of a word and to 0 for the
+    other bits. ``mask``: bit errors of the word, uint8[bytes]. ``right``, ``wrong``: fields of
+    SoftModel.
+    """
     for bit in range(found.shape[0]):
         hit = (mask[bit >> 3] >> (bit & 7)) & 1
         found[bit] = uniform(key, UNSURE + bit) < (wrong if hit else right)
@@ -85,10 +91,11 @@ def _unsure(found, mask, key, right, wrong):
 def soft_messages(
     read: np.ndarray, mask: np.ndarray, keys: np.ndarray, rates: np.ndarray
 ) -> np.ndarray:
-    """Return the messages of words, int8[n, 8 * bytes], positive for 0.
+    """Return the decoder messages of code words, int8[n, 8 * bytes]; a bit 0 has a positive
+    message.
 
-    ``read``: uint8[n, bytes], the middle reading; ``mask``: its wrong bits; ``keys``, uint64[n]: of
-    the draws; ``rates``, float64[n]: raw bit error rates, above 0.
+    ``read``: middle read, uint8[n, bytes]; ``mask``: its bit errors; ``keys``: random keys of the
+    words, uint64[n]; ``rates``: raw bit error rates, float64[n], above 0.
     """
     bits = np.unpackbits(read, axis=1, bitorder="little").astype(np.int8)
     unsure = np.empty(bits.shape, np.uint8)

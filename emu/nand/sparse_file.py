@@ -1,10 +1,11 @@
-"""Sparse files: memory maps, space that is reserved before it is used, and holes.
+"""Sparse files: memory maps, reservation of file space, and holes.
 
 Owns the system calls. Does not own the content of the files (segment_files.py).
 Source: Linux manual pages mmap(2), fallocate(2), lseek(2).
 
-A store to a mapped page for which the file system has no room ends the process with SIGBUS. So room
-is reserved first (:func:`reserve`), where a full file system is an OSError.
+A write to a mapped page for which the file system has no space ends the process with SIGBUS.
+Therefore, space is reserved first (:func:`reserve`), which raises OSError if the file system is
+full.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import numpy as np
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # fallocate(2): FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 MAP_FIXED = 0x10  # mmap(2)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a file system, a quota or a limit of file sizes that is exhausted."""
+"""Error numbers that mean that a file system, a quota or a file-size limit is exhausted."""
 NO_HOLES = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-"""Error numbers of a file system that cannot make holes."""
+"""Error numbers that mean that a file system cannot make holes."""
 FAILED = ctypes.c_void_p(-1).value
 
 
@@ -41,15 +42,17 @@ def _libc() -> ctypes.CDLL:
 
 
 def _failed(doing: str) -> OSError:
-    """Return the error of the last call of the C library."""
+    """Return an exception for the last failed call of the C library. ``doing``: start of its
+    message."""
     number = ctypes.get_errno()
     return OSError(number, f"{doing}: {os.strerror(number)}")
 
 
 class _Memory:
-    """A range of memory that is unmapped when the last array that uses it is gone.
+    """A range of memory that is unmapped when the last array that uses it is deleted.
 
-    A file descriptor is needed only while it is mapped. (mmap.mmap keeps a copy of it.)
+    The file descriptor is needed only during the mapping, because, unlike mmap.mmap, this class
+    keeps no copy of the descriptor.
     """
 
     def __init__(self, size: int, flags: int, handle: int = -1, writable: bool = True) -> None:
@@ -69,23 +72,27 @@ class _Memory:
 
 
 def map_shared(handle: int, size: int, writable: bool = True) -> np.ndarray:
-    """Return the first ``size`` bytes of an open file as memory, uint8[size]. Raises OSError.
+    """Return the first ``size`` bytes of an open file as memory, uint8[size]. Raises OSError if
+    they cannot be mapped.
 
-    Stored bytes are in the file at once, also if the process is killed afterwards.
+    Bytes that are written to this memory are in the file immediately, even if the process is killed
+    afterwards.
     """
     return np.asarray(_Memory(size, mmap.MAP_SHARED, handle, writable))
 
 
 def blank(size: int) -> np.ndarray:
-    """Return memory that is not in a file, uint8[size], zeros. Raises OSError."""
+    """Return zeroed memory that is not in a file, uint8[size]. Raises OSError if it cannot be
+    mapped.
+    """
     return np.asarray(_Memory(size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def map_private(handle: int, size: int) -> np.ndarray:
-    """Map the first ``size`` bytes of an open file, copy on write, uint8[size]. The file does not
-    change. Raises OSError.
+    """Map the first ``size`` bytes of an open file copy-on-write, uint8[size]. The file does not
+    change. Raises OSError if the file cannot be mapped.
 
-    Holes are not taken from the file: some file systems would allocate them.
+    Holes are mapped to anonymous memory, because some file systems would allocate space for them.
     """
     memory = _Memory(size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | MAP_FIXED
@@ -115,20 +122,19 @@ def data_extents(handle: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def reserve(handle: int, start: int, size: int) -> None:
-    """Reserve space for ``size`` bytes from byte ``start`` of a file on; their contents do not
-    change.
-
-    Raises OSError, with a number of FULL if there is no room.
-    """
+    """Reserve file space for ``size`` bytes of a file, starting at byte ``start``. The contents do
+    not change. Raises OSError if this fails, with an error number in FULL if the file system is
+    full."""
     os.posix_fallocate(handle, start, size)
 
 
 def punch(handle: int, start: int, size: int) -> bool:
-    """Release the space of ``size`` bytes from byte ``start`` on, which then read as zeros. Return
-    False if the file system cannot. Raises OSError."""
+    """Release the file space of ``size`` bytes, starting at byte ``start``. These bytes then read
+    as zeros. Return False if the file system does not support this. Raises OSError for any other
+    failure."""
     if _libc().fallocate64(handle, KEEP_SIZE | PUNCH_HOLE, start, size) == 0:
         return True
-    error = _failed("room cannot be given back")
+    error = _failed("file space cannot be released")
     if error.errno in NO_HOLES:
         return False
     raise error

@@ -1,8 +1,8 @@
 """Description and check of a closed store.
 
-Owns the reading of every record and page, and the report; the check of single pages when a drive
-starts. Does not own the format (store_folder.py,
-segment_files.py, page_store.py). Nothing is changed, and no page is mapped.
+Owns the reading of every record and page, the report, and the check of single pages when a drive
+starts. Does not own the format (store_folder.py, segment_files.py, page_store.py). The store is not
+changed, and no page is mapped.
 Source: this project (docs/store.md).
 """
 
@@ -26,41 +26,43 @@ from ondie.emu.units import InputError
 from ondie.kernels.crc import crc32c
 
 Progress = Callable[[str, float], None]
-"""Callback that gets the name of the work and the finished fraction."""
+"""Callback with the name of the task and the finished fraction."""
 MOST_LISTED = 1000
-"""Largest number of pages that a report lists by number; all are counted."""
+"""Maximum number of pages that a report lists by number. The counts include all pages."""
 
 
 def files_of(folder: StoreFolder) -> SegmentFiles:
-    """Return the segments of an open folder."""
+    """Return the segment files of an open folder."""
     block = folder.superblock
     return SegmentFiles(folder, block.page_bytes, block.pages, OOB, LEAST_OPEN)
 
 
 @dataclass
 class StoreCheck:
-    """Result of :func:`check_store`. Lists of pages hold at most MOST_LISTED physical page
-    numbers."""
+    """Result of :func:`check_store`. Each list has at most MOST_LISTED physical page numbers."""
 
     store: str
     segments: int = 0
     programmed_pages: int = 0
     torn_pages: int = 0
-    """Pages whose program or erase was interrupted; they do not count as damaged."""
+    """Number of pages whose program or erase was interrupted. They do not count as damaged."""
     damaged_pages: int = 0
-    """Programmed pages with a valid record and wrong bytes."""
+    """Number of programmed pages with a valid record whose bytes do not match the checksum."""
     damaged_records: int = 0
-    """Pages whose out-of-band record has an invalid state or a wrong seal."""
+    """Number of pages whose out-of-band record has an invalid state or a wrong seal."""
     pages_listed: list[int] = field(default_factory=list)
     records_listed: list[int] = field(default_factory=list)
     cached: CacheContents = field(default_factory=CacheContents)
-    """Entries that power-loss protection has saved; interrupted ones do not count as damaged."""
+    """Contents of the cache files (power-loss protection). Interrupted entries do not count as
+    damaged.
+    """
     problems: list[str] = field(default_factory=list)
-    """Files that are missing, truncated or cannot be read, one sentence each."""
+    """One sentence for each file that is missing, truncated, damaged or unreadable, and for a wrong
+    number of segments."""
 
     @property
     def intact(self) -> bool:
-        """True if nothing is damaged."""
+        """True if no page, record or file is damaged."""
         return not (self.damaged_pages or self.damaged_records or self.problems)
 
     def data(self) -> dict[str, Any]:
@@ -98,7 +100,7 @@ class StoreCheck:
 
 
 def _listed(count: int, pages: list[int]) -> str:
-    """Return a count and the first pages."""
+    """Return ``count`` and up to 20 page numbers as text."""
     shown = ", ".join(map(str, pages[:20]))
     more = ", ..." if count > 20 else ""
     return f"{count:,}" + (f": physical pages {shown}{more}" if count else "")
@@ -108,7 +110,9 @@ def check_store(path: str | os.PathLike[str], progress: Progress | None = None) 
     """Check the superblock, the sizes of all files, the seals of all out-of-band records and the
     checksums of all programmed pages of a store that no drive uses.
 
-    Raises InputError if the folder is not a store, is in use, or its superblock cannot be used.
+    ``progress``: callback (name of the task, finished fraction). Raises InputError if the store
+    cannot be opened (see StoreFolder.look), or if a file has a segment number that the drive does
+    not have.
     """
     folder = StoreFolder.look(path, lock=True)
     try:
@@ -121,7 +125,8 @@ def check_store(path: str | os.PathLike[str], progress: Progress | None = None) 
         block = folder.superblock
         if block.clean and block.segments != len(numbers):
             report.problems.append(
-                f"{folder.path}: has {len(numbers)} segments; its superblock says {block.segments}"
+                f"{folder.path}: has {len(numbers)} segments; its superblock states "
+                f"{block.segments}"
             )
         for done, number in enumerate(numbers):
             try:
@@ -136,8 +141,8 @@ def check_store(path: str | os.PathLike[str], progress: Progress | None = None) 
 
 
 def _check_segment(files: SegmentFiles, number: int, report: StoreCheck) -> None:
-    """Check the records and the pages of a segment. Raises InputError for a file that cannot be
-    used."""
+    """Check the records and the pages of a segment, and add the results to ``report``. Raises
+    InputError if a file cannot be used."""
     records = files.records(number)
     written = records["written"]
     first = number * files.segment_pages
@@ -158,8 +163,9 @@ def _check_segment(files: SegmentFiles, number: int, report: StoreCheck) -> None
 
 
 def damaged_among(files: SegmentFiles, ppns: np.ndarray) -> list[int]:
-    """Return which of the pages ``ppns`` (int64[n]), which hold data, have a damaged record or
-    wrong bytes, or are in a file that cannot be read."""
+    """Return the numbers of those pages among ``ppns`` (int64[n]) that have a damaged record, have
+    bytes that do not match the checksum, or are in a file that cannot be read. All ``ppns`` must
+    contain data."""
     found: list[int] = []
     numbers, places = np.divmod(ppns, files.segment_pages)
     for number in np.unique(numbers).tolist():
@@ -178,8 +184,8 @@ def damaged_among(files: SegmentFiles, ppns: np.ndarray) -> list[int]:
 def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the superblock and the sizes of a store, for `ondie store info`. Sizes are in bytes.
 
-    Another process may use the store. Raises InputError if the folder is not a store, or a file
-    cannot be used.
+    Another process may be using the store. Raises InputError if the store cannot be opened (see
+    StoreFolder.look) or if a file cannot be used.
     """
     folder = StoreFolder.look(path)
     try:

@@ -3,10 +3,10 @@
 Owns the folder's identity (UUID, configuration, seed, durability), the clean flag, the lock and
 safe access to files. Does not own segments (segment_files.py), their contents (page_store.py) or
 the format of the superblock (superblock.py).
-Source: this project (docs/store.md); superblocks and clean flags as file systems have them.
+Source: this project (docs/store.md); superblocks and clean flags as in file systems.
 
-The superblock is replaced, never changed: a new file is written and synced, then renamed, then the
-folder is synced. A process may be killed at any instant.
+The superblock is never changed in place: a new file is written, synced and renamed, and then the
+folder is synced. So the process may be killed at any time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ondie.emu.nand.superblock import (
 from ondie.emu.units import InputError, plural, quoted
 
 SEGMENT_BYTES = 1 << 26
-"""Address space of the pages of a segment."""
+"""Size of the pages of a segment, in bytes of address space."""
 SUPERBLOCK, CONFIGURATION, LOCK, NEW = "superblock", "configuration.json", "lock", ".new"
 KEYS_SHOWN = 4
 """Number of differing keys that an error message names."""
@@ -49,13 +49,12 @@ LARGEST = 1 << 24
 
 
 class StoreFull(InputError):
-    """Error: the file system of a store has no room, or cannot be synced, so that no further data
-    can be stored. The stored data remain unchanged and readable."""
+    """Error: the file system of a store is full or cannot be synced, so that no further data can be
+    stored. The stored data remains unchanged and readable."""
 
 
 def configuration_text(cfg: Config) -> bytes:
-    """Return the resolved configuration as the canonical JSON of which Config.sha256 is the
-    hash."""
+    """Return the canonical JSON text of the resolved configuration. Config.sha256 is its hash."""
     text = json.dumps(cfg.resolved(), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode()
 
@@ -72,8 +71,9 @@ def leaves_of(tree: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any
 
 
 def differing(held: dict[str, Any], given: dict[str, Any]) -> list[str]:
-    """Return a text "key held, not given" for each key whose value differs between two resolved
-    configurations, the name first. Sources and ranges of values are not compared."""
+    """Return a text such as "flash.channels 8, not 16" for each key whose value differs between the
+    configurations ``held`` and ``given``, system.name first. Sources and ranges are not
+    compared."""
     ours, theirs = leaves_of(held), leaves_of(given)
     nothing = {"value": "missing"}
     pairs = {
@@ -93,8 +93,8 @@ def _shown(leaf: dict[str, Any]) -> str:
 
 
 def _of_blocks(keys: list[str]) -> str:
-    """Return what to say of differences (:func:`differing`) that follow from the size of a logical
-    block, or ""."""
+    """Return a phrase for the error message if the differences ``keys`` (:func:`differing`) result
+    from the size of a logical block, else ""."""
     if not any(key.startswith("ftl.partial_pages sectors") for key in keys):
         if not any(key.startswith("ftl.partial_pages whole, not sectors") for key in keys):
             return ""
@@ -106,8 +106,8 @@ def _of_blocks(keys: list[str]) -> str:
 
 
 class StoreFolder:
-    """The folder of a store that is open. :meth:`create_or_open` opens it for a drive, and
-    :meth:`look` for a description or a check.
+    """An open folder of a store. :meth:`create_or_open` opens it for a drive, and :meth:`look` for
+    a description or a check.
 
     Files are opened relative to the folder and never through a symbolic link.
     """
@@ -133,8 +133,8 @@ class StoreFolder:
 
     @contextmanager
     def named(self, name: str = "", doing: str = "cannot be opened") -> Iterator[None]:
-        """Convert an OSError inside this context to StoreFull, or to an InputError that names a
-        file of the folder, or the folder itself."""
+        """Convert an OSError inside this context to StoreFull if the file system is full, otherwise
+        to an InputError that names file ``name`` or the folder."""
         where = self.path / name if name else self.path
         try:
             yield
@@ -152,10 +152,9 @@ class StoreFolder:
     # --- files
 
     def open_file(self, name: str, flags: int = os.O_RDONLY) -> int:
-        """Return a descriptor of a regular file of the folder. The caller closes it.
-
-        Raises FileNotFoundError, and InputError for any other reason.
-        """
+        """Return a descriptor of a regular file of the folder. The caller closes it. Raises
+        FileNotFoundError if the file is missing, InputError if it cannot be opened or is not a
+        regular file."""
         try:
             with self.named(name):
                 flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -184,18 +183,18 @@ class StoreFolder:
         return sum(each.st_blocks for each in found) * 512
 
     def read(self, name: str) -> bytes:
-        """Return the contents of a small file. Raises FileNotFoundError, InputError."""
+        """Return the contents of a small file. Raises the errors of :meth:`open_file`."""
         with os.fdopen(self.open_file(name), "rb") as file:
             return file.read(LARGEST)
 
     def size(self, name: str) -> int:
-        """Return the size of a file in bytes. Raises InputError."""
+        """Return the size of a file in bytes. Raises InputError if the file is missing."""
         with self.named(name):
             return os.stat(name, dir_fd=self._handle, follow_symlinks=False).st_size
 
     def create(self, name: str, size: int) -> None:
-        """Create a sparse file of ``size`` zeros, or, on an error, no file. Raises StoreFull,
-        InputError."""
+        """Create a sparse file of ``size`` zero bytes. No file is left after an error. Raises
+        StoreFull if the file system is full, InputError for any other error."""
         handle = self.open_file(name + NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with self.named(name, "cannot be created"):
             try:
@@ -209,8 +208,8 @@ class StoreFolder:
                 os.close(handle)
 
     def mapped(self, name: str) -> np.ndarray | None:
-        """Return the contents of a file without reading them into memory at once, uint8[size];
-        None if it is empty. Raises FileNotFoundError, InputError."""
+        """Return a read-only memory map of a file, uint8[size], or None if the file is empty.
+        Raises the errors of :meth:`open_file`."""
         handle = self.open_file(name)
         try:
             size = os.fstat(handle).st_size
@@ -220,8 +219,8 @@ class StoreFolder:
             os.close(handle)
 
     def write(self, name: str, contents: Iterable[bytes | memoryview]) -> None:
-        """Replace a file so that it has the old or the new contents after a kill or a power loss.
-        Raises StoreFull, InputError."""
+        """Replace a file such that it has either the old or the new contents after a kill or a
+        power loss. Raises StoreFull if the file system is full, InputError for any other error."""
         with self.named(name, "cannot be written"):
             try:
                 handle = self.open_file(name + NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -238,7 +237,7 @@ class StoreFolder:
             os.fsync(self._handle)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if there is one, and make that durable. Raises StoreFull, InputError."""
+        """Remove a file, if it exists, and sync the folder. Raises InputError if this fails."""
         with self.named(name, "cannot be removed"):
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._handle)
@@ -248,12 +247,12 @@ class StoreFolder:
         os.rename(name + NEW, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
 
     def sync(self) -> None:
-        """Make the names of created files durable. Raises InputError."""
+        """Make the names of created files durable. Raises InputError if the sync fails."""
         with self.named(doing="cannot be synced"):
             os.fsync(self._handle)
 
     def _sync_files(self) -> None:
-        """Make the contents of all files durable. Raises StoreFull, InputError."""
+        """Make the contents of all files durable. Raises InputError if a sync fails."""
         for name in self.names():
             handle = self.open_file(name)
             with self.named(name, "cannot be synced"):
@@ -274,12 +273,13 @@ class StoreFolder:
         durability: str | None = None,
         create: bool = True,
     ) -> StoreFolder:
-        """Open the store of a drive with configuration ``cfg`` and ``seed``, or if ``create``,
-        create it in a folder that is empty or missing. ``durability``: one of DURABILITIES; None:
-        that of the store, for a new one "process".
+        """Open the store of a drive with configuration ``cfg`` and seed ``seed``. If ``create``,
+        create the store if the folder is empty or missing. ``durability``: one of DURABILITIES, or
+        None for that of the store ("process" for a new store).
 
-        Raises InputError: no folder, a symbolic link, in use, not writable, not a store, damaged,
-        of another version, of another durability, or of a drive with another configuration or seed.
+        Raises StoreFull if the file system is full. Raises InputError if ``durability`` is unknown,
+        if the folder is missing, a symbolic link, in use, not writable or not a store, or if the
+        store is damaged or has another version, durability, configuration or seed.
         """
         if durability is not None:
             check_durability(durability)
@@ -312,10 +312,11 @@ class StoreFolder:
 
     @classmethod
     def look(cls, path: str | os.PathLike[str], lock: bool = False) -> StoreFolder:
-        """Open a store for reading only. With ``lock``, no drive may use it meanwhile.
+        """Open a store for reading only. With ``lock``, no drive can use the store until it is
+        closed.
 
-        Raises InputError: no folder, a symbolic link, not a store, damaged, of another version, or
-        with ``lock`` in use.
+        Raises InputError if the folder is missing, a symbolic link or not a store, if the store is
+        damaged or has another version, or, with ``lock``, if a drive uses the store.
         """
         folder = cls(path)
         try:
@@ -334,23 +335,23 @@ class StoreFolder:
             raise InputError(f"{self.path}: is not a store: it has no {SUPERBLOCK}")
 
     def _refuse_others(self) -> None:
-        """Raise InputError for a folder without superblock that holds anything but what an
-        interrupted creation leaves."""
+        """Raise InputError if the folder has no superblock and contains files other than those that
+        an interrupted creation leaves."""
         names = self.names()
         ours = {LOCK, CONFIGURATION, *(each + NEW for each in (SUPERBLOCK, CONFIGURATION))}
         others = [name for name in names if name not in ours]
         if SUPERBLOCK in names or not others:
             return
         if any(name.startswith("segment-") for name in others):
-            raise InputError(f"{self.path}: its {SUPERBLOCK} is missing; it holds {others[0]}")
+            raise InputError(f"{self.path}: {SUPERBLOCK} is missing, but {others[0]} is present")
         raise InputError(
-            f"{self.path}: is not a store and not empty: it holds {quoted(others[0])}; name a new "
-            "folder"
+            f"{self.path}: is neither a store nor empty: it contains {quoted(others[0])}; name a "
+            "new folder"
         )
 
     def _take_lock(self, kind: int) -> None:
-        """Lock the folder until it is closed or the process ends. Raises InputError if it is in
-        use."""
+        """Lock the folder until it is closed or the process ends. Raises InputError if the folder
+        is in use, or if ``kind`` is LOCK_SH and the folder has no lock file."""
         alone = kind == fcntl.LOCK_EX
         try:
             self._lock = self.open_file(LOCK, os.O_RDWR | os.O_CREAT if alone else os.O_RDONLY)
@@ -379,7 +380,7 @@ class StoreFolder:
         return False
 
     def _create(self, cfg: Config, seed: int) -> None:
-        """Write the configuration and, last, the superblock of an empty store."""
+        """Write the configuration and then the superblock of an empty store."""
         geometry = Geometry.of(cfg)
         page = geometry.page_bytes
         self.write(CONFIGURATION, [configuration_text(cfg)])
@@ -393,7 +394,7 @@ class StoreFolder:
         self.write(SUPERBLOCK, [encoded(block)])
 
     def _makes_holes(self) -> bool:
-        """Return True if the file system of the folder can give room back."""
+        """Return True if the file system of the folder can release file space."""
         handle = self.open_file(CONFIGURATION, os.O_RDWR)
         with self.named(CONFIGURATION, "cannot be written"):
             try:
@@ -403,12 +404,12 @@ class StoreFolder:
                 os.close(handle)
 
     def _read(self) -> None:
-        """Read the superblock and the configuration, and check one against the other."""
+        """Read the superblock and the configuration, and check that they match."""
         self.superblock = decoded(self.read(SUPERBLOCK), str(self.path / SUPERBLOCK))
         try:
             text = self.read(CONFIGURATION)
         except FileNotFoundError:
-            raise InputError(f"{self.path / CONFIGURATION}: is missing") from None
+            raise InputError(f"{self.path / CONFIGURATION}: is missing, but required") from None
         if hashlib.sha256(text).hexdigest() != self.superblock.configuration_sha256:
             raise InputError(f"{self.path / CONFIGURATION}: is damaged or truncated")
         self.configuration: dict[str, Any] = json.loads(text)
@@ -427,12 +428,12 @@ class StoreFolder:
                 )
         if held.seed != seed:
             raise InputError(
-                f"{self.path}: is the store of a drive with seed {held.seed}, not {seed}, which "
-                "has other bad blocks"
+                f"{self.path}: is the store of a drive with seed {held.seed}, not {seed}; the seed "
+                f"determines the bad blocks; open it with seed {held.seed}"
             )
 
     def _check_durability(self, wanted: str | None) -> None:
-        """Raise InputError if the store has another durability than ``wanted``; None: any."""
+        """Raise InputError unless the store has durability ``wanted`` or ``wanted`` is None."""
         held = self.superblock.durability
         if wanted not in (None, held):
             raise InputError(
@@ -442,12 +443,13 @@ class StoreFolder:
 
     @classmethod
     def set_durability(cls, path: str | os.PathLike[str], durability: str) -> str:
-        """Give a clean store another durability; return the one that it had. Nothing changes if
-        it is the same. All files are synced first, including changes by killed processes.
+        """Set the durability of a clean store and return its previous durability. If the two
+        differ, all files are synced first, including changes by killed processes.
 
         The pages of a store that was not closed must be recovered by the rules of its durability:
-        only with "host" may pages have lost changes that were not synced. Raises InputError: as
-        :meth:`look` with a lock, a store that was not closed, or an unknown durability.
+        pages may have lost changes that were not synced only if it is "host". Raises InputError if
+        the store is in use or cannot be opened (see :meth:`look`), if the durability differs and
+        the store was not closed, or if ``durability`` is unknown.
         """
         check_durability(durability)
         folder = cls(path)
@@ -459,8 +461,8 @@ class StoreFolder:
             if held != durability:
                 if not folder.superblock.clean:
                     raise InputError(
-                        f"{folder.path}: was not closed; open a drive with it, which recovers it, "
-                        "and close the drive, before its durability can change"
+                        f"{folder.path}: was not closed; to change its durability, first open a "
+                        "drive with this store (which recovers the store) and close the drive"
                     )
                 folder._sync_files()
                 folder._replace(durability=durability)
@@ -471,14 +473,15 @@ class StoreFolder:
     # --- the clean flag
 
     def begin_writing(self) -> None:
-        """Clear the clean flag before the first change of a page. Raises StoreFull, InputError."""
+        """Clear the clean flag before the first change of a page. Raises the errors of
+        :meth:`write`."""
         if not self.writing:
             self._replace(clean=False, segments=None, checkpoint=None)
             self.writing = True
 
     def set_clean(self, segments: int, checkpoint: int | None = None) -> None:
-        """Set the clean flag after the last change of a page. ``segments``: number of segments
-        with files; ``checkpoint``: checksum of the checkpoint. Raises StoreFull, InputError."""
+        """Set the clean flag after the last change of a page. ``segments``: number of segments with
+        files; ``checkpoint``: checksum of the checkpoint. Raises the errors of :meth:`write`."""
         self._replace(clean=True, segments=segments, checkpoint=checkpoint)
         self.writing = False
 
@@ -488,7 +491,7 @@ class StoreFolder:
         self.superblock = block
 
     def close(self) -> None:
-        """Release the lock and the folder."""
+        """Release the lock and close the folder."""
         self._release()
 
 

@@ -23,8 +23,9 @@ class At(NamedTuple):
 
 
 def physical_page(geometry: Geometry, at: At, slot: int) -> int:
-    """Return the first physical page (mapping unit) of the flash page that holds role ``slot`` of
-    the super-page at ``at``. A role is a vector and a group."""
+    """Return the first physical page (mapping unit) of the flash page that stores role ``slot`` of
+    the super-page at ``at``. A role is the combination of a vector and a group.
+    """
     plane = (slot + at.turned) % geometry.planes
     first = (geometry.blocks * geometry.pages + at.place) * geometry.planes
     return at.die * geometry.die_pages + (first + plane) * geometry.slots

@@ -1,8 +1,8 @@
-"""Superblock of a store: its fields, and the file that holds them.
+"""Superblock of a store: its fields and its file format.
 
-Owns the format version, the encoding and its checksum, and the durabilities. Does not own the
-folder or the replacement of the file (store_folder.py).
-Source: this project (docs/store.md); superblocks and clean flags as file systems have them.
+Owns the format version, the encoding with its checksum, and the names of the durabilities. Does not
+own the folder or the replacement of the file (store_folder.py).
+Source: this project (docs/store.md); superblocks and clean flags as in file systems.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ondie.kernels.crc import crc32c
 MAGIC = b"ondie store\n"
 VERSION = 1
 DURABILITIES = ("process", "host")
-"""process: stored data survive the end of the process. host: data of a completed FLUSH or of a
-completed write with FUA survive a power loss of the host."""
+"""Durabilities of a store. "process": stored data survives the end of the process. "host": data of
+a completed FLUSH or of a completed write with FUA also survives a power loss of the host."""
 
 
 @dataclass(frozen=True)
 class Superblock:
-    """The fields of a superblock. Sizes are in bytes or pages."""
+    """Fields of a superblock. Sizes are in bytes or pages."""
 
     version: int
     uuid: str
@@ -34,14 +34,15 @@ class Superblock:
     pages: int
     durability: str
     clean: bool
-    """True if the drive was closed and had nothing left to store."""
+    """True if the drive was closed and had no data left to store."""
     segments: int | None
-    """Number of segments with files when the drive was closed; None: not clean."""
+    """Number of segments with files when the drive was closed; None if the store is not clean."""
     holes: bool
     """True if the file system can release the space of erased pages."""
     checkpoint: int | None
-    """CRC-32C of the checkpoint (nand/checkpoint.py); None if there is none, or the pages have
-    changed since."""
+    """CRC-32C of the checkpoint (nand/checkpoint.py); None if there is no checkpoint or if pages
+    have changed since it was written.
+    """
 
 
 def encoded(block: Superblock) -> bytes:
@@ -51,10 +52,11 @@ def encoded(block: Superblock) -> bytes:
 
 
 def decoded(raw: bytes, where: str) -> Superblock:
-    """Return the superblock that a file holds. Raises InputError that names ``where``: no
-    superblock, damaged, or of another version."""
+    """Return the superblock in the file contents ``raw``. Raises InputError if ``raw`` is not a
+    superblock, is damaged, has another version, or has fields that differ from those of this
+    version. The message names ``where``."""
     if not raw.startswith(MAGIC):
-        raise InputError(f"{where}: is not the superblock of a store, or its magic is damaged")
+        raise InputError(f"{where}: is not the superblock of a store, or its first line is damaged")
     line, _, text = raw[len(MAGIC) :].partition(b"\n")
     if line != f"{crc32c(text):08x}".encode():
         raise InputError(f"{where}: is damaged or truncated: its checksum is wrong")

@@ -2,7 +2,7 @@
 
 Owns the initial values of these tables and the constants of the unit of programming. Does not own
 the content of the timing table (timing.py) or the tables of blocks (ftl/tables.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ondie.emu.nand import onfi
 READ, PROGRAM, ERASE, VPP, BPR, ODC, BPP, COPYBACK = range(8)
 OP_NAMES = ("READ", "PROGRAM", "ERASE", "VPP", "BPR", "ODC", "BPP", "COPYBACK")
 SCAN, PAD = 16, 17
-"""Kinds of plan row for recovery of the reservoir: a READ (SCAN) and a BPP (PAD) of a physical
+"""Kinds of plan rows for the recovery of the reservoir: a READ (SCAN) and a BPP (PAD) of a physical
 super-page. Recovery uses them before it has a mapping table. SCAN transfers out-of-band data out of
 the die. PAD programs the present contents of the registers.
 """
@@ -106,13 +106,13 @@ def word_line_pages(cfg: Config) -> int:
 
 
 def page_kinds(cfg: Config) -> np.ndarray:
-    """Return the page type of each page as the bit of the cell that it holds: int64[pages], by page
-    offset in the block; 0 = lower page.
+    """Return the page type of each page as the index of the bit that it stores in a cell:
+    int64[pages], by page offset in the block; 0 = lower page.
 
-    The page types alternate: lower, (middle,) upper, also if all have equal latencies. Planar chips
-    with two bits per cell: even pages are lower, odd pages upper. Planar chips with three bits:
-    pages 0 to 5 are lower, 6 and 7 middle, then pairs of lower, middle and upper pages alternate
-    (MQSim's layout).
+    The page types alternate: lower, (middle,) upper, even if all have equal latencies. Planar chips
+    with two bits per cell: even pages are lower pages, odd pages are upper pages. Planar chips with
+    three bits per cell: pages 0 to 5 are lower pages, pages 6 and 7 are middle pages, and then
+    pairs of lower, middle and upper pages alternate (MQSim's layout).
     """
     page = np.arange(cfg.flash.pages_per_block)
     bits = WORD_LINE.get(cfg.flash.cell, 1)

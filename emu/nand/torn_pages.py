@@ -20,13 +20,12 @@ from ondie.emu.nand.page_store import BLANK, CODED, PageStore, Spare
 
 OUTCOMES = ("blank", "garbled", "sealed", "whole")
 """Outcomes of an interrupted program, equally likely. blank: the page reads as erased; garbled:
-data and out-of-band data are wrong; sealed: out-of-band data are valid, data are wrong; whole: all
-data are valid, but the completion was not reported."""
+data and out-of-band data are damaged; sealed: out-of-band data is valid, but data is damaged;
+whole: all data is valid, but the completion was not reported."""
 REMAINS = ("kept", "sealed", "blank", "garbled")
 """States of a page after an interrupted erase, equally likely. kept: the page reads as before;
-sealed: out-of-band data read as before, data do not; blank: reads as erased; garbled: reads neither
-as before nor as erased.
-"""
+sealed: out-of-band data reads as before, but data does not; blank: the page reads as erased;
+garbled: the page reads neither as before nor as erased."""
 
 
 def interrupt_program(
@@ -51,8 +50,8 @@ def interrupt_program(
 
 
 def tear_first_pass(store: PageStore, ppn: int, rng: np.random.Generator) -> None:
-    """Interrupt the first of two passes over page ``ppn``, which is as after the whole pass: it
-    reads as blank, or as neither blank nor valid.
+    """Interrupt the first of two passes over page ``ppn``, which has the contents after the whole
+    pass. Afterwards, the page reads as blank, or as neither blank nor valid.
     """
     if rng.random() < 0.5:
         store.torn(ppn)["lpn"] = BLANK
@@ -65,9 +64,9 @@ def tear(
     outcome: str | None = None,
     may_be_blank: bool = True,
 ) -> str:
-    """Interrupt the program of page ``ppn``, which has the contents of the whole program, and
-    return the outcome, drawn from ``rng`` if it is None. ``may_be_blank``: False for the second of
-    two passes, before which the cells are not erased.
+    """Interrupt the program of page ``ppn``, which has the contents after the whole program, and
+    return the outcome. ``outcome``: None to draw it from ``rng``. ``may_be_blank``: False for the
+    second of two passes, because the cells are not erased before this pass.
     """
     outcome = outcome or str(rng.choice(OUTCOMES if may_be_blank else OUTCOMES[1:]))
     if outcome == "whole":
@@ -84,7 +83,7 @@ def tear(
 
 def set_late_bits(data: np.ndarray, rng: np.random.Generator) -> None:
     """Set random bits of ``data`` (uint8[n], in place) to 1, as in cells that are not programmed
-    yet. Erased cells read as 1.
+    yet, because erased cells read as 1.
     """
     data |= rng.integers(0, 256, len(data), np.uint8)
 

@@ -21,10 +21,10 @@ CLASSES = 1000
 def _bottlenecks(
     name: str, title: str, blocks: Sequence[int], groups: int, group_width: int
 ) -> Network:
-    """Return a residual network of bottleneck blocks, 224 x 224 pixels.
+    """Return a residual network of bottleneck blocks for images of 224 x 224 pixels.
 
-    ``blocks``: blocks of each of the four stages. ``group_width``: channels of a group in the
-    first stage.
+    ``blocks``: number of blocks in each of the four stages. ``groups``: groups of the 3x3
+    convolutions. ``group_width``: channels per group in the first stage.
     """
     shape: Shape = (3, 224, 224)
     build = Builder(name, title, shape)
@@ -51,21 +51,23 @@ def _bottlenecks(
 
 
 def resnet50() -> Network:
-    """Return ResNet50 (v1.5), 224 x 224 pixels."""
+    """Return ResNet50 (v1.5) for images of 224 x 224 pixels."""
     return _bottlenecks("resnet50", "ResNet50", (3, 4, 6, 3), 1, 64)
 
 
 def resnext101() -> Network:
-    """Return ResNeXt101-32x4d, 224 x 224 pixels."""
+    """Return ResNeXt101-32x4d for images of 224 x 224 pixels."""
     return _bottlenecks("resnext101-32x4d", "ResNeXt101-32x4d", (3, 4, 23, 3), 32, 4)
 
 
 Step = tuple[int, int | tuple[int, int]]
-"""Convolution of a branch with padding that keeps the size: channels, kernel."""
+"""One convolution of a branch: number of channels, and size of the square kernel or its (height,
+width). Its padding preserves the size of the feature map."""
 
 
 def _branch(build: Builder, shape: Shape, name: str, steps: Sequence[Step]) -> Shape:
-    """Append convolutions with stride 1 and full padding; return the shape of the output."""
+    """Append convolutions with stride 1 and size-preserving padding; return the shape of the
+    output."""
     for i, (channels, kernel) in enumerate(steps):
         pad = tuple(edge // 2 for edge in kernel) if isinstance(kernel, tuple) else kernel // 2
         shape = build.conv(shape, f"{name}.{i}", channels, kernel, pad=pad)  # type: ignore[arg-type]
@@ -73,8 +75,8 @@ def _branch(build: Builder, shape: Shape, name: str, steps: Sequence[Step]) -> S
 
 
 def _mixed(build: Builder, shape: Shape, name: str, branches: Sequence[Sequence[Step]]) -> Shape:
-    """Append an inception block: each branch starts from ``shape``, the last one behind a 3x3
-    average pooling; return the shape of the concatenation."""
+    """Append an inception block and return the shape of the concatenated outputs. Each branch
+    starts from ``shape``; the last branch starts with a 3x3 average pooling."""
     channels = 0
     for i, steps in enumerate(branches):
         start = shape
@@ -89,8 +91,9 @@ def _mixed(build: Builder, shape: Shape, name: str, branches: Sequence[Sequence[
 def _reduction(
     build: Builder, shape: Shape, name: str, branches: Sequence[Sequence[Step]]
 ) -> Shape:
-    """Append an inception block that halves the size: the last convolution of each branch is 3x3
-    with stride 2 without padding, and a maximum pooling runs beside them."""
+    """Append an inception block that halves height and width, and return the shape of the
+    concatenated outputs. The last convolution of each branch has stride 2 and no padding (3x3
+    kernels in InceptionV3); a 3x3 maximum pooling with stride 2 runs in parallel."""
     channels = shape[0]
     for i, steps in enumerate(branches):
         inner = _branch(build, shape, f"{name}.{i}", steps[:-1])
@@ -102,8 +105,8 @@ def _reduction(
 
 
 def _expanded(build: Builder, shape: Shape, name: str) -> Shape:
-    """Append one of the last two inception blocks, in which two branches end in a 1x3 and a 3x1
-    convolution of the same input; return the shape of the concatenation."""
+    """Append one of the last two inception blocks and return the shape of the concatenated outputs.
+    Two of the branches each end in two parallel convolutions of the same input, 1x3 and 3x1."""
     _branch(build, shape, f"{name}.0", [(320, 1)])
     for i, steps in enumerate([[(384, 1)], [(448, 1), (384, 3)]], 1):
         inner = _branch(build, shape, f"{name}.{i}", steps)
@@ -116,7 +119,7 @@ def _expanded(build: Builder, shape: Shape, name: str) -> Shape:
 
 
 def inceptionv3() -> Network:
-    """Return InceptionV3 without the auxiliary classifier, 299 x 299 pixels."""
+    """Return InceptionV3 without the auxiliary classifier, for images of 299 x 299 pixels."""
     shape: Shape = (3, 299, 299)
     build = Builder("inceptionv3", "InceptionV3", shape)
     shape = build.conv(shape, "conv1", 32, 3, stride=2)
@@ -158,7 +161,7 @@ def inceptionv3() -> Network:
 
 
 def vit_b_16() -> Network:
-    """Return ViT-B/16, 224 x 224 pixels: 196 patches and a class token."""
+    """Return ViT-B/16 for images of 224 x 224 pixels: 196 patches and a class token."""
     values, rows = 768, 197
     shape: Shape = (3, 224, 224)
     build = Builder("vit-b-16", "ViT-B/16", shape)
@@ -188,12 +191,12 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "resnext101-32x4d": resnext101,
     "vit-b-16": vit_b_16,
 }
-"""Functions that return the layer table of a network, by its name."""
+"""Name of a network -> function that returns its layer table."""
 
 
 @cache
 def network(name: str) -> Network:
-    """Return the layer table of a network. Raises InputError for an unknown name."""
+    """Return the layer table of the network ``name``. Raises InputError if the name is unknown."""
     if name not in NETWORKS:
         raise InputError(f"network {name!r}: {known_names(name, NETWORKS)}")
     return NETWORKS[name]()

@@ -1,7 +1,7 @@
-"""Batches of photos, their places, and their assignment to stores.
+"""Batches of photos, the stores that have a copy of each batch, and the assignment of batches.
 
-Owns how shards are divided into runs and batches, and which store handles a batch. Does not own
-the simulation (pipeline.py).
+Owns the division of shards into runs and batches, and the choice of the store that handles a batch.
+Does not own the simulation (pipeline.py).
 Source: this project.
 """
 
@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SMALL = 1e-9
-"""Gain of a move, in photos at speed 1, below which the move is not worthwhile."""
+"""Threshold for moves: a move must reduce the longer load by more than this number of photos at
+speed 1."""
 
 
 class Batch(NamedTuple):
     """Photos that pass through the stages together.
 
-    ``owner``: store whose shard they belong to. ``first``: number of the first photo in the shard.
-    ``places``: stores that have these photos, the owner first.
+    ``run``: number of the run. ``owner``: store whose shard contains the photos. ``first``: number
+    of the first photo within the shard. ``photos``: number of photos. ``places``: stores that have
+    these photos, the owner first.
     """
 
     run: int
@@ -31,9 +33,10 @@ class Batch(NamedTuple):
 def batches(photos: Sequence[int], runs: int, size: int, copies: bool) -> list[Batch]:
     """Return all batches, sorted by run and owner.
 
-    ``photos``: number of photos of each store's shard; its runs differ by at most one photo.
-    ``size``: photos of a batch, the last one of a run may have fewer. ``copies``: the copy of a
-    shard's batches is spread over all other stores in turn.
+    ``photos``: number of photos in each store's shard; the runs of a shard differ by at most one
+    photo. ``size``: photos per batch; the last batch of a run may have fewer. ``copies``: True if
+    each batch has a copy on one other store, if there is one; the copies of a shard are spread over
+    all other stores round-robin.
     """
     found = []
     for run in range(runs):
@@ -50,9 +53,9 @@ def batches(photos: Sequence[int], runs: int, size: int, copies: bool) -> list[B
 def assigned(every: Sequence[Batch], speeds: Sequence[float], balance: bool) -> dict[Batch, int]:
     """Return the store that handles each batch.
 
-    Without ``balance`` that is the owner. With it, batches are moved to the other place, run by
-    run, as long as that shortens the time of the store that takes longest. ``speeds``: relative
-    speed of each store.
+    Without ``balance``, the owner handles the batch. With ``balance``, batches are moved to the
+    store with the copy, run by run, as long as a move shortens the longer of the two stores' loads.
+    ``speeds``: relative speed of each store.
     """
     found = {batch: batch.owner for batch in every}
     if not balance:
@@ -63,7 +66,8 @@ def assigned(every: Sequence[Batch], speeds: Sequence[float], balance: bool) -> 
 
 
 def _balance(found: dict[Batch, int], run: Sequence[Batch], speeds: Sequence[float]) -> None:
-    """Move batches of one run in ``found`` until no move helps."""
+    """Move the batches of one run between stores, in ``found``, until no move reduces the longer
+    load."""
     load = [0.0] * len(speeds)
     for batch in run:
         load[found[batch]] += batch.photos / speeds[found[batch]]
@@ -86,8 +90,8 @@ def _balance(found: dict[Batch, int], run: Sequence[Batch], speeds: Sequence[flo
 def _gain(
     load: Sequence[float], speeds: Sequence[float], photos: int, here: int, place: int
 ) -> float:
-    """Return by how much the longer one of two loads shrinks if ``photos`` move from ``here`` to
-    ``place``."""
+    """Return the reduction of the longer of two loads if ``photos`` photos move from store ``here``
+    to store ``place``."""
     if here == place:
         return 0.0
     before = max(load[here], load[place])

@@ -1,10 +1,11 @@
-"""Throughput, traffic, energy and cost of three systems over the number of stores.
+"""Throughput, traffic, energy and cost of three systems as functions of the number of stores.
 
 Owns the three systems: typical (plain stores send every photo over the network to a host), ndpipe
 (stores and a Tuner), and ideal (a host that has all photos on its own drives). Does not own prices
-and powers (servers.toml) or the cut (partition.py).
-Source: NDPipe (ASPLOS 2024) compares with these systems; the formulas are this project's. Time on
-cores and drives is left out in all three: load and preprocessing are assumed to keep up.
+and power (servers.toml) or the cut (partition.py).
+Source: NDPipe (ASPLOS 2024) compares these systems; the formulas are this project's. The time on
+CPU cores and drives is left out for all three: loading and preprocessing are assumed not to limit
+the throughput.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ondie.emu.units import InputError, known_names, whole_number
 
 TYPICAL, NDPIPE, IDEAL = SYSTEMS = ("typical", "ndpipe", "ideal")
 TRAINING, INFERENCE = TASKS = ("training", "inference")
-"""Training of the head, and inference of stored photos, of which only labels return."""
+"""Tasks: training of the head, and inference on stored photos, which sends only labels."""
 INPUTS, JPEG = SENT = ("inputs", "jpeg")
-"""Data that the stores of the typical system send: preprocessed FP16 inputs, or the stored
+"""Data that the stores of the typical system send: preprocessed FP16 inputs, or the stored JPEG
 files."""
 BEST_CUT = "best"
 HOUR_S = 3600
@@ -29,11 +30,12 @@ HOUR_S = 3600
 
 @dataclass(frozen=True)
 class Point:
-    """A system with a number of stores.
+    """Results for one system with a given number of stores.
 
-    ``traffic_bytes``: bytes per photo that cross the network. ``joules``: energy per photo, J.
-    ``dollars_per_hour``: price of all servers. ``limited_by``: the slowest part. ``cut``: last
-    layer that the stores run; empty for other systems and for inference, where they run all.
+    ``traffic_bytes``: bytes per photo that cross the network. ``joules``: energy per photo (J).
+    ``dollars_per_hour``: price of all servers. ``limited_by``: name of the slowest resource.
+    ``cut``: last stage that the stores run, or INPUT; empty for the other systems, and for
+    inference, in which the stores run all layers.
     """
 
     system: str
@@ -52,8 +54,8 @@ class Point:
 
 
 def sent_bytes(net: Network, sent: str) -> int:
-    """Return the bytes per photo that stores of the typical system send. Raises InputError if
-    ``sent`` is none of SENT."""
+    """Return the bytes per photo that the stores of the typical system send. Raises InputError if
+    ``sent`` is not in SENT."""
     if sent not in SENT:
         raise InputError(f"sent {sent!r}: {known_names(sent, SENT)}")
     return FP16 * net.inputs if sent == INPUTS else jpeg_bytes()
@@ -63,11 +65,12 @@ def point(
     system: str, net: Network, stores: int, task: str = TRAINING, sent: str = INPUTS,
     cut: str | None = None,
 ) -> Point:  # fmt: skip
-    """Return one system with ``stores`` stores.
+    """Return the results for one system with ``stores`` stores.
 
-    ``task``: one of TASKS. ``sent``: one of SENT. ``cut``: where ndpipe trains; None: before the
-    head, BEST_CUT: with the highest throughput. Raises InputError for an unknown name or cut, or
-    a number of stores below 1.
+    ``task``: a member of TASKS. ``sent``: a member of SENT. ``cut``: layer after which ndpipe cuts
+    the network for training; None cuts before the head, and BEST_CUT selects the cut with the
+    highest throughput. Raises InputError if a name or the cut is unknown, or if the number of
+    stores is not from 1 to MOST_STORES.
     """
     for what, name, known in (("system", system, SYSTEMS), ("task", task, TASKS)):
         if name not in known:
@@ -92,7 +95,7 @@ def point(
 
 
 def _trained(net: Network, stores: int, cut: str | None) -> Point:
-    """Return NDPipe's training of the head."""
+    """Return the results for NDPipe's training of the head."""
     servers = fleet(stores)
     if cut == BEST_CUT:
         found = best_cut(net, servers)
@@ -108,8 +111,8 @@ def _trained(net: Network, stores: int, cut: str | None) -> Point:
 
 
 def _inferred(net: Network, stores: int) -> Point:
-    """Return NDPipe's inference: stores run all layers and send labels to the Tuner, which stores
-    them."""
+    """Return the results for NDPipe's inference: the stores run all layers and send labels to the
+    Tuner, which stores the labels."""
     store, tuner, size = server("store"), server("tuner"), round(inference_constant("label"))
     parts = {
         "stores": stores * store.macs_per_s / net.macs,
@@ -125,23 +128,24 @@ def _priced(
     system: str, stores: int, rate: float, size: int, used: Sequence[tuple[Server, int, float]],
     limited_by: str,
 ) -> Point:  # fmt: skip
-    """Return a point with the price and the energy of its servers. ``used``: each kind of server,
-    how many there are, and the share of the time in which its accelerators compute."""
+    """Return a point with the price and the energy of its servers. ``used``: for each kind of
+    server, the number of servers and the fraction of time in which their accelerators compute."""
     watts = sum(count * each.watts(min(busy, 1.0)) for each, count, busy in used)
     price = sum(count * each.price for each, count, _ in used)
     return Point(system, stores, rate, size, watts / rate, price, limited_by)
 
 
 def equal_speed(net: Network, stores: int, sent: str = INPUTS) -> Point:
-    """Return NDPipe with the fewest stores that train as fast as the typical system with ``stores``
-    stores, or faster. Raises InputError if no number of stores does."""
+    """Return the results for NDPipe with the smallest number of stores that trains at least as fast
+    as the typical system with ``stores`` stores. Raises InputError if no number of stores is
+    enough, or if an argument is invalid (see :func:`point`)."""
     goal = point(TYPICAL, net, stores, sent=sent).photos_per_s
     count = 1
     while (found := point(NDPIPE, net, count)).photos_per_s < goal:
         if found.limited_by != "stores":
             raise InputError(
-                f"{net.title}: no number of stores trains {goal:,.0f} photos/s; {found.limited_by} "
-                f"limits them to {found.photos_per_s:,.0f}"
+                f"{net.title}: {goal:,.0f} photos/s cannot be reached with any number of stores; "
+                f"the {found.limited_by} limits training to {found.photos_per_s:,.0f} photos/s"
             )
         count += 1
     return found

@@ -1,7 +1,7 @@
-"""Lossless difference of two versions of a model, and the messages that carry it.
+"""Lossless difference between two versions of a model, and the messages that carry it.
 
 Owns the format of messages (full model, delta, chain of deltas), their checksums, and their
-application. Does not own who has which version (versions.py).
+application. Does not own the record of each store's version (versions.py).
 Source: NDPipe (ASPLOS 2024), version-aware redistribution; the format is this project's.
 """
 
@@ -19,28 +19,29 @@ from ondie.emu.units import InputError
 MAGIC = b"NDPV"
 DIGEST_BYTES = 16
 WORD = 4
-"""Bytes of a word. A delta has the words in which two versions differ."""
+"""Bytes per word. A delta contains the words in which two versions differ."""
 NEAR = 4
-"""Largest number of equal words between two changed ones of one run: a new run costs RUN bytes."""
+"""Maximum distance, in words, between two consecutive changed words of one run. Storing the
+unchanged words between them costs less than the RUN header of a new run."""
 FULL, DELTA = 0, 1
 PACKED, RAW = 1, 0
 HEADER = struct.Struct("<4sBBHqqQQ16s16s")
-"""Header of a part: magic, kind, packed, parts, base version, version, bytes of the model, bytes of
-the body, digest of the base, digest of the model."""
+"""Header of a part: magic number, kind, compression flag, number of parts in the message, base
+version, version, bytes of the model, bytes of the body, digest of the base, digest of the model."""
 RUN = np.dtype([("start", "<u8"), ("words", "<u8")])
 
 
 def digest(data: bytes | np.ndarray) -> bytes:
-    """Return the checksum of a model or message: BLAKE2b of 16 bytes."""
+    """Return the checksum of a model or message: 16 bytes of BLAKE2b."""
     text = data.data if isinstance(data, np.ndarray) else data
     return hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
 
 
 @dataclass(frozen=True)
 class Part:
-    """One step of a message: the full model, or a delta from version ``base`` to ``version``.
+    """One part of a message: the full model, or a delta from version ``base`` to ``version``.
 
-    ``size``: bytes of the model afterwards. ``body``: bytes of the model, or of the delta.
+    ``size``: bytes of the model after this part. ``body``: the model or the delta, as bytes.
     """
 
     kind: int
@@ -53,7 +54,8 @@ class Part:
     body: bytes
 
     def encoded(self, parts: int) -> bytes:
-        """Return header and body. ``parts``: number of parts of the message."""
+        """Return the part as bytes: its header and body. ``parts``: number of parts in the
+        message."""
         head = HEADER.pack(
             MAGIC, self.kind, self.packed, parts, self.base, self.version, self.size,
             len(self.body), self.base_digest, self.digest,
@@ -62,21 +64,22 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        """Bytes of header and body."""
+        """Size of header and body, bytes."""
         return HEADER.size + len(self.body)
 
 
 def full(version: int, model: np.ndarray) -> Part:
-    """Return the part with all bytes of ``model`` (uint8[n])."""
+    """Return a part that contains the full ``model`` (uint8[n])."""
     none = bytes(DIGEST_BYTES)
     return Part(FULL, RAW, -1, version, len(model), none, digest(model), model.tobytes())
 
 
 def delta(base: int, old: np.ndarray, version: int, new: np.ndarray, *, pack: bool = True) -> Part:
-    """Return the delta from ``old`` (uint8[n]) to ``new`` (uint8[m]), which may differ in size.
+    """Return the delta from ``old`` (uint8[n]) to ``new`` (uint8[m]); n and m may differ.
 
-    ``pack``: compress the changed words if that makes the delta smaller. They are stored as
-    exclusive ors, by byte of the word, so that equal signs and exponents become zeros.
+    ``pack``: compress the delta if that makes it smaller. A changed word is stored as the exclusive
+    or of its old and new value, and the bytes of the words are grouped by their position in the
+    word, so that unchanged signs and exponents become zeros.
     """
     words = -(-max(len(old), len(new)) // WORD)
     change = _padded(old, words) ^ _padded(new, words)
@@ -96,7 +99,7 @@ def delta(base: int, old: np.ndarray, version: int, new: np.ndarray, *, pack: bo
 
 
 def _padded(model: np.ndarray, words: int) -> np.ndarray:
-    """Return uint32[words] with the bytes of ``model`` and zeros behind them."""
+    """Return uint32[words] with the bytes of ``model``, padded with zeros."""
     if len(model) == words * WORD and model.flags.c_contiguous:
         return model.view(np.uint32)
     out = np.zeros(words * WORD, np.uint8)
@@ -105,13 +108,13 @@ def _padded(model: np.ndarray, words: int) -> np.ndarray:
 
 
 def message(parts: list[Part]) -> bytes:
-    """Return the parts as one message, with a checksum at the end."""
+    """Return the parts as one message with a checksum at the end."""
     text = b"".join(part.encoded(len(parts)) for part in parts)
     return text + digest(text)
 
 
 def parse(text: bytes) -> list[Part]:
-    """Return the parts of a complete message. Raises InputError if it is damaged."""
+    """Return the parts of a complete message. Raises InputError if the message is damaged."""
     body, end = text[:-DIGEST_BYTES], text[-DIGEST_BYTES:]
     if len(text) < DIGEST_BYTES + HEADER.size or digest(body) != end:
         raise InputError(
@@ -124,7 +127,10 @@ def parse(text: bytes) -> list[Part]:
         ) = HEADER.unpack_from(body, at)  # fmt: skip
         at += HEADER.size
         if magic != MAGIC or kind not in (FULL, DELTA) or at + length > len(body):
-            raise InputError(f"message: byte {at - HEADER.size} begins no part of a model update")
+            raise InputError(
+                f"message: no part of an update begins at byte {at - HEADER.size}; "
+                "send the message again"
+            )
         parts.append(
             Part(
                 kind, packed, base, version, size, base_digest, model_digest, body[at : at + length]
@@ -132,15 +138,18 @@ def parse(text: bytes) -> list[Part]:
         )
         at += length
     if len(parts) != count:
-        raise InputError(f"message: has {len(parts)} parts, but its header states {count}")
+        raise InputError(
+            f"message: contains {len(parts)} parts, but its header states {count}; send it again"
+        )
     return parts
 
 
 def applied(version: int | None, model: np.ndarray, parts: list[Part]) -> np.ndarray:
-    """Return the model (uint8[n]) after all parts; ``model`` does not change.
+    """Return the model (uint8[n]) after all parts are applied; ``model`` is not changed.
 
-    ``version``: version of ``model``, None if it has none. Raises InputError for a delta of
-    another version or of other bytes, and if a result does not have the stated checksum.
+    ``version``: version of ``model``, or None if there is no model yet. Raises InputError if the
+    base of a delta differs from the model in version or data, if a delta changes words outside the
+    model, or if a result does not have the stated checksum.
     """
     for part in parts:
         if part.kind == FULL:
@@ -149,27 +158,31 @@ def applied(version: int | None, model: np.ndarray, parts: list[Part]) -> np.nda
             _check_base(version, model, part)
             model = _patched(model, part)
         if len(model) != part.size or digest(model) != part.digest:
-            raise InputError(f"version {part.version}: the model has another checksum than stated")
+            raise InputError(
+                f"version {part.version}: the resulting model does not have the stated checksum"
+            )
         version = part.version
     return model
 
 
 def _check_base(version: int | None, model: np.ndarray, part: Part) -> None:
-    """Raise InputError unless ``part`` is a delta from ``version`` with the bytes ``model``."""
+    """Raise InputError unless ``part`` is a delta whose base has the number ``version`` and the
+    data ``model``."""
     name = f"delta from version {part.base} to {part.version}"
     if version != part.base:
-        has = "none" if version is None else f"version {version}"
-        raise InputError(f"{name}: the base is wrong, this store has {has}; nothing was changed")
+        has = "no model" if version is None else f"version {version}"
+        raise InputError(
+            f"{name}: the store has {has} instead of version {part.base}; nothing changed"
+        )
     if digest(model) != part.base_digest:
         raise InputError(
-            f"{name}: the base is wrong, version {version} of this store has other bytes; nothing "
-            "was changed"
+            f"{name}: the store's model of version {version} differs from the base; nothing changed"
         )
 
 
 def _patched(model: np.ndarray, part: Part) -> np.ndarray:
-    """Return the model (uint8[part.size]) after a delta. Raises InputError if a run lies outside
-    it."""
+    """Return the model (uint8[part.size]) after a delta. Raises InputError if the delta changes
+    words outside the model."""
     plain = zlib.decompress(part.body) if part.packed else part.body
     (count,) = struct.unpack_from("<Q", plain)
     runs = np.frombuffer(plain, RUN, count, 8)

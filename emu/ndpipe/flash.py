@@ -1,8 +1,8 @@
 """Photos on the emulated drive of a store.
 
-Owns where photos lie on the drive, and the time of loading some of them. Does not own the drive
+Owns the location of photos on the drive, and the time to load photos. Does not own the drive
 (drive.py) or the processing of photos (pipeline.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from ondie.emu.units import InputError, whole_number
 
 
 class PhotoDrive:
-    """Drive with ``photos`` consecutive photos of ``photo_bytes`` bytes; each begins at a
-    mapping unit. Loads read them through the drive's queue pair, up to the queue depth at a time.
+    """Drive with ``photos`` consecutive photos of ``photo_bytes`` bytes each; every photo begins at
+    the start of a mapping unit. Loads read the photos through the drive's queue pair, up to the
+    queue depth at a time.
 
-    Raises InputError if there are no photos or if they do not fit.
+    Raises InputError if ``photos`` or ``photo_bytes`` is below 1, or if the photos do not fit on
+    the drive.
     """
 
     def __init__(self, cfg: Config, photos: int, photo_bytes: int) -> None:
@@ -34,18 +36,18 @@ class PhotoDrive:
         if self.photos * self._units > self._drive.units:
             raise InputError(
                 f"{photos} photos of {photo_bytes} bytes do not fit on {cfg.system.name}; at most "
-                f"{self._drive.units // self._units} do"
+                f"{self._drive.units // self._units} fit"
             )
         self._drive.fill(0, 0, self.photos * self._units)
         self._most = cfg.frontend.max_transfer_bytes // unit * unit
         self._unit = unit
 
     def load(self, start_ps: int, first: int, count: int) -> int:
-        """Read ``count`` photos from number ``first`` on (modulo the photos) at ``start_ps``;
-        return the time at which the last one is in memory (ps).
+        """Read ``count`` photos, starting with number ``first`` (modulo the number of photos), at
+        ``start_ps``; return the time at which the last photo is in memory (ps).
 
-        Loads must begin in the order of time, and not before the last one has ended. Raises
-        CommandError if a command ends with an error.
+        A load must not begin before the previous load ends. Raises CommandError if a command ends
+        with an error.
         """
         size = self._units * self._unit
         pieces = math.ceil(size / self._most)
@@ -70,7 +72,7 @@ class PhotoDrive:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that all loads have read."""
+        """Total bytes read by all loads."""
         return int(self._drive.requested[2])
 
     def close(self) -> None:

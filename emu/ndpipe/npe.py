@@ -1,6 +1,6 @@
 """Inference in the stores (NPE) in virtual time, with each of its optimizations on or off.
 
-Owns the six stages of inference, the change of their times by each optimization, and the
+Owns the six stages of inference, the effect of each optimization on their times, and the
 bottleneck.
 Does not own the simulation of stages and drives (pipeline.py, flash.py) or the constants
 (servers.toml).
@@ -8,8 +8,8 @@ Source: NDPipe (ASPLOS 2024): load, decode, resize, normalize, feature extractio
 pipelining, then preprocessed and compressed photos, then an inference engine with quantization and
 larger batches. The times are this project's.
 
-Without pipelining a store handles one batch at a time. With it, stages on the same processor
-share the processor in proportion to their work.
+Without pipelining, a store processes one batch at a time. With pipelining, stages on the same
+processor share the processor in proportion to their work.
 """
 
 from __future__ import annotations
@@ -27,31 +27,33 @@ from ondie.emu.units import InputError, known_names, whole_number
 PIPELINING, PREPROCESSED, COMPRESSED, QUANTIZED, BATCH = OPTIMIZATIONS = (
     "pipelining", "preprocessed", "compressed", "quantized", "batch",
 )  # fmt: skip
-"""Names of the optimizations, in the order of the paper."""
+"""Names of the optimizations, in the order in which the paper adds them."""
 LOAD, FEATURES, CLASSIFICATION = "load", "features", "classification"
 CORES = ("decode", "resize", "normalize")
-"""Stages that run on the cores of a store."""
+"""Stages that run on the CPU cores of a store."""
 NPE_STAGES = (LOAD, *CORES, FEATURES, CLASSIFICATION)
-"""The six stages. ``decode`` inflates photos that are stored preprocessed and compressed."""
+"""The six stages. For photos that are stored preprocessed and compressed, ``decode`` decompresses
+them."""
 PROCESSORS = {
     "flash": (LOAD,), "cores": CORES, "accelerator": (FEATURES, CLASSIFICATION),
     "network of the Tuner": (RECEIVE,),
 }  # fmt: skip
-"""Stages of each resource of a store, and of the network that all stores share."""
+"""Stages that use each resource of a store, and those that use the network that all stores
+share."""
 DEPTH = len(STAGES) + 2
-"""Batches of a store in memory with pipelining."""
+"""Number of batches in the memory of a store with pipelining."""
 US = PS_PER_S // 10**6
 
 
 @dataclass(frozen=True)
 class Inference:
-    """Inference of ``network`` in a number of stores with some optimizations.
+    """Result of the inference of a network in a number of stores with some optimizations.
 
-    ``read_bytes``: bytes that a photo takes on flash in the form that inference reads.
-    ``stored_bytes``: with the JPEG file, which stays. ``work_us``: time per photo of each stage
-    (us) if it has its processor for itself, and of the shared network. ``photos_per_s``: of all
-    stores, from the middle of the photos to the end. ``bottleneck``: the resource that is busy
-    the longest, and its longest stage.
+    ``read_bytes``: size of a photo on flash in the form that inference reads. ``stored_bytes``:
+    size of all stored forms of a photo, including the JPEG file, which is kept. ``work_us``: time
+    per photo (us) of each stage without other users of its processor, and of the shared network.
+    ``photos_per_s``: throughput of all stores, measured over the second half of the photos.
+    ``bottleneck``: the resource with the longest busy time, and the longest stage on it.
     """
 
     optimizations: tuple[str, ...]
@@ -63,8 +65,8 @@ class Inference:
     bottleneck: str
 
     def expected_photos_per_s(self, stores: int) -> float:
-        """Return the closed form of ``photos_per_s``: the reciprocal of the sum of the stages'
-        times without pipelining, and of the time of the slowest resource with it."""
+        """Return ``photos_per_s`` by the closed form: the reciprocal of the sum of the stages'
+        times without pipelining, and of the time of the slowest resource with pipelining."""
         each = {name: _sum(self.work_us, stages) for name, stages in PROCESSORS.items()}
         shared = each.pop("network of the Tuner")
         own = max(each.values()) if PIPELINING in self.optimizations else sum(each.values())
@@ -72,9 +74,9 @@ class Inference:
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
-    """Return optimizations in the order of the paper.
+    """Return ``names`` in the order of the paper.
 
-    Raises InputError for an unknown name, one that is named twice, and ``compressed`` without
+    Raises InputError if a name is unknown or occurs twice, or if ``compressed`` is used without
     ``preprocessed``: a JPEG file is compressed already.
     """
     for name in names:
@@ -91,7 +93,7 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_bytes(net: Network, optimizations: Sequence[str]) -> int:
-    """Return the bytes of a photo as inference reads it from flash."""
+    """Return the bytes per photo that inference reads from flash."""
     if PREPROCESSED not in optimizations:
         return jpeg_bytes()
     size = net.inputs * inference_constant("stored_value")
@@ -99,8 +101,8 @@ def read_bytes(net: Network, optimizations: Sequence[str]) -> int:
 
 
 def work(net: Network, optimizations: Sequence[str], batch: int) -> dict[str, float]:
-    """Return the time per photo (us) of each stage but ``load``, without other users of its
-    processor, and of the transfer of a label into the Tuner."""
+    """Return the time per photo (us) of each stage except ``load``, without other users of its
+    processor, and the time per photo of the transfer of a label to the Tuner."""
     if PREPROCESSED not in optimizations:
         cores = [inference_constant(f"{name}_us") for name in CORES]
     else:
@@ -119,8 +121,8 @@ def work(net: Network, optimizations: Sequence[str], batch: int) -> dict[str, fl
 
 
 def _batch_speed(batch: int) -> float:
-    """Return the speed of an accelerator with ``batch`` photos per batch, relative to that at
-    which the rates of the servers were measured."""
+    """Return the speed of an accelerator with ``batch`` photos per batch, relative to its speed
+    with the batch size at which the rates of the servers were measured."""
     half, measured = inference_constant("half_batch"), inference_constant("measured_batch")
     return batch / (batch + half) * (measured + half) / measured
 
@@ -128,10 +130,12 @@ def _batch_speed(batch: int) -> float:
 def infer(
     net: Network, cfg: Config, optimizations: Sequence[str], stores: int, photos: int, batch: int
 ) -> Inference:
-    """Simulate inference of ``photos`` photos on each of ``stores`` stores with a drive each.
+    """Simulate inference on ``photos`` photos in each of ``stores`` stores; each store has one
+    drive.
 
-    ``batch``: photos per batch. Raises InputError for impossible numbers or optimizations, fewer
-    than two batches, and photos that do not fit on the drive.
+    ``batch``: photos per batch. Raises InputError if a number is outside its range, the names of
+    the optimizations are invalid (see :func:`chosen`), there are fewer than two batches, or the
+    photos do not fit on the drive.
     """
     names = chosen(optimizations)
     whole_number("stores", stores, 1, 1 << 16)
@@ -161,8 +165,10 @@ def ladder(
     net: Network, cfg: Config, optimizations: Sequence[str], stores: int, photos: int,
     batches: tuple[int, int],
 ) -> Iterator[Inference]:  # fmt: skip
-    """Yield inference without optimizations, then with one more of ``optimizations`` each time, in
-    the order of the paper. ``batches``: photos per batch without and with ``batch``."""
+    """Yield the result of inference without optimizations, then with one more of ``optimizations``
+    each time, in the order of the paper. ``batches``: photos per batch without and with the
+    optimization ``batch``. Raises InputError as :func:`infer` does, or if the second value of
+    ``batches`` is below the first."""
     small, large = batches
     whole_number("large batch", large, small, 1 << 20)
     names = chosen(optimizations)
@@ -172,7 +178,8 @@ def ladder(
 
 
 def _bottleneck(work_us: dict[str, float], stores: int) -> str:
-    """Return the resource that is busy the longest, and its longest stage."""
+    """Return the name of the resource with the longest busy time and, in parentheses, of its
+    longest stage."""
     shared = {RECEIVE: stores * work_us[RECEIVE]}
     times = work_us | shared
     resource = max(PROCESSORS, key=lambda name: _sum(times, PROCESSORS[name]))
@@ -181,5 +188,5 @@ def _bottleneck(work_us: dict[str, float], stores: int) -> str:
 
 
 def _sum(work_us: dict[str, float], stages: Sequence[str]) -> float:
-    """Return the time of several stages (us)."""
+    """Return the sum of the times of ``stages`` (us)."""
     return sum(work_us[name] for name in stages)

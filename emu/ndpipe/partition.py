@@ -1,10 +1,10 @@
 """Cut of a network between stores and Tuner, and the number of stores.
 
-Owns the rates of a cut, the selection of a cut by throughput, and the number of stores beyond
-which the throughput stays. Does not own layer tables (layers.py), servers (servers.py), or the
-simulation of the pipeline (pipeline.py).
-Source: NDPipe (ASPLOS 2024): layers before the cut run forward only on every store, all others on
-one Tuner. The rates of the stages are this project's.
+Owns the rates of a cut, the selection of a cut by throughput, and the number of stores beyond which
+the throughput does not increase. Does not own layer tables (layers.py), servers (servers.py), or
+the simulation of the pipeline (pipeline.py).
+Source: NDPipe (ASPLOS 2024): every store runs the forward pass of the layers before the cut, and
+one Tuner runs all other layers. The rates of the stages are this project's.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from ondie.emu.ndpipe.servers import Server, server
 from ondie.emu.units import InputError, whole_number
 
 FP16 = 2
-"""Bytes of an element that crosses the network."""
+"""Bytes per element that crosses the network."""
 HEAD_PASSES = 2
-"""Passes over the head per sample and epoch, each as large as its forward pass: forward, and the
-gradient of the weights. Frozen layers need no gradient of the head's inputs."""
+"""Passes over the head per sample and epoch, each with as many MACs as the forward pass: the
+forward pass, and the gradient of the weights. The gradient of the head's inputs is not needed,
+because all other layers are frozen."""
 MOST_STORES = 1 << 40
-"""Largest number of stores."""
+"""Maximum number of stores."""
 
 
 @dataclass(frozen=True)
 class Fleet:
     """Stores and a Tuner.
 
-    ``stores``: number of stores. Rates are multiply-accumulates/s and bytes/s, those of a store for
-    each store. ``epochs``: how often the Tuner trains the head on the features of a photo.
+    ``stores``: number of stores. Rates of computation are multiply-accumulates/s; rates of networks
+    are bytes/s. The rates of the stores apply to each store. ``epochs``: number of times that the
+    Tuner trains the head on the features of a photo.
     """
 
     stores: int
@@ -52,14 +54,15 @@ class Fleet:
 
 
 def fleet(stores: int, store: Server | None = None, tuner: Server | None = None) -> Fleet:
-    """Return ``stores`` servers with a Tuner; default: those of NDPipe's evaluation."""
+    """Return a fleet of ``stores`` stores and a Tuner. By default, the servers are those of
+    NDPipe's evaluation."""
     each, one = store or server("store"), tuner or server("tuner")
     return Fleet(stores, each.macs_per_s, each.bytes_per_s, one.macs_per_s, one.bytes_per_s)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Samples/s of each stage of a cut."""
+    """Rates of the stages of the pipeline for one cut, samples/s."""
 
     cut: str
     crossing_bytes: int
@@ -71,7 +74,7 @@ class Rates:
 
     @property
     def throughput(self) -> float:
-        """Samples/s of the slowest stage."""
+        """Rate of the slowest stage, samples/s."""
         return min(self.stores, self.store_network, self.tuner_network, self.tuner)
 
     @property
@@ -87,10 +90,12 @@ class Rates:
 
 
 def rates(net: Network, cut: str, servers: Fleet) -> Rates:
-    """Return the rates of a network that is cut behind ``cut``.
+    """Return the rates for a network that is cut after ``cut``.
 
     Stores: n F_store / c_k. Networks: n B_store / s_k and B_tuner / s_k. Tuner: F_tuner / (c_L -
-    c_k + e c_head). Raises InputError if ``cut`` is not a frozen stage of the network.
+    c_k + 2 e c_head). n: stores; F: multiply-accumulates/s; B: bytes/s; c_k: MACs before the cut;
+    s_k: bytes that cross it; c_L: MACs of all layers; e: epochs. Raises InputError if ``cut`` is
+    neither INPUT nor a frozen stage of the network.
     """
     before, size = net.macs_before(cut), FP16 * net.crossing(cut)
     rest = net.macs - before + servers.epochs * HEAD_PASSES * net.head.macs
@@ -105,15 +110,15 @@ def rates(net: Network, cut: str, servers: Fleet) -> Rates:
 
 
 def best_cut(net: Network, servers: Fleet) -> Rates:
-    """Return the rates of the cut with the highest throughput; of equal ones, that with the
-    smallest traffic."""
+    """Return the rates of the cut with the highest throughput. Among cuts with equal throughput,
+    select the cut with the least traffic."""
     each = [rates(net, cut, servers) for cut in net.cuts]
     return min(each, key=lambda found: (-found.throughput, found.crossing_bytes))
 
 
 def enough_stores(net: Network, servers: Fleet) -> int:
-    """Return the smallest number of stores with which the Tuner or its network limits the best cut,
-    so that more stores do not raise the throughput. ``servers.stores`` is not used."""
+    """Return the smallest number of stores with which the Tuner or its network limits the best cut;
+    more stores do not raise the throughput. ``servers.stores`` is not used."""
     each = [rates(net, cut, replace(servers, stores=1)) for cut in net.cuts]
     goal = max(min(found.tuner, found.tuner_network) for found in each)
     counts = []
@@ -129,12 +134,13 @@ def enough_stores(net: Network, servers: Fleet) -> int:
 
 def central_rate(net: Network, sample_bytes: int, stores: int, epochs: int = 1) -> float:
     """Return the samples/s of the typical system: plain stores send ``sample_bytes`` per photo to
-    the host, which runs all layers. Limits: both networks and the host's accelerators."""
+    the host, which runs all layers. The rate is limited by the stores' networks, the host's network
+    and the host's accelerators."""
     host, plain = server("host"), server("plain-store")
     network_rate = min(host.bytes_per_s, stores * plain.bytes_per_s) / sample_bytes
     return min(network_rate, host.macs_per_s / (net.macs + epochs * HEAD_PASSES * net.head.macs))
 
 
 def traffic_ratio(net: Network, cut: str) -> float:
-    """Return the bytes that cross a cut divided by those of the FP16 input."""
+    """Return the number of bytes that cross a cut divided by the bytes of the FP16 input."""
     return net.crossing(cut) / net.inputs

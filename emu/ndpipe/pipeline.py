@@ -1,14 +1,14 @@
 """Fine-tuning by stores and a Tuner in virtual time (FT-DMP), as a pipeline over sub-datasets.
 
-Owns the stages of a store, the transfer to the Tuner, its training runs, and the batches of a store
-that has failed. Does not own the drives (flash.py), the assignment of batches to stores
+Owns the stages of a store, the transfer to the Tuner, its training runs, and the redistribution of
+a failed store's batches. Does not own the drives (flash.py), the assignment of batches to stores
 (batches.py), the rates of servers (servers.py) or the closed form (pipeline_bound.py).
 Source: NDPipe (ASPLOS 2024), pipelined FT-DMP: while the Tuner trains on the features of one
-sub-dataset (a run), stores extract those of the next one.
+sub-dataset (a run), the stores extract the features of the next sub-dataset.
 
-A store handles a batch in STAGES, each of which holds one batch at a time: load from flash,
-decode, resize, normalize, features, send. The Tuner receives batches one after the other. It trains
-a run when all batches of the run have arrived and the run before has been trained.
+A store processes a batch in STAGES, each of which holds one batch at a time: load from flash,
+decode, resize, normalize, features, send. The Tuner receives one batch at a time. It trains on a
+run when all batches of the run have arrived and the training on the previous run is complete.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from ondie.emu.ndpipe.flash import PhotoDrive
 from ondie.emu.units import InputError, whole_number
 
 STAGES = ("load", "decode", "resize", "normalize", "features", "send")
-"""Stages of a store, in order. The drive determines the time of the first one, Times the others."""
+"""Stages of a store, in order. The drive determines the time of the first stage; Times contains the
+times of the other stages."""
 LOAD, SEND = 0, len(STAGES) - 1
 RECEIVE, TUNER = "receive", "Tuner"
-"""Names of the stations that all stores share."""
+"""Names of the stations that all stores share: the Tuner's network and the Tuner."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Times per photo, ps: the stages of a store behind ``load``, at speed 1, the transfer into the
-    Tuner, and the training of the head on one photo, all epochs included.
+    """Times per photo, ps: each stage of a store after ``load`` at speed 1, the transfer to the
+    Tuner, and the training of the head on one photo in all epochs.
 
-    Raises InputError for a time below 0.
+    Raises InputError if a time is below 0.
     """
 
     decode: int
@@ -53,16 +54,17 @@ class Times:
             whole_number(name, getattr(self, name), 0, 1 << 60)
 
     def stage(self, stage: int) -> int:
-        """Return the time per photo of stage number ``stage``, which is not LOAD."""
+        """Return the time per photo of stage ``stage``, ps. ``stage`` must not be LOAD."""
         return (self.decode, self.resize, self.normalize, self.features, self.send)[stage - 1]
 
 
 @dataclass(frozen=True)
 class Store:
-    """A store. ``photos``: number of photos of its shard. ``speed``: speed of all stages except
-    load, relative to Times. ``fails_ps``: time at which the store fails permanently; None: never.
+    """A store. ``photos``: number of photos in its shard. ``speed``: speed of all stages except
+    load, relative to Times. ``fails_ps``: time at which the store fails permanently, or None if it
+    does not fail.
 
-    Raises InputError if it has no photos, or for an impossible speed or time.
+    Raises InputError if the store has no photos, or if the speed or the time is outside its range.
     """
 
     photos: int
@@ -71,7 +73,7 @@ class Store:
 
     def __post_init__(self) -> None:
         if self.photos == 0:
-            raise InputError("store with 0 photos: it has nothing to do; leave it out")
+            raise InputError("store with 0 photos: must have at least 1; otherwise omit the store")
         whole_number("photos", self.photos, 1, 1 << 40)
         if not (math.isfinite(self.speed) and self.speed > 0):
             raise InputError(f"speed = {self.speed}: must be a finite number above 0")
@@ -81,13 +83,14 @@ class Store:
 
 @dataclass(frozen=True)
 class Plan:
-    """Parameters of a simulation, besides stores and times.
+    """Parameters of a simulation other than the stores and times.
 
     ``runs``: N, number of sub-datasets. ``batch``: photos per batch. ``photo_bytes``: size of a
-    stored photo. ``copies``: every batch has a copy on one other store. ``balance``: assign batches
-    to the owner or the holder of the copy, whichever ends first; needs ``copies``. ``depth``:
-    batches of a store in memory; 1: the stages do not overlap. ``detect_ps``: time after
-    which the failure of a store is noticed.
+    stored photo. ``copies``: True if every batch has a copy on one other store. ``balance``: True
+    to assign each batch to its owner or to the store with its copy, so that the loads are balanced;
+    requires ``copies``. ``depth``: batches in the memory of a store; 1 means that the stages do not
+    overlap. ``detect_ps``: time from the failure of a store to its detection. Raises InputError if
+    a number is outside its range, or if ``balance`` is True without ``copies``.
     """
 
     runs: int = 1
@@ -105,44 +108,45 @@ class Plan:
         whole_number("detect_ps", self.detect_ps, 0, 1 << 60)
         if self.balance and not self.copies:
             raise InputError(
-                "balance = True: needs copies = True; without copies, a batch is on a single store"
+                "balance = True: needs copies = True; without copies, a batch is in only one store"
             )
 
 
 @dataclass
 class Outcome:
-    """Result of a simulation. Times in ps."""
+    """Result of a simulation. Times are in ps."""
 
     end_ps: int = 0
-    """End of the last run on the Tuner."""
+    """End of the training on the last run."""
     ready_ps: list[int] = field(default_factory=list)
-    """Time at which the last batch of each run had arrived."""
+    """Time at which the last batch of each run arrives."""
     trained_ps: list[int] = field(default_factory=list)
-    """End of each run on the Tuner."""
+    """End of the training on each run."""
     trained: Counter[Batch] = field(default_factory=Counter)
-    """Number of times that each batch was trained."""
+    """Number of times that each batch is used for training."""
     lost: list[Batch] = field(default_factory=list)
-    """Batches that no live store has."""
+    """Batches that are lost because no live store has them."""
     by_store: list[int] = field(default_factory=list)
-    """Photos whose features came from each store."""
+    """Number of photos whose features each store sends and the Tuner receives."""
     busy_ps: Counter[str] = field(default_factory=Counter)
-    """Busy time of each stage, of the busiest store, and of the shared stations."""
+    """Busy time of each stage in the store where it is longest, and of the shared stations."""
     bytes_read: int = 0
-    """Bytes that all drives have read."""
+    """Total bytes read from all drives."""
 
     @property
     def limited_by(self) -> str:
-        """Name of the station that is busy the longest."""
+        """Name of the station with the longest busy time."""
         return max(self.busy_ps, key=lambda name: self.busy_ps[name])
 
 
 class _Node:
-    """State of a store during a simulation. Photos of other shards lie behind its own."""
+    """State of a store during a simulation. On the drive, photos of other shards follow the photos
+    of the store's own shard."""
 
     def __init__(self, store: Store, drive: PhotoDrive) -> None:
         self.store, self.drive = store, drive
         self.waiting: list[Batch] = []
-        """Batches that have not been loaded, sorted by run."""
+        """Batches that are not loaded yet, sorted by run."""
         self.queues: list[deque[Batch]] = [deque() for _ in STAGES]
         self.current: list[Batch | None] = [None] * len(STAGES)
         self.busy = [0] * len(STAGES)
@@ -151,17 +155,18 @@ class _Node:
         self.alive = True
 
     def stage_ps(self, stage: int, batch: Batch, times: Times) -> int:
-        """Return the time of a stage other than LOAD."""
+        """Return the time of ``batch`` in a stage other than LOAD (ps)."""
         return round(times.stage(stage) * batch.photos / self.store.speed)
 
 
 def simulate(stores: Sequence[Store], times: Times, plan: Plan, drive: Config) -> Outcome:
-    """Return the outcome of a pipelined fine-tuning on stores with one ``drive`` each.
+    """Return the outcome of pipelined fine-tuning on stores with one drive each.
 
-    Raises InputError if there are no stores, or photos that do not fit on their drive.
+    ``drive``: configuration of the drives. Raises InputError if there are no stores, or if the
+    photos of a store do not fit on its drive. Raises CommandError if a load fails.
     """
     if not stores:
-        raise InputError("stores: there is none; at least one is needed")
+        raise InputError("stores: the list is empty; at least one store is needed")
     simulation = _Simulation(stores, times, plan, drive)
     try:
         return simulation.run()
@@ -170,7 +175,8 @@ def simulate(stores: Sequence[Store], times: Times, plan: Plan, drive: Config) -
 
 
 class _Simulation:
-    """Events of stores and Tuner: a heap of (time, order, function, arguments)."""
+    """Discrete-event simulation of stores and Tuner. ``events``: heap of (time in ps, sequence
+    number, name of the method, arguments)."""
 
     def __init__(self, stores: Sequence[Store], times: Times, plan: Plan, drive: Config) -> None:
         self.times, self.plan = times, plan
@@ -193,7 +199,7 @@ class _Simulation:
             node.drive.close()
 
     def run(self) -> Outcome:
-        """Simulate to the end."""
+        """Simulate all events and the training; return the outcome."""
         counts = [node.store.photos for node in self.nodes]
         speeds = [node.store.speed for node in self.nodes]
         every = batches(counts, self.plan.runs, self.plan.batch, self.plan.copies)
@@ -212,19 +218,19 @@ class _Simulation:
         return self._train()
 
     def _at(self, time_ps: int, name: str, *arguments: object) -> None:
-        """Add an event."""
+        """Schedule a call of the method ``name`` at ``time_ps``."""
         self.made += 1
         heapq.heappush(self.events, (time_ps, self.made, name, arguments))
 
     def _give(self, node: _Node, batch: Batch) -> None:
-        """Give a batch to a store, behind its other batches of the same run."""
+        """Add a batch to a store's queue, after the other batches of the same run."""
         insort(node.waiting, batch, key=lambda each: each.run)
         node.unsent.add(batch)
 
     # --- a store
 
     def _start(self, node: _Node, stage: int) -> None:
-        """Start a stage of a live store if it is idle and a batch waits for it."""
+        """Start a stage of a live store if the stage is idle and its queue has a batch."""
         if not node.alive or node.current[stage] is not None:
             return
         if stage == LOAD:
@@ -245,7 +251,8 @@ class _Simulation:
         self._at(end, "_end", node, stage, batch)
 
     def _end(self, node: _Node, stage: int, batch: Batch) -> None:
-        """End a stage: pass the batch on, and start what has become possible."""
+        """End a stage: pass the batch to the next stage, and start the stages that are now able to
+        run."""
         if not node.alive:
             return
         node.current[stage] = None
@@ -261,11 +268,12 @@ class _Simulation:
         self._start(node, stage)
 
     def _fail(self, node: _Node) -> None:
-        """Stop a store. What it has sent is on its way and still arrives."""
+        """Stop a store. Batches that it sent before the failure still arrive."""
         node.alive = False
 
     def _redistribute(self, index: int) -> None:
-        """Give the unsent batches of a failed store to the other place of each, if it is alive."""
+        """Give each unsent batch of a failed store to the other store that has its photos, if that
+        store is alive; otherwise record the batch as lost."""
         node = self.nodes[index]
         for batch in sorted(node.unsent):
             other = [place for place in batch.places if self.nodes[place].alive]
@@ -282,7 +290,7 @@ class _Simulation:
     # --- the Tuner
 
     def _receive(self) -> None:
-        """Start to receive the next batch if the Tuner's network is idle."""
+        """Start receiving the next batch if the Tuner's network is idle."""
         if self.receiving or not self.arrivals:
             return
         node, batch = self.arrivals.popleft()
@@ -292,7 +300,7 @@ class _Simulation:
         self._at(self.now + took, "_arrive", node, batch)
 
     def _arrive(self, node: _Node, batch: Batch) -> None:
-        """Count a batch that has arrived."""
+        """Record a batch that arrives at the Tuner."""
         self.receiving = False
         self.received[batch.run].append(batch)
         self.outcome.ready_ps[batch.run] = self.now
@@ -301,7 +309,7 @@ class _Simulation:
         self._receive()
 
     def _train(self) -> Outcome:
-        """Train all runs in order; return the outcome."""
+        """Compute the times of the training on all runs, in order; return the outcome."""
         found = self.outcome
         if any(self.missing.values()):
             raise AssertionError(f"batches are missing: {dict(self.missing)}")

@@ -1,4 +1,5 @@
-"""Closed form of pipelined fine-tuning, for equal stores and stage times equal in all runs.
+"""Closed form of pipelined fine-tuning, for equal stores and stage times that are equal in all
+runs.
 
 Owns the closed forms. Does not own the simulation (pipeline.py).
 Source: NDPipe (ASPLOS 2024): T(N) = [Ts + Tt + (N - 1) max(Ts, Tt)] / N; the time until the stages
@@ -13,10 +14,10 @@ from ondie.emu.units import InputError, whole_number
 
 
 def pipelined(stores: float, tuner: float, runs: int) -> float:
-    """Return T(N) of the paper: the time of ``runs`` sub-datasets.
+    """Return T(N) of the paper: the total time of the pipeline with ``runs`` sub-datasets.
 
-    ``stores``, ``tuner``: times of all photos on the stores and on the Tuner, in any unit, which is
-    that of the result. Raises InputError for a time below 0 or fewer than one run.
+    ``stores``, ``tuner``: times of all photos on the stores and on the Tuner, in any common unit;
+    the result has the same unit. Raises InputError if a time is below 0 or ``runs`` is below 1.
     """
     whole_number("runs", runs, 1, 1 << 40)
     for name, value in (("stores", stores), ("tuner", tuner)):
@@ -29,15 +30,17 @@ def training_ps(
     stages_ps: Sequence[float], receive_ps: float, stores: int, batches: int, runs: int,
     train_ps: float,
 ) -> float:  # fmt: skip
-    """Return the time of a pipelined fine-tuning (ps).
+    """Return the time of pipelined fine-tuning (ps).
 
-    ``stages_ps``: time of one batch in each stage of a store. ``receive_ps``: of one batch in the
-    Tuner's network, which the ``stores`` share. ``batches``: batches of a store per run.
-    ``train_ps``: of one run on the Tuner. All batches have the same size.
+    ``stages_ps``: time of one batch in each stage of a store. ``receive_ps``: time of one batch in
+    the Tuner's network, which the stores share. ``stores``: number of stores. ``batches``: batches
+    per store and run. ``train_ps``: time of the training on one run. All batches have the same
+    size. Raises InputError if ``batches`` or ``runs`` is below 1.
 
-    The batches that equal stores send at the same time take the Tuner's network one after the
-    other, like one more stage. The first run is complete after the time to fill all stages but the
-    slowest one, and one time of the slowest stage per batch; each later run after its batches.
+    The batches that equal stores send at the same time pass through the Tuner's network one after
+    another, which acts as one more stage. The first run is complete after the time to fill all
+    stages except the slowest, plus the time of the slowest stage for each batch; each later run
+    takes the time of the slowest stage for each of its batches.
     """
     whole_number("batches", batches, 1, 1 << 40)
     every = [*stages_ps, stores * receive_ps]

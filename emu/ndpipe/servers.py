@@ -1,8 +1,8 @@
 """Servers of NDPipe and of the typical system: price, network and speed.
 
-Owns the reading of servers.toml and the rates of servers. Does not own the layer tables
-(layers.py) or the cut (partition.py).
-Source: servers.toml names one per value.
+Owns the reading of servers.toml and the rates of servers. Does not own the layer tables (layers.py)
+or the cut (partition.py).
+Source: servers.toml states the source of each value.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ondie.emu.ndpipe.architectures import network
 from ondie.emu.units import InputError, known_names
 
 MEASURED = "resnet50"
-"""Network whose forward rates servers.toml states."""
+"""Network for which servers.toml states the forward rates."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server. ``price``: US dollars per hour, on ``date`` (year and month). ``bytes_per_s``: of
-    its network. ``macs_per_s``: multiply-accumulates per second of all its accelerators in a
-    forward pass. ``base_w``: power without accelerators (W). ``busy_w``, ``idle_w``: power of all
-    accelerators while they compute and while they wait (W)."""
+    """A server. ``price``: US dollars per hour, as of ``date`` (year and month). ``bytes_per_s``:
+    rate of its network. ``macs_per_s``: multiply-accumulates per second of all its accelerators in
+    a forward pass. ``base_w``: power without accelerators (W). ``busy_w``, ``idle_w``: power of all
+    accelerators while they compute and while they are idle (W)."""
 
     name: str
     title: str
@@ -38,8 +38,8 @@ class Server:
     idle_w: float
 
     def watts(self, busy: float) -> float:
-        """Return the mean power (W) if the accelerators compute for the share ``busy`` (0 to 1) of
-        the time. Raises InputError for another share."""
+        """Return the mean power (W) if the accelerators compute during the fraction ``busy`` of the
+        time. Raises InputError if ``busy`` is not from 0 to 1."""
         if not 0 <= busy <= 1:
             raise InputError(f"busy = {busy}: must be a share from 0 to 1")
         return self.base_w + self.idle_w + busy * (self.busy_w - self.idle_w)
@@ -58,7 +58,7 @@ SERVERS: tuple[str, ...] = tuple(name for name in _tables() if name not in (PHOT
 
 
 def server(name: str) -> Server:
-    """Return a server by name. Raises InputError for an unknown name."""
+    """Return the server ``name``. Raises InputError if the name is unknown."""
     if name not in SERVERS:
         raise InputError(f"server {name!r}: {known_names(name, SERVERS)}")
     table = _tables()[name]
@@ -72,13 +72,13 @@ def server(name: str) -> Server:
 
 
 def jpeg_bytes() -> int:
-    """Return the size of an average stored photo, bytes [assumed]."""
+    """Return the average size of a stored photo, bytes [assumed]."""
     return round(_tables()[PHOTO]["jpeg"]["value"])
 
 
 def inference_constant(name: str) -> float:
-    """Return a constant of inference in a store, from the table npe of servers.toml, which states
-    its unit and source. Raises InputError for an unknown name."""
+    """Return a constant of inference in a store from the table npe of servers.toml, which states
+    its unit and source. Raises InputError if the name is unknown."""
     table = _tables()[NPE]
     if name not in table:
         raise InputError(f"constant {name!r}: {known_names(name, table)}")

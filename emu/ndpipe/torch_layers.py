@@ -1,7 +1,8 @@
-"""Layer table of a torch model, found by running it once with hooks.
+"""Layer table of a torch model, measured by running the model once with hooks.
 
-Owns the stages of any torch model and the check that it can be cut behind each. Does not own the
-tables of known architectures (architectures.py). torch is imported when a model is read.
+Owns the stages of any torch model and the check that the model can be cut after each of them. Does
+not own the tables of known architectures (architectures.py). torch is imported when a model is
+read.
 Source: torch.utils.flop_counter counts two operations per multiply-accumulate.
 """
 
@@ -18,15 +19,16 @@ from ondie.emu.units import InputError
 def from_torch(model: Any, shape: Shape, title: str) -> Network:
     """Return the layer table of a torch model; each of its direct children is a stage.
 
-    ``model``: torch.nn.Module whose children run one after the other, each once; the last one is
-    the head. ``shape``: channels, height and width of an input. Raises InputError if the model does
-    not run with such an input, if a child runs never or several times or returns no tensor, or if
-    data bypass a child other than the head, so that there is no cut behind it.
+    ``model``: torch.nn.Module whose children run one after another, each exactly once; the last
+    child is the head. ``shape``: channels, height and width of an input. Raises InputError if the
+    model does not run with such an input, if a child does not run exactly once or does not return a
+    tensor, or if data bypasses a child other than the head, so that the network cannot be cut after
+    that child.
     """
     import torch
 
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"{title}: is {type(model).__name__}, must be a torch.nn.Module")
+        raise InputError(f"{title}: is a {type(model).__name__}; must be a torch.nn.Module")
     children = dict(model.named_children())
     if len(children) < 2:
         raise InputError(
@@ -40,8 +42,8 @@ def from_torch(model: Any, shape: Shape, title: str) -> Network:
         for stage in stages[:-1]:
             if _bypassed(model, children[stage.name], shape):
                 raise InputError(
-                    f"{title}: data bypass {stage.name}, so there is no cut behind it; put these "
-                    "modules into one"
+                    f"{title}: data bypasses {stage.name}, so no cut is possible after it; put "
+                    "this child module and the modules that the data connects into one"
                 )
     finally:
         model.train(was_training)
@@ -54,12 +56,13 @@ def from_torch(model: Any, shape: Shape, title: str) -> Network:
 
 
 INPUTS = 3
-"""Number of inputs for which the output must not change while the output of a child does not."""
+"""Number of random inputs with which :func:`_values_bypass` runs a model."""
 
 
 def _run(model: Any, shape: Shape, title: str = "", given: Any = None) -> Any:
-    """Return the output for ``given``, or for one input of zeros, which requires a gradient. Raises
-    InputError if the model fails and there is a ``title``."""
+    """Return the output of ``model`` for ``given``, or for one input of zeros if ``given`` is None.
+    The input requires a gradient. Raises InputError, whose message begins with ``title``, if the
+    model fails or does not return a tensor."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -82,7 +85,8 @@ def _run(model: Any, shape: Shape, title: str = "", given: Any = None) -> Any:
 
 
 def _measured(model: Any, children: dict[str, Any], shape: Shape, title: str) -> list[Stage]:
-    """Return the stages in order of execution."""
+    """Run the model once and return its stages in order of execution. Raises InputError as
+    :func:`from_torch` does."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -93,7 +97,7 @@ def _measured(model: Any, children: dict[str, Any], shape: Shape, title: str) ->
     def begins(name: str) -> Callable[..., None]:
         def hook(module: Any, given: Any) -> None:
             if name in started:
-                raise InputError(f"{title}: {name} runs more than once; put it into one module")
+                raise InputError(f"{title}: {name} runs more than once; wrap its calls in a module")
             started[name] = counter.get_total_flops()
 
         return hook
@@ -123,22 +127,22 @@ def _measured(model: Any, children: dict[str, Any], shape: Shape, title: str) ->
         for handle in handles:
             handle.remove()
     if idle := [name for name in children if name not in started]:
-        raise InputError(f"{title}: {', '.join(idle)} never run; remove what is not used")
+        raise InputError(f"{title}: child modules that never run: {', '.join(idle)}; remove them")
     counted, total = sum(stage.macs for stage in stages), counter.get_total_flops() // 2
     if counted != total:
         raise InputError(
             f"{title}: {total - counted} of {total} multiply-accumulates are outside its child "
-            "modules; move them into one"
+            "modules; move them into a child module"
         )
     return stages
 
 
 def _bypassed(model: Any, child: Any, shape: Shape) -> bool:
-    """Return True if the output depends on the input otherwise than through ``child``.
+    """Return True if data reaches the output of ``model`` on a path that bypasses ``child``.
 
-    A gradient reaches the input around the child, or the output changes with the input although
-    the child's output is always the same; the latter also finds data that bypass it inside
-    torch.no_grad().
+    Either of two tests shows this: a gradient reaches the input although the output of ``child`` is
+    detached, or the output depends on the input although the output of ``child`` is held constant.
+    The second test also finds data that bypasses ``child`` inside torch.no_grad().
     """
     handle = child.register_forward_hook(lambda module, given, output: output.detach())
     try:
@@ -150,8 +154,8 @@ def _bypassed(model: Any, child: Any, shape: Shape) -> bool:
 
 
 def _values_bypass(model: Any, child: Any, shape: Shape) -> bool:
-    """Return True if the output for another input differs although ``child`` returns what it
-    returned for the first one. Both runs draw the same random numbers."""
+    """Return True if the model's output changes with its input although ``child`` always returns
+    its output for the first input. All runs draw the same random numbers."""
     import torch
 
     kept: list[Any] = []

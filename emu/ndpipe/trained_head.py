@@ -1,6 +1,6 @@
-"""The head that a recorded training trains, if it trains nothing else.
+"""The head that a recorded training run trains, if it trains nothing else.
 
-Owns finding the head in a trace. Does not own traces (traces/) or layer tables (layers.py).
+Owns the search for the head in a trace. Does not own traces (traces/) or layer tables (layers.py).
 Source: this project. A trace states for each tensor whether it is trainable, and the
 multiply-accumulates of forward and backward.
 """
@@ -15,9 +15,10 @@ from ondie.traces import Trace
 
 @dataclass(frozen=True)
 class TrainedHead:
-    """Dense layers behind frozen ones, per sample of the training. ``inputs``: elements that enter
-    the first one. ``macs``: multiply-accumulates of their forward pass. ``vectors``: vectors of a
-    sample, such as one per token, of which the inputs consist."""
+    """Dense layers that follow frozen layers; counts are per sample. ``inputs``: elements that
+    enter the first dense layer. ``macs``: multiply-accumulates of the forward pass of the dense
+    layers. ``vectors``: number of vectors in a sample, such as one per token; the inputs consist of
+    these vectors."""
 
     inputs: int
     macs: int
@@ -25,17 +26,18 @@ class TrainedHead:
 
 
 def trained_head(trace: Trace) -> TrainedHead | str:
-    """Return the head that a trace trains, or the reason why it trains no head.
+    """Return the head that a trace trains, or the reason why it does not train a head.
 
-    A head is a chain of dense layers: weights [outputs, inputs], each with or without a bias
-    [outputs]. Its backward pass is the gradient of each weight, and that of each input but the
-    first, for each vector of a sample. With one vector, it takes the multiply-accumulates of the
-    chain alone, and frozen layers behind it would add theirs. With several, they could be those of
-    such layers, so the trace must list no frozen tensor behind a trained one.
+    A head is a chain of dense layers with weights [outputs, inputs] and an optional bias [outputs].
+    For each vector of a sample, its backward pass computes the gradient of each weight, and the
+    gradient of each layer's input except the first. If the trace's MACs of the backward pass are
+    those of one vector, no other layer takes part in the backward pass. If the MACs are those of
+    several vectors, frozen layers after the head could account for some of them, so the trace must
+    not list a frozen tensor after a trained tensor.
     """
     frozen = [at for at, each in enumerate(trace.tensors) if each.size and not each.trainable]
     if not frozen:
-        return f"{trace.name} has no frozen parameters; ndpipe trains a head behind frozen layers"
+        return f"{trace.name} has no frozen parameters; ndpipe trains a head after frozen layers"
     if (wrong := _no_chain(trace)) is not None:
         return wrong
     weights = [each.shape for each in trace.trainable if len(each.shape) == 2]
@@ -50,16 +52,17 @@ def trained_head(trace: Trace) -> TrainedHead | str:
     first = next(at for at, each in enumerate(trace.tensors) if each.trainable)
     if vectors > 1 and frozen[-1] > first:
         return (
-            f"{trace.name} lists the frozen tensor {trace.tensors[frozen[-1]].name} behind the "
-            f"trained one {trace.tensors[first].name}, so its backward pass can be that of "
-            f"{vectors} vectors per sample or that of frozen layers behind the trained ones; a "
-            "recording of this version of ondie lists tensors in the order of the model"
+            f"{trace.name} lists the frozen tensor {trace.tensors[frozen[-1]].name} after the "
+            f"trained tensor {trace.tensors[first].name}, so its backward pass can be that of "
+            f"{vectors} vectors per sample or include frozen layers after the trained layers; a "
+            "trace recorded with this version of ondie lists tensors in the order of the model"
         )
     return TrainedHead(vectors * weights[0][1], vectors * sum(forward), vectors)
 
 
 def _no_chain(trace: Trace) -> str | None:
-    """Return why the trainable tensors are no chain of dense layers, or None."""
+    """Return the reason why the trainable tensors do not form a chain of dense layers, or None if
+    they form one."""
     biases: Counter[tuple[int, ...]] = Counter(
         each.shape[:1] for each in trace.trainable if len(each.shape) == 2
     )
@@ -72,7 +75,7 @@ def _no_chain(trace: Trace) -> str | None:
             biases[shape] -= 1
         else:
             return (
-                f"{trace.name} trains {tensor.name} of shape {shape}, which is no part of a chain "
+                f"{trace.name} trains {tensor.name} of shape {shape}, which is not part of a chain "
                 "of dense layers"
             )
     return None

@@ -1,7 +1,7 @@
-"""Versions of a model on a Tuner and its stores, and the distribution of new ones.
+"""Versions of a model on a Tuner and its stores, and the distribution of new versions.
 
-Owns the versions that the Tuner keeps, the choice between one delta, a chain of deltas and the
-full model, and transfers that continue after an interruption. Does not own the format of messages
+Owns the versions that the Tuner keeps, the choice between one delta, a chain of deltas and the full
+model, and transfers that continue after an interruption. Does not own the format of messages
 (delta.py).
 Source: NDPipe (ASPLOS 2024), version-aware redistribution (VAMR).
 """
@@ -21,8 +21,8 @@ ONE_SHOT, CHAIN, WHOLE, NOTHING = "one delta", "chain of deltas", "full model", 
 
 @dataclass(frozen=True)
 class Update:
-    """Message that brings a store to ``version``. ``form``: ONE_SHOT, CHAIN, WHOLE or NOTHING.
-    ``name``: checksum of the message, by which a store recognizes it."""
+    """Message that updates a store to ``version``. ``form``: ONE_SHOT, CHAIN, WHOLE or NOTHING.
+    ``name``: checksum of the message, by which a store recognizes the message."""
 
     form: str
     version: int
@@ -33,8 +33,8 @@ class Update:
 class Versions:
     """Versions of a model on the Tuner, numbered from 0.
 
-    ``keep``: number of latest versions whose bytes are kept; the base of a store with an older one
-    is unknown. ``pack``: compress deltas.
+    ``keep``: number of latest versions whose models are kept; a store with an older version
+    receives the full model. ``pack``: True to compress deltas.
     """
 
     def __init__(self, model: np.ndarray, *, keep: int = 8, pack: bool = True) -> None:
@@ -43,11 +43,12 @@ class Versions:
         self.latest = -1
         self._models: dict[int, np.ndarray] = {}
         self._steps: dict[int, Part] = {}
-        """Delta to the version after its key."""
+        """Version -> delta from this version to the next version."""
         self.publish(model)
 
     def publish(self, model: np.ndarray) -> int:
-        """Add a version with the bytes of ``model`` (any array); return its number."""
+        """Add ``model`` (any array) as a new version; return its number. Raises InputError if the
+        model is empty."""
         data = np.ascontiguousarray(model).reshape(-1).view(np.uint8).copy()
         if not len(data):
             raise InputError("model: must have at least one byte")
@@ -63,7 +64,8 @@ class Versions:
         return self.latest
 
     def model(self, version: int) -> np.ndarray:
-        """Return the bytes of a version. Raises InputError if it is unknown or no longer kept."""
+        """Return the model of a version (uint8[n]). Raises InputError if the version is unknown or
+        no longer kept."""
         self._check(version)
         if version not in self._models:
             raise InputError(
@@ -73,11 +75,14 @@ class Versions:
         return self._models[version]
 
     def update(self, version: int | None, checksum: bytes = b"") -> Update:
-        """Return the message for a store with ``version`` (None: it has no model).
+        """Return the message that updates a store from ``version`` to the latest version;
+        ``version`` is None if the store has no model.
 
-        ``checksum``: digest of the store's model; if it is another one than that of the version,
-        the base is unknown. The smaller one of one delta and a chain of deltas is sent, the full
-        model only if the base is unknown. Raises InputError for a version that never existed.
+        ``checksum``: digest of the store's model, or empty to skip the comparison. The update is
+        the full model if the store has no model, if its version is no longer kept, or if
+        ``checksum`` is not that of its version. Otherwise, its form is NOTHING if the store has the
+        latest version. For an older version, the update is the smaller of one delta and a chain of
+        deltas. Raises InputError if the version never existed.
         """
         if version is not None:
             self._check(version)
@@ -95,12 +100,12 @@ class Versions:
         return self._sent(ONE_SHOT, [one])
 
     def _sent(self, form: str, parts: list[Part]) -> Update:
-        """Return the update of ``parts``."""
+        """Return the update that consists of ``parts``."""
         text = message(parts)
         return Update(form, self.latest, text, digest(text))
 
     def _check(self, version: int) -> None:
-        """Raise InputError for a version that never existed."""
+        """Raise InputError if the version never existed."""
         if not 0 <= version <= self.latest:
             raise InputError(
                 f"version {version}: unknown; the Tuner has published versions 0 to {self.latest}"
@@ -110,7 +115,7 @@ class Versions:
 class StoreModel:
     """Model of a store: its bytes, its version, and a transfer that may be incomplete.
 
-    A transfer changes the model when it is complete and has been checked, or not at all.
+    A transfer changes the model only when the transfer is complete and its checksums are correct.
     """
 
     def __init__(self) -> None:
@@ -121,30 +126,31 @@ class StoreModel:
 
     @property
     def checksum(self) -> bytes:
-        """Digest of the model; empty if there is none."""
+        """Digest of the model, or empty if the store has no model."""
         return b"" if self.version is None else digest(self.model)
 
     def begin(self, update: Update) -> int:
         """Begin or continue the transfer of ``update``; return the number of bytes that have
-        already been received. A transfer of another message is dropped."""
+        already been received. The received part of another message is discarded."""
         if update.name != self._name:
             self._name, self._received = update.name, bytearray()
         return len(self._received)
 
     def receive(self, offset: int, data: bytes) -> None:
-        """Append bytes of the message from ``offset`` on. Raises InputError if these are not the
-        bytes that follow."""
+        """Append ``data``, the bytes of the message that begin at ``offset``. Raises InputError if
+        ``offset`` is not the number of bytes received so far."""
         if offset != len(self._received):
             raise InputError(
-                f"transfer: bytes from {offset} on, but {len(self._received)} have been received"
+                f"transfer: data begins at byte {offset}; must begin at byte {len(self._received)}"
             )
         self._received += data
 
     def finish(self, update: Update) -> None:
-        """Apply the message, if it is complete and intact, to the model.
+        """Apply a message to the model if the message is complete and intact.
 
-        Raises InputError if the transfer is incomplete, damaged, or has a delta on another base;
-        the model stays. A damaged message is received again from its first byte.
+        Raises InputError if the transfer is incomplete or damaged, or if a delta has another base;
+        the model is then unchanged. After damage, the message must be sent again from its first
+        byte.
         """
         if update.form == NOTHING:
             return
@@ -160,7 +166,9 @@ class StoreModel:
 
 
 def transfer(store: StoreModel, update: Update, chunk: int = 1 << 16) -> int:
-    """Send the missing part of ``update`` in chunks and apply the update; return the bytes sent."""
+    """Send the bytes of ``update`` that the store has not received yet in chunks of ``chunk``
+    bytes. Then apply the update and return the number of bytes sent. Raises InputError as
+    :meth:`StoreModel.finish` does."""
     start = store.begin(update)
     for offset in range(start, len(update.message), chunk):
         store.receive(offset, update.message[offset : offset + chunk])

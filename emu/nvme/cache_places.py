@@ -1,7 +1,7 @@
 """Slots of the data cache: lookup, lists in order of use, and eviction of clean pages.
 
 Owns the hash chains, and the lists of dirty, clean and free slots. Does not own the write-back of
-dirty pages (data_cache.py, mqsim_cache.py). Source: least recently used order, as in MQSim's
+dirty pages (data_cache.py, mqsim_cache.py). Source: least-recently-used order, as in MQSim's
 Data_Cache_Manager. Slots are numbered from 1 (variable ``place``); 0 means no slot.
 """
 
@@ -14,13 +14,15 @@ from ondie.kernels.jit import inline, njit
 
 @inline
 def find(st, dev, lpn):
-    """Return the cache slot of a logical page, from 1, or 0 if the page is not cached."""
+    """Return the number of the cache slot that holds a logical page, from 1, or 0 if the page is
+    not cached."""
     return lru.find(st.cbucket, st.cpage, dev, lpn)
 
 
 @njit
 def append(st, dev, place):
-    """Append cache slot ``place``, which is in no list, to the list of dirty or of clean pages."""
+    """Append cache slot ``place`` to the list of dirty pages if its page is dirty, else to the list
+    of clean pages. The slot must not be in a list."""
     cache = st.cache[dev]
     if st.cpage[place - 1].dirty != 0:
         if lru.follow(st.cpage, place, cache.last):
@@ -37,7 +39,7 @@ def append(st, dev, place):
 def remove(st, dev, place):
     """Remove cache slot ``place`` from the list of dirty or clean pages.
 
-    No program of its page may be in progress.
+    The slot must be in one of these lists, and no program of its page may be in progress.
     """
     cache = st.cache[dev]
     page = st.cpage[place - 1]
@@ -57,7 +59,7 @@ def remove(st, dev, place):
 
 @inline
 def touch(st, dev, place):
-    """Make the page in cache slot ``place`` the most recently used page.
+    """Make the page in cache slot ``place`` the most recently used clean page.
 
     Has no effect if the page is dirty or being programmed.
     """
@@ -69,10 +71,11 @@ def touch(st, dev, place):
 
 @njit
 def take_place(st, dev, lpn):
-    """Assign a cache slot to a logical page that has none, and return the slot, which is in no
-    list.
+    """Assign a cache slot to a logical page that is not cached, and return the slot. The slot is
+    not in a list yet.
 
-    Takes a free slot, else evicts the least recently used clean page. Returns 0 if neither exists.
+    Uses a free slot, or else evicts the least recently used clean page. Returns 0 if neither
+    exists.
     """
     cfg = st.cfg[0]
     cache = st.cache[dev]
@@ -103,9 +106,8 @@ def take_place(st, dev, lpn):
 
 @inline
 def release_place(st, dev, place):
-    """Remove the page in cache slot ``place``, which is in no list, from the cache and free the
-    slot.
-    """
+    """Remove the page in cache slot ``place`` from the cache and free the slot. The slot must not
+    be in a list."""
     lru.unlist(st.cbucket, st.cpage, dev, place)
     st.cpage[place - 1].newer = st.cache[dev].spare
     st.cache[dev].spare = place

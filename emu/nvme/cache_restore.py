@@ -1,15 +1,16 @@
-"""Content of a protected cache that a store has kept over a kill, without the data that are already
-on flash.
+"""Contents of a protected cache that a store preserved when the drive was killed.
 
-Owns the comparison with flash and the writes that bring contents back. Does not own the files
-(nand/cache_file.py), the scan of flash (ftl/recovery.py) or the execution of the writes
-(engine/run/power_system.py).
+Owns the comparison of these contents with flash, and the writes that restore contents that are not
+on flash. Does not own the files (nand/cache_file.py), the scan of flash (ftl/recovery.py) or the
+execution of the writes (engine/run/power_system.py).
 Source: this project (docs/store.md).
 
-Programs, cached contents and trims have numbers from one sequence. The out-of-band data of a page
-that came from the cache state when its contents left the cache: its number less ``slot``. Contents
-in the file are needed if they are newer than that and than the last trim of their unit. A page on
-flash that is older than the last trim is dead.
+Programs, cached contents and trims are numbered in one sequence. The out-of-band data of a page on
+flash contains the number of its program. Its field ``slot`` contains the difference between this
+number and the number that the contents had in the cache. Contents in the file are restored if their
+number is larger than the number of the contents on flash and larger than the number of the last
+trim of their mapping unit. A page on flash is dead if it is older than the last trim of its mapping
+unit.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError
 
 ENTRIES_PER_SLOT = 3
-"""Entries of the file per slot of the cache: for the current contents, for contents that are being
-evicted, and for those that wait until flash is synced."""
+"""Entries in the file per cache slot: one for the current contents, one for contents that are being
+evicted, and one for contents that remain until flash is synced."""
 
 
 def open_file(cfg: Config, geometry: Geometry, folder: StoreFolder, writable: bool) -> CacheFile:
-    """Open or create the files of a drive with power-loss protection. Raises StoreFull,
-    InputError."""
+    """Open or create the files of a drive with power-loss protection. Raises StoreFull if the file
+    system has no space, and InputError if a file cannot be used."""
     caches = cfg.cache.mode in CACHED_WRITES
     places = cfg.cache.capacity_bytes // geometry.page_bytes if caches else 0
     count = ENTRIES_PER_SLOT * places + 2 if places else 0
@@ -46,27 +47,28 @@ def open_file(cfg: Config, geometry: Geometry, folder: StoreFolder, writable: bo
 
 
 class SavedCache:
-    """Entries of a protected cache that ``file`` has kept. :meth:`settle` compares it with
-    flash."""
+    """Entries of ``file``, the cache file of a drive with power-loss protection. :meth:`settle`
+    compares these entries with flash."""
 
     def __init__(self, file: CacheFile, store: PageStore, arrays: Arrays) -> None:
         self.file, self._store, self._arrays = file, store, arrays
         self.pages: list[SavedPage] = []
-        """Contents that are newer than those on flash, by mapping unit."""
+        """Contents that are newer than those on flash, one entry per mapping unit."""
         self.trimmed = 0
-        """Mapping units that :meth:`settle` has unmapped."""
+        """Number of mapping units that :meth:`settle` has unmapped."""
         self.broken = 0
-        """Entries that were interrupted."""
+        """Number of entries whose write was interrupted."""
         self.damaged_records: list[int] = []
-        """Physical pages on flash whose out-of-band data are damaged."""
+        """Physical pages on flash whose out-of-band data is damaged."""
         self.damaged: list[int] = []
         """Mapping units whose contents in the file are damaged."""
         self.sequence = 0
-        """Largest number in the files."""
+        """Largest sequence number in the files."""
 
     def settle(self) -> None:
-        """Unmap units that have been trimmed since, and find the contents that are needed. The trim
-        maps of these units become unsaved. Raises InputError for a damaged file."""
+        """Unmap the mapping units whose contents on flash are older than their last trim, and find
+        the contents to restore. The trim maps of the unmapped units are marked as unsaved. Raises
+        InputError if a file is damaged."""
         arrays = self._arrays
         l2p, table, dev = arrays.l2p[0], arrays.cfg[0], arrays.dev[0]
         kept, self.broken, self.damaged = self.file.saved()
@@ -92,8 +94,8 @@ class SavedCache:
         self.sequence = max([0, *trims.values(), *(page.sequence for page in kept)])
 
     def _number(self, unit: int) -> int:
-        """Return the number that the contents of a unit on flash had when they left the cache; 0 if
-        the unit is not mapped."""
+        """Return the sequence number that the contents of a mapping unit on flash had in the cache,
+        or 0 if the unit is not mapped or its out-of-band data is damaged."""
         entry = int(self._arrays.l2p[0, unit])
         if entry == 0:
             return 0
@@ -110,11 +112,13 @@ class SavedCache:
         write: Callable[[int, int, np.ndarray], Status],
         save_all: Callable[[], None],
     ) -> None:
-        """Write :attr:`pages` to flash, as capacitors would have done, and count them in ``found``;
-        then clear the files.
+        """Write :attr:`pages` to flash, as the drive would have done with the energy of its
+        capacitors. Record the counts and the damaged pages in ``found``, and clear the files.
 
-        ``write``: run a command (operation, byte offset, bytes); ``save_all``: write all that is
-        only in the cache to flash; ``limits``: of commands. Raises InputError if a write fails.
+        ``limits``: limits of commands; their block size is one sector during the writes. ``write``:
+        function that runs a command (operation, byte offset, data) and returns its status.
+        ``save_all``: function that writes all cached data to flash. Raises InputError if a write
+        fails or a file cannot be synced, and StoreFull if the file system is full.
         """
         block, limits["block"] = int(limits["block"]), SECTOR_BYTES
         found.restored, found.restored_trims = len(self.pages), self.trimmed
@@ -127,7 +131,7 @@ class SavedCache:
                 if status != Status.SUCCESS:
                     raise InputError(
                         f"{self._store.where}: mapping unit {page.lpn} of the cache file cannot be "
-                        f"written: status 0x{status:x}"
+                        f"written to flash: status 0x{status:x}"
                     )
         limits["block"] = block
         if self.pages or self.trimmed:
@@ -136,7 +140,7 @@ class SavedCache:
         self.file.clear_after(self._store)
 
     def writes(self, page: SavedPage, unit_bytes: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (byte offset, bytes) of the writes that bring ``page`` back."""
+        """Yield (byte offset, data) of the writes that restore ``page``."""
         sectors = unit_bytes // SECTOR_BYTES
         for first, count in sector_runs(page.sectors, sectors):
             start, end = first * SECTOR_BYTES, (first + count) * SECTOR_BYTES
@@ -144,7 +148,8 @@ class SavedCache:
 
 
 def sector_runs(mask: int, sectors: int) -> Iterator[tuple[int, int]]:
-    """Yield (first sector, number of sectors) of each run of set bits; ``sectors`` of a unit."""
+    """Yield (first sector, number of sectors) of each run of set bits in ``mask``. A mask of -1 has
+    all bits set. ``sectors``: number of sectors per mapping unit."""
     bits = np.array([mask >> at & 1 for at in range(sectors)] if mask != -1 else [1] * sectors)
     edges = np.flatnonzero(np.diff(np.concatenate(([0], bits, [0]))))
     for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):

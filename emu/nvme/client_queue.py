@@ -1,4 +1,5 @@
-"""Hand-over of batches between the clients of a served drive and the thread that owns it.
+"""Hand-over of batches between the clients of a served drive and the service thread, which owns the
+drive.
 
 Owns batches, their futures and tickets, the connections of clients, and the lag of completions.
 Does not own the thread and its clock (service.py) or the waits in C (kernels/doorbell.py).
@@ -32,35 +33,37 @@ LOOK_NS = 10**8
 MOST_COMMANDS = 1 << 20
 """Largest number of commands in a batch."""
 TAG_SHIFT = MOST_COMMANDS.bit_length() - 1
-"""Tags of commands in flight: number of the batch, and below this bit number of the command."""
+"""Number of low bits of a tag that hold the position of a command in its batch; the higher bits
+hold the number of the batch."""
 NO_COMMANDS = np.zeros(0, COMMAND)
 
 
 @dataclass(frozen=True)
 class Lag:
-    """Delay of the delivery of completions: its wall time minus that of the modeled end. The clock
-    ``virtual`` has no lag."""
+    """Lag of completions: the wall time at which a completion is delivered minus the wall time of
+    its modeled end. The clock ``virtual`` has no lag."""
 
     completions: int
     late: int
-    """Completions with a lag of at least kernels.doorbell.LATE_NS."""
+    """Number of completions with a lag of at least kernels.doorbell.LATE_NS."""
     mean_s: float
     max_s: float
     histogram: tuple[int, ...]
-    """Number of completions by the binary logarithm of their lag in nanoseconds: element ``i``
-    counts lags from 2**(i - 1) to below 2**i ns."""
+    """Histogram of lags: element ``i`` is the number of completions with a lag from 2**(i - 1) to
+    below 2**i ns."""
 
     @classmethod
     def of(cls, delivery: doorbell.Delivery) -> Lag:
-        """Return the lag of the completions that ``delivery`` has delivered so far."""
+        """Return the lag of all completions that ``delivery`` has delivered so far."""
         histogram, late, sum_ns, max_ns = delivery.lag()
         count = sum(histogram)
         mean_s = sum_ns / count / 1e9 if count else 0.0
         return cls(count, late, mean_s, max_ns / 1e9, tuple(histogram))
 
     def percentile(self, share: float) -> float:
-        """Return the lag in seconds that at least ``share`` (0 to 1) of the completions do not
-        exceed, rounded up to the next power of two in nanoseconds; 0 without completions."""
+        """Return the smallest power of two in nanoseconds, converted to seconds, that bounds the
+        lag of at least the fraction ``share`` (0 to 1) of the completions; 0 if there are no
+        completions."""
         if not self.completions:
             return 0.0
         within = np.cumsum(self.histogram) >= math.ceil(share * self.completions)
@@ -69,28 +72,28 @@ class Lag:
 
 @dataclass(eq=False)
 class Batch(ABC):
-    """Commands of a client (COMMAND[n], or None for idle time) and their memory."""
+    """Commands of a client (COMMAND[n], or None for idle time) and the memory of their data."""
 
     commands: np.ndarray | None
     handed_ns: int = 0
-    """Wall time of the hand-over, time.perf_counter_ns."""
+    """Wall time at which the client handed over the batch, from time.perf_counter_ns."""
     buffer: np.ndarray | None = None
     idle_ps: int = 0
     moved_ps: int = 0
-    """Simulated time from the hand-over to the arrival."""
+    """Simulated time from the hand-over to the arrival of the commands, ps."""
     tags: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Tags of the commands, int64[n]."""
+    """The client's tags of the commands, int64[n]."""
     parts: list[np.ndarray] = field(default_factory=list)
-    """Completions so far, COMPLETION[n] each."""
+    """Completions so far, one COMPLETION[n] for each delivery."""
     left: int = 0
 
     def start(self) -> bool:
-        """Return True if the batch is to be submitted, False if it was cancelled."""
+        """Return True if the batch is to be submitted, or False if it was cancelled."""
         return True
 
     @property
     def wanted(self) -> int:
-        """Number of completions for which the client waits next."""
+        """Number of further completions that the client waits for."""
         return self.left
 
     @abstractmethod
@@ -104,11 +107,12 @@ class Batch(ABC):
 
 @dataclass(eq=False)
 class FutureBatch(Batch):
-    """A batch whose client has a future."""
+    """A batch whose result the client receives through a future."""
 
     future: Future[Any] = field(default_factory=Future)
     function: Callable[[], Any] | None = None
-    """Function that the thread of the service calls; None: the batch has commands instead."""
+    """Function that the service thread calls instead of running commands; None if the batch has
+    commands."""
 
     def start(self) -> bool:
         return self.future.set_running_or_notify_cancel()
@@ -131,38 +135,42 @@ class Ticket(Batch):
         super().__init__(commands, handed_ns, buffer)
         self.client = client
         self.number = 0
-        """Position among the batches of the connection in the order in which they end, from 1."""
+        """Position of the batch in the order in which the connection's batches end, from 1."""
         self.result: np.ndarray | BaseException | None = None
         self.taken = False
         self.early: Callable[[np.ndarray], None] | None = None
-        """Takes the completions of a turn that the client itself runs, before their time."""
+        """Function that receives completions before their due time if the client's thread simulates
+        them; see :meth:`Connection.try_stream`."""
 
     def ended(self, rung: int) -> bool:
-        """Return True if the batch was among the first ``rung`` that have ended."""
+        """Return True if the batch is one of the first ``rung`` batches of the connection that
+        ended."""
         return self.result is not None and self.number <= rung
 
     @property
     def done(self) -> bool:
-        """True if the batch has ended, so that :meth:`wait` returns at once."""
+        """True if the batch has ended, so that :meth:`wait` returns without waiting."""
         return self.ended(self.client.bell.rung)
 
     def wait(self, timeout: float | None = None) -> np.ndarray:
-        """Wait until the batch is done, for up to ``timeout`` seconds. Return COMPLETION[n] in the
-        order in which the commands completed, with the tags of the batch.
+        """Wait until the batch is done, for at most ``timeout`` seconds (None: without a limit).
+        Return COMPLETION[n] in the order in which the commands completed, with the client's tags.
 
-        Raises TimeoutError, the InputError of a batch that breaks a rule, or the error that has
-        ended the service; InputError in the thread of the service.
+        Raises TimeoutError if the timeout expires. Raises InputError if the batch breaks a rule, if
+        the timeout is negative or NaN, or if the service thread calls this method. Raises the error
+        that ended the service, if there is one.
         """
         return self.wait_until(self.client.deadline(timeout))
 
     def wait_until(self, deadline_ns: int) -> np.ndarray:
-        """Wait as :meth:`wait` does, until ``deadline_ns`` (time.perf_counter_ns)."""
+        """Wait as :meth:`wait` does. The timeout expires when time.perf_counter_ns reaches
+        ``deadline_ns``."""
         while True:
             rung = self.client.bell.rung
             if self.ended(rung):
                 return self._take()
             if deadline_ns <= time.perf_counter_ns():
-                raise TimeoutError("the batch is not done; call wait() of its ticket again")
+                raise TimeoutError("the batch is not done yet; call the ticket's wait() again")
             self.client.bell.wait(rung, CLIENT_POLL_NS, deadline_ns, other=self.client.service)
 
     def _take(self) -> np.ndarray:
@@ -173,7 +181,7 @@ class Ticket(Batch):
         return self.result
 
     def keep(self, result: np.ndarray | BaseException) -> None:
-        """Keep the result; the client sees it when the connection's doorbell rings."""
+        """Store the result; the client sees it when the connection's doorbell rings."""
         self.client.append(self)
         self.result = result
 
@@ -187,35 +195,38 @@ class Ticket(Batch):
 
 
 class Stream(Ticket):
-    """A batch whose completions are delivered in parts: each part has a separate ticket, which
-    Connection.next returns. Only a batch that fails is returned as this ticket."""
+    """A batch whose completions are delivered in parts. Each part has a separate ticket, which
+    Connection.next returns. Connection.next returns the ticket of the batch itself only if the
+    batch fails."""
 
     @property
     def wanted(self) -> int:
         return 1
 
     def part(self) -> Ticket:
-        """Return the ticket of the next completions."""
+        """Return a new ticket for the next completions."""
         part = Ticket(self.client, NO_COMMANDS, self.handed_ns, None)
         part.early = self.early
         return part
 
 
 class Turns(Protocol):
-    """A service whose turns a client may run (nvme/client_turns.py: ClientTurns)."""
+    """A service that lets a client run batches in the client's thread (nvme/client_turns.py:
+    ClientTurns)."""
 
     def run_turns(self, batch: Batch, fd: int = -1) -> bool:
-        """Run a batch; see ClientTurns.run_turns."""
+        """Run a batch in the calling thread; see ClientTurns.run_turns."""
 
     def run_single(self, single: Any, handed_ns: int, fd: int, fly: Callable[[], Stream]) -> int:
-        """Run one command; see ClientTurns.run_single."""
+        """Run one command in the calling thread; see ClientTurns.run_single."""
 
 
 class Connection:
-    """One client of a service: hands over batches, and waits for them in C, without Python's lock.
+    """Connection of one client to a service. It hands over batches and waits for their completions
+    in C, without holding Python's global interpreter lock.
 
-    Any thread may use it. Completions come sooner than through futures, since a thread that waits
-    polls before it sleeps, for up to 0.2 ms, and is awake when its completion is due.
+    Any thread may use a connection. Completions arrive sooner than through futures: a waiting
+    thread polls for up to 0.2 ms before it sleeps, and it wakes up before its completion is due.
     """
 
     def __init__(
@@ -225,8 +236,9 @@ class Connection:
         thread: Callable[[], threading.Thread],
         turns: Turns,
     ) -> None:
-        """``hand_over``: takes a batch without ringing. ``service``: doorbell of the service.
-        ``thread``: returns its thread. ``turns``: the service."""
+        """``hand_over``: function that queues a batch without ringing a doorbell. ``service``:
+        doorbell of the service. ``thread``: function that returns the service thread. ``turns``:
+        the service."""
         self.bell = Doorbell()
         self.service = service
         self._hand_over, self._thread, self._turns = hand_over, thread, turns
@@ -253,30 +265,31 @@ class Connection:
         self, commands: np.ndarray, buffer: np.ndarray | None = None, fd: int = -1,
         handed_ns: int = 0, early: Callable[[np.ndarray], None] | None = None,
     ) -> Stream | None:  # fmt: skip
-        """Do what :meth:`stream` does in the calling thread, if no other client uses the drive and
-        the clock is ``real``: run the batch there until the batch has ended, or something can be
-        read from the file ``fd`` (-1: none). That spares two context switches. Return None, without
-        effect, if another client uses it.
+        """Run a batch as :meth:`stream` does, but in the calling thread, which saves two context
+        switches. The batch runs there until it ends or until the service thread must continue it,
+        for example because data can be read from the file descriptor ``fd`` (-1 for none); see
+        ClientTurns.run_turns. Return None, without effect, if the batch cannot run in the calling
+        thread, for example because the clock is not ``real`` or another client uses the drive.
 
-        ``handed_ns``: time.perf_counter_ns at which the commands have arrived, 0: now. ``early``:
-        function that gets the completions before their time has come, to prepare replies without
-        the drive; their time has come when this method returns. Those that the thread of the
-        service delivers, :meth:`next` returns.
+        ``handed_ns``: time.perf_counter_ns at which the commands arrived, or 0 for the current
+        time. ``early``: function that receives completions before their due time, so that the
+        client can prepare replies without the drive; they are due when this method returns.
+        :meth:`next` returns the completions that the service thread delivers.
         """
         ticket = Stream(self, checked(commands), handed_ns or time.perf_counter_ns(), buffer)
         ticket.early = early
         return ticket if self._turns.run_turns(ticket, fd) else None
 
     def try_single(self, single: Any, handed_ns: int, fd: int, fly: Callable[[], Stream]) -> int:
-        """Run one command in the calling thread as ClientTurns.run_single does, ``single``:
-        client_turns.Single. A command that is in flight then belongs to the batch that ``fly``
-        has got from :meth:`begun`."""
+        """Run one command in the calling thread, as ClientTurns.run_single does. ``single``: a
+        client_turns.Single. ``fly``: function that returns a batch from :meth:`begun`; a command
+        that is still in flight afterwards belongs to this batch."""
         return self._turns.run_single(single, handed_ns, fd, fly)
 
     def begun(
         self, commands: np.ndarray, buffer: np.ndarray, early: Callable[[np.ndarray], None]
     ) -> Stream:
-        """Return the batch of a command that :meth:`try_single` has begun. ``early``: see
+        """Return the batch of a command that :meth:`try_single` has started. ``early``: see
         :meth:`try_stream`."""
         stream = Stream(self, commands, time.perf_counter_ns(), buffer)
         stream.early = early
@@ -285,8 +298,10 @@ class Connection:
     def run(
         self, commands: np.ndarray, buffer: np.ndarray | None = None, timeout: float | None = None
     ) -> np.ndarray:
-        """Hand over a batch and wait for it: :meth:`submit` and Ticket.wait, with one call of C;
-        or run it in the calling thread (see :meth:`try_stream`)."""
+        """Hand over a batch and wait for its completions, like :meth:`submit` followed by
+        Ticket.wait, but ring the doorbell and wait in a single C call. If ``timeout`` is None and
+        the batch can run in the calling thread (see :meth:`try_stream`), run it there instead.
+        Return COMPLETION[n]."""
         handed_ns = time.perf_counter_ns()
         deadline_ns, rung = self.deadline(timeout), self.bell.rung
         ticket = Ticket(self, checked(commands), handed_ns, buffer)
@@ -298,11 +313,13 @@ class Connection:
         return done[0] if done else ticket.wait_until(deadline_ns)
 
     def next(self, timeout: float | None = None) -> Ticket:
-        """Wait for up to ``timeout`` seconds until a batch is done, and return the ticket of the
-        first such batch that neither this method nor Ticket.wait has returned.
+        """Wait until a batch is done, for at most ``timeout`` seconds (None: without a limit).
+        Return the ticket of the first finished batch that neither this method nor Ticket.wait has
+        returned yet.
 
-        Raises TimeoutError, and InputError in the thread of the service, or if the service has
-        ended and no ticket is left.
+        Raises TimeoutError if the timeout expires. Raises InputError if the timeout is negative or
+        NaN, if the service thread calls this method, or if the service has ended and no ticket is
+        left.
         """
         deadline_ns = self.deadline(timeout)
         while True:
@@ -314,18 +331,19 @@ class Connection:
                         ticket.taken = True
                         return ticket
             if not alive:
-                raise InputError("the service has ended")
+                raise InputError("the service has ended; no ticket is left")
             now_ns = time.perf_counter_ns()
             if deadline_ns <= now_ns:
-                raise TimeoutError(f"no batch is done in {timeout} s")
+                raise TimeoutError(f"no batch was done within {timeout} s")
             look_ns = min(deadline_ns, now_ns + LOOK_NS)
             self.bell.wait(rung, CLIENT_POLL_NS, look_ns, other=self.service)
 
     def deadline(self, timeout: float | None) -> int:
-        """Return the wall time in ns at which ``timeout`` seconds are over. Raises InputError for a
-        negative timeout or NaN, and in the thread of the service, which would wait for itself."""
+        """Return the wall time in ns at which ``timeout`` (s) expires. Raises InputError if the
+        timeout is negative or NaN, or if the service thread calls this method, because it would
+        wait for itself."""
         if threading.current_thread() is self._thread():
-            raise InputError("wait: the thread of the service must not wait for itself")
+            raise InputError("wait: the service thread would wait for itself; use another thread")
         if timeout is None:
             return NEVER_NS
         if not timeout >= 0:
@@ -333,7 +351,8 @@ class Connection:
         return min(time.perf_counter_ns() + int(min(timeout, 1e9) * 1e9), NEVER_NS)
 
     def append(self, ticket: Ticket) -> None:
-        """Give ``ticket`` its number; only the thread of the service calls this."""
+        """Assign the next number to ``ticket`` and append it to the ended batches. Only the thread
+        that runs the drive calls this method."""
         self._count += 1
         ticket.number = self._count
         with self._lock:
@@ -343,16 +362,17 @@ class Connection:
 
 
 def checked(commands: np.ndarray) -> np.ndarray:
-    """Return a copy of ``commands``, COMMAND[n]. Raises InputError for anything but commands, none,
-    or more than MOST_COMMANDS."""
+    """Return a copy of ``commands``, COMMAND[n]. Raises InputError if ``commands`` is not a
+    one-dimensional array of COMMAND, is empty, or has more than MOST_COMMANDS elements."""
     given = as_commands(commands)
     if not 0 < len(given) <= MOST_COMMANDS:
-        raise InputError(f"commands: {len(given)}: must be from 1 to {MOST_COMMANDS}")
+        raise InputError(f"batch of {len(given)} commands: must have from 1 to {MOST_COMMANDS}")
     return given
 
 
 def idle_ps_of(seconds: float) -> int:
-    """Return idle time in ps. Raises InputError for negative or too many ``seconds``."""
+    """Return an idle time in ps. Raises InputError if ``seconds`` is not a finite number, is
+    negative, or is NEVER ps or more."""
     seconds = real_number("idle", seconds)
     if not 0 <= seconds * PS_PER_S < NEVER:
         raise InputError(f"idle = {seconds:g} s: must be from 0 to {NEVER / PS_PER_S:.3g} s")
@@ -362,9 +382,9 @@ def idle_ps_of(seconds: float) -> int:
 def assigned(
     found: np.ndarray, batches: dict[int, Batch]
 ) -> tuple[list[tuple[Batch, np.ndarray]], list[int]]:
-    """Assign completions ``found``, COMPLETION[n], to ``batches``, by number; those that are done
-    leave. Return the results that are complete, with the tags of their clients, and the times (ps)
-    at which the completions are due."""
+    """Assign the completions ``found``, COMPLETION[n], to ``batches``, keyed by their numbers, and
+    remove the batches that are done. Return the results to deliver, with their clients' tags, and
+    the times (ps) at which the completions are due."""
     ends, tags = found["end"].tolist(), found["tag"].tolist()
     ready: list[tuple[Batch, np.ndarray]] = []
     due: list[int] = []
@@ -397,9 +417,10 @@ def assigned(
 
 
 def kept(ready: list[tuple[Batch, np.ndarray]], early: bool) -> dict[Doorbell, int]:
-    """Let the tickets among ``ready`` keep their completions until they are rung for; return how
-    often the doorbell of each client is to be rung. ``early``: their clients, which are about to
-    wait for the time of the completions themselves, get them now."""
+    """Store the completions of the tickets among ``ready`` until the doorbells of their clients
+    ring. Return the number of times that each client's doorbell must be rung. If the argument
+    ``early`` is True, a ticket with an ``early`` function passes its completions to this function
+    instead, because its client waits for the due time."""
     rings: dict[Doorbell, int] = {}
     for batch, done in ready:
         if not isinstance(batch, Ticket):

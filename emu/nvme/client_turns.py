@@ -1,9 +1,10 @@
-"""Turns of a service that a client runs in its thread while no other client uses the drive.
+"""Turns of a service that a client runs in its own thread while no other client uses the drive. A
+turn is one iteration of the service's loop: simulate events, and deliver completions.
 
-Owns the conditions under which a client may do so, and when it leaves the rest to the thread of the
-service. Does not own that thread and its clock (service.py), the hand-over to and from clients
-(client_queue.py) or the run of commands (engine/run/payload_system.py).
-Source: none. It spares two changes of threads for each command.
+Owns the conditions under which a client may run turns, and the hand-over of the remaining work to
+the service thread. Does not own that thread and its clock (service.py), the hand-over of batches
+and completions (client_queue.py) or the execution of commands (engine/run/payload_system.py).
+Source: this project. Running turns in the client's thread saves two context switches per command.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ from ondie.kernels.doorbell import LAST_NS, Delivery, Doorbell
 REFUSED, IN_FLIGHT = -2, -1
 """Values that :meth:`ClientDrive.run_single` returns instead of a status."""
 TAG, ARRIVAL = 7, 8
-"""Indices of fields in a command as int64[9]."""
+"""Indices of the fields tag and arrival in a command viewed as int64[9]."""
 ALONE_NS = 100_000
-"""Wall time by which the simulation may run ahead in turns of a client that is alone, in ns: a read
-of flash is then simulated in one piece."""
+"""Wall time in ns by which the simulation may run ahead of the wall clock while a client is alone;
+it lets a flash read be simulated in one call."""
 LENT_NS = 2_000_000
-"""Wall time, ns, for which the drive's events are left to a client that has run a batch alone."""
+"""Wall time in ns for which the service thread leaves the drive's events to a client that has run a
+batch alone."""
 
 
 class Single:
-    """The command ``commands``, COMMAND[1], with its bytes in ``memory``, which a client runs
-    alone. Both arrays must keep their memory."""
+    """One command that a client runs alone: ``commands``, COMMAND[1], with its data in ``memory``.
+    The arrays must not be moved or freed."""
 
     def __init__(self, commands: np.ndarray, memory: np.ndarray) -> None:
         self.commands, self.memory = as_records(commands), memory
@@ -44,11 +46,11 @@ class Single:
         self.words = commands.view(np.ndarray).view(np.int64).data
         """The command as int64[9]."""
         self.end_ps = 0
-        """Simulated time at which it has completed."""
+        """Simulated time at which the command completed, ps."""
 
 
 class ClientDrive(Protocol):
-    """Part of a drive that a client uses; drive.py, Drive, has the meaning of each method."""
+    """Interface of a drive that a client uses. Class Drive in drive.py documents each member."""
 
     owner: int | None
     off: bool
@@ -60,7 +62,7 @@ class ClientDrive(Protocol):
 
     @property
     def earliest_arrival(self) -> int:
-        """Earliest arrival of the next command (ps)."""
+        """Earliest time at which the next command may arrive (ps)."""
 
     @property
     def next_event(self) -> int:
@@ -72,13 +74,13 @@ class ClientDrive(Protocol):
 
     @property
     def takes_single(self) -> bool:
-        """True if ``run_single`` can take a command."""
+        """True if ``run_single`` can run a command now."""
 
     def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> None:
-        """Accept commands."""
+        """Submit commands."""
 
     def run_until(self, t_ps: int | None = None, *, completions: int = 0) -> int:
-        """Handle events."""
+        """Simulate events."""
 
     def completions(self) -> np.ndarray:
         """Return the completions since the last call."""
@@ -88,8 +90,8 @@ class ClientDrive(Protocol):
 
 
 class ClientTurns(ABC):
-    """Shared state of a service and its clients when a client runs its commands in its own thread.
-    The fields are those of Service, which sets them."""
+    """State that a service and its clients share when a client runs its commands in its own thread.
+    Service defines and sets the fields."""
 
     drive: ClientDrive
     clock: str
@@ -106,33 +108,35 @@ class ClientTurns(ABC):
     _next: int
     """Number of the next batch."""
     _turns: threading.Lock
-    """Held by the thread that uses the drive."""
+    """Lock held by the thread that uses the drive."""
     _lent_ns = 0
-    """Wall time until which the thread leaves the drive's events to a client that is alone."""
+    """Wall time until which the service thread leaves the drive's events to a client that is alone,
+    ns."""
 
     @abstractmethod
     def _accept(self, batch: Batch) -> None:
-        """Submit a batch; its commands arrive now."""
+        """Submit a batch whose commands arrive now."""
 
     @abstractmethod
     def _follow(self) -> None:
-        """Advance the drive with the wall clock, or ahead to the next completion; deliver."""
+        """Simulate to the current wall time, or beyond it to the next completion. Deliver
+        completions."""
 
     @abstractmethod
     def _deliver(self) -> None:
-        """Hand completions, if there are any, to their batches when their time has come."""
+        """Deliver completions, if there are any, to their batches when they are due."""
 
     @property
     @abstractmethod
     def _ahead_ns(self) -> int:
-        """Wall time by which the simulation may run ahead now, ns."""
+        """Wall time by which the simulation may currently run ahead of the wall clock, ns."""
 
     def try_run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray | None:
         """Run a batch of commands, COMMAND[n], in the calling thread, if the clock is ``virtual``
         and no other client uses the drive. Return COMPLETION[n] as Connection.run does, or None if
-        the batch has to be handed over.
+        the batch must be handed over.
 
-        Raises InputError for a batch that breaks a rule, or if the drive takes none.
+        Raises InputError if the batch breaks a rule or the drive does not accept commands.
         """
         drive = self.drive
         if self.clock != "virtual" or drive.strict or not self._turns.acquire(blocking=False):
@@ -152,12 +156,11 @@ class ClientTurns(ABC):
             self._turns.release()
 
     def run_turns(self, batch: Batch, fd: int = -1) -> bool:
-        """Take ``batch`` in the calling thread, if the clock is ``real`` and no other client uses
-        the drive, and run the turns of the service until it has ended. If a client hands over
-        another one, something can be read from the file ``fd`` (-1: none), or the next event is
-        far, the service's thread continues with the batch. Return False, without effect, if another
-        client uses the drive.
-        """
+        """Accept ``batch`` in the calling thread, if the clock is ``real`` and no other client uses
+        the drive, and run the turns of the service until the batch ends. The service thread
+        continues the batch if another batch is handed over, data can be read from the file
+        descriptor ``fd`` (-1 for none), or the next event is more than LENT_NS away. Return False,
+        without effect, if the batch cannot run in the calling thread."""
         drive = self.drive
         if self.clock != "real" or drive.strict or not self._turns.acquire(blocking=False):
             return False
@@ -177,12 +180,14 @@ class ClientTurns(ABC):
         return True
 
     def run_single(self, single: Single, handed_ns: int, fd: int, fly: Callable[[], Stream]) -> int:
-        """Do what :meth:`run_turns` does for one command, which has arrived at ``handed_ns``
-        (time.perf_counter_ns), with less overhead: return its status when its time has come.
+        """Run one command as :meth:`run_turns` runs a batch, with less overhead, and return its
+        status when its completion is due. ``handed_ns``: time.perf_counter_ns at which the command
+        arrived.
 
-        Return IN_FLIGHT if it takes longer than a turn: ``fly`` has then made the
-        batch in which it is in flight, or has ended; REFUSED, without effect, if another client
-        uses the drive, or the command breaks a rule.
+        Return IN_FLIGHT if the command has not completed after the simulation of the next ALONE_NS.
+        The batch that ``fly`` returns then contains the command, and this batch may already have
+        ended. Return REFUSED, without effect, if the command cannot run in the calling thread or
+        breaks a rule.
         """
         drive = self.drive
         if self.clock != "real" or not self._turns.acquire(blocking=False):
@@ -221,21 +226,22 @@ class ClientTurns(ABC):
         return status
 
     def _run_out(self, seen: int, fd: int) -> None:
-        """Run turns until no batch is in flight, or somebody else has to go on with them: see
-        :meth:`run_turns`. ``seen``: rings of the service's doorbell before the batch was taken."""
+        """Run turns until no batch is in flight or another thread must continue; see
+        :meth:`run_turns`. ``seen``: count of rings of the service's doorbell before the batch was
+        accepted."""
         while self._batches:
             self._follow()
             if self._batches and not self._is_quiet(seen, fd):
                 break
 
     def _fail(self, batch: Batch, error: Exception) -> None:
-        """End the service with ``error``, which the client of ``batch`` gets."""
+        """End the service with ``error`` and deliver the error to the client of ``batch``."""
         self._closing, self._ended = True, f": {error}"
         self._batches.clear()
         batch.fail(error)
 
     def _hand_back(self, owner: int | None) -> None:
-        """Give the drive back to ``owner``, and wake the service's thread if anything is left."""
+        """Return the drive to ``owner``, and wake the service thread if work is left."""
         self.drive.owner = owner
         if left := bool(self._batches or self._closing):
             self._lent_ns = 0
@@ -244,13 +250,14 @@ class ClientTurns(ABC):
             self._bell.ring()
 
     def _is_free(self, owner: int | None) -> bool:
-        """Return True if a client that holds the turns may use the drive of ``owner``."""
+        """Return True if a client that holds the lock ``_turns`` may use the drive, whose owner is
+        ``owner``."""
         busy = self._inbox or self._batches or self._idle or self._plans or self._closing
         return not busy and self._ended is None and owner == self._thread.ident
 
     def _is_quiet(self, seen: int, fd: int) -> bool:
-        """Wait for the wall time of the drive's next event; return False if a client that is alone
-        must not wait for it: see run_turns."""
+        """Wait until the wall time of the drive's next event. Return False if the calling thread
+        must hand over to the service thread instead; see :meth:`run_turns`."""
         event = min(self.drive.next_event, self.drive.next_upkeep)
         deadline_ns = self._wall.ns_of(event) - self._ahead_ns
         if self._inbox or self._closing or deadline_ns > time.perf_counter_ns() + LENT_NS:

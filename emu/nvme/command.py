@@ -1,8 +1,8 @@
 """Command record of a drive, and the admission of plan rows up to the queue depth.
 
-Owns the records of commands and completions, and the list of plan rows that wait for the queue
-depth. Does not own the submission of commands (submission.py) or their execution inside the drive
-(command_split.py).
+Owns the records of commands and completions, and the list of plan rows that wait because the queue
+depth is reached. Does not own the submission of commands (submission.py) or their execution inside
+the drive (command_split.py).
 Source: NVMe base specification (submission and completion queues).
 """
 
@@ -54,13 +54,14 @@ TRANSFER = np.dtype(
     ],
     align=True,
 )
-"""Bytes of a request in the ring of a queue pair: the record ondie_transfer of csrc/ondie.h."""
+"""Data transfer of a request in the ring of a queue pair; it has the layout of the record
+ondie_transfer of csrc/ondie.h."""
 Row = tuple[int, int, int, int, int]
-"""Command of a batch: op, offset, size, data, fua."""
+"""One command of a batch: op, offset, size, data, fua (see COMMAND)."""
 
 
 def commands_of(rows: Sequence[Row]) -> np.ndarray:
-    """Return COMMAND[n] of ``rows``."""
+    """Return COMMAND[n] with the values of ``rows``."""
     out = np.zeros(len(rows), COMMAND)
     for at, (op, offset, size, data, fua) in enumerate(rows):
         each = out[at]
@@ -70,14 +71,15 @@ def commands_of(rows: Sequence[Row]) -> np.ndarray:
 
 
 def first_error(done: np.ndarray) -> int:
-    """Return the first status in ``done`` (COMPLETION[n]) that is not 0, or 0."""
+    """Return the first status in ``done`` (COMPLETION[n]) that is not 0, or 0 if all are 0."""
     wrong = done["status"][done["status"] != 0]
     return int(wrong[0]) if len(wrong) else 0
 
 
 @njit
 def wait_for_slot(st, dev, rid):
-    """Append plan row ``rid`` to the rows of device ``dev`` that wait for the queue depth."""
+    """Append plan row ``rid`` to the list of rows of device ``dev`` that wait because the queue
+    depth is reached."""
     dev_rec = st.dev[dev]
     st.row[rid].next = -1
     if dev_rec.sq_head < 0:
@@ -89,7 +91,7 @@ def wait_for_slot(st, dev, rid):
 
 @njit
 def next_admissible(st, dev):
-    """Return the first waiting plan row, or -1 if none waits or the queue depth is reached."""
+    """Return the first waiting plan row, or -1 if no row waits or the queue depth is reached."""
     dev_rec = st.dev[dev]
     if dev_rec.sq_head < 0 or dev_rec.outstanding >= st.cfg[0].queue_depth:
         return -1

@@ -4,7 +4,8 @@ Owns the split of reads, writes and TRIM at page, super-page and mapping boundar
 the sectors of a page that a command accesses (page_transactions.py), the stages between host and
 flash (engine/run/datapath.py) or the mapping table (ftl/page_map.py).
 Source: a host request is split at page boundaries and completes with its last page (as in MQSim);
-adjacent pages in one super-page form one multi-plane operation.
+adjacent pages in one super-page form one multi-plane operation. In this module, a page is a mapping
+unit.
 """
 
 from __future__ import annotations
@@ -41,9 +42,8 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @njit
 def cut_read(st, tid):
-    """Split read command ``tid``: send cached pages to the host, and read the other pages from
-    their dies.
-    """
+    """Split read command ``tid``: send cached pages to the host, and read all other pages from
+    their dies."""
     cfg = st.cfg[0]
     st.command[tid].made = st.reg[0].now
     if request_pieces.has_pieces(st, tid):
@@ -59,7 +59,8 @@ def cut_read(st, tid):
 
 @njit
 def read_pages(st, tid):
-    """Send the cached pages of read ``tid`` to the host, and read the others from their dies."""
+    """Send the cached pages of read ``tid`` to the host, and read all other pages from their
+    dies."""
     cfg = st.cfg[0]
     lpn = st.txn[tid].lpn
     end = lpn + st.txn[tid].n
@@ -78,9 +79,8 @@ def read_pages(st, tid):
 
 @cold
 def sense_all(st, tid):
-    """Read the pages of transaction ``tid`` from their dies. Their mapping entries must be in
-    DRAM.
-    """
+    """Read the pages of transaction ``tid`` from their dies. The mapping entries of the pages must
+    be in DRAM."""
     txn = st.txn[tid]
     sense(st, tid, txn.lpn, txn.lpn + txn.n)
     if st.cfg[0].slots > 1:
@@ -89,9 +89,8 @@ def sense_all(st, tid):
 
 @inline
 def cached_sectors(st, tid, lpn):
-    """Return a bit mask of the sectors of page ``lpn`` that read ``tid`` finds in the data
-    cache. In a destage buffer, the page becomes the most recently used one.
-    """
+    """Return a bit mask of the sectors of page ``lpn`` that read ``tid`` finds in the data cache.
+    In a destage buffer, the page also becomes the most recently used page."""
     if st.cfg[0].cache == mqsim_cache.BUFFER:
         return mqsim_cache.cached_sectors(st, tid, lpn)
     place = cache_places.find(st, st.txn[tid].dev, lpn)
@@ -103,9 +102,10 @@ def cached_sectors(st, tid, lpn):
 
 @njit
 def first_cached(st, tid, lpn):
-    """Return the first page of read ``tid``, from ``lpn`` on, with sectors in the data cache.
+    """Return the number of the first page of read ``tid``, starting at ``lpn``, that has sectors in
+    the data cache.
 
-    Returns the last page of the read + 1 if no page has cached sectors.
+    Returns the number of the last page of the read + 1 if there is no such page.
     """
     end = st.txn[tid].lpn + st.txn[tid].n
     while lpn < end and cached_sectors(st, tid, lpn) == 0:
@@ -160,7 +160,8 @@ def translate(st, tid, lpn, end):
 
     Pages whose mapping entries are cached are read from their dies. Consecutive pages without a
     cached entry form one transaction per translation page, which waits until that translation page
-    has been read.
+    has been read. On a drive that does not write back the mapping, each page forms a separate
+    transaction, as in MQSim.
     """
     txn = st.txn[tid]
     dev = txn.dev
@@ -250,10 +251,11 @@ def sense(st, tid, lpn, end):
 
 @njit
 def cut_write(st, tid, step):
-    """Split write command ``tid`` and continue each transaction after ``step`` (stages.py).
+    """Split write command ``tid`` and continue each of its transactions after stage ``step``
+    (stages.py).
 
-    A transaction holds the pages of at most one super-page. It holds one page if pages are cached,
-    partial or placed statically.
+    A transaction contains pages of at most one super-page. It contains one page if pages are
+    cached, partial or placed statically.
     """
     st.command[tid].made = st.reg[0].now
     if request_pieces.has_pieces(st, tid):
@@ -265,7 +267,8 @@ def cut_write(st, tid, step):
 
 @njit
 def send_parts(st, tid, step):
-    """Create the transactions for the pages of write ``tid`` and continue each after ``step``."""
+    """Create the transactions for the pages of write ``tid`` and continue each of them after stage
+    ``step``."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     lpn = txn.lpn
@@ -285,7 +288,8 @@ def send_parts(st, tid, step):
 
 @njit
 def cut_trim(st, tid):
-    """Unmap the pages that TRIM command ``tid`` covers completely, and drop them from the cache."""
+    """Unmap the pages that TRIM command ``tid`` covers completely, and drop them from the data
+    cache."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     offset = st.command[tid].offset
@@ -317,7 +321,7 @@ def cut_trim(st, tid):
 
 @cold
 def flush_trims(st, tid):
-    """Let FLUSH command ``tid`` wait until all trims so far are on flash."""
+    """Make FLUSH command ``tid`` wait until all earlier trims are recorded on flash."""
     other = child(st, tid, 0, 0)
     if other >= 0 and not trim_maps.wait_for_flush(st, other):
         go(st, other, PART_DONE)
@@ -325,7 +329,7 @@ def flush_trims(st, tid):
 
 @njit
 def flush(st, tid):
-    """Start FLUSH command ``tid``; it completes when all earlier writes are on flash."""
+    """Start FLUSH command ``tid``. It completes when the data of all earlier writes is on flash."""
     other = child(st, tid, 0, 0)
     if other >= 0:
         data_cache.flush(st, other)

@@ -1,7 +1,8 @@
-"""Condition of a served drive: its critical warnings, and the reason in words.
+"""Condition of a served drive: its critical warnings, and sentences that explain it.
 
-Owns the sentences and the bits that follow from the state. Does not own the terms (status.py)
-or the ends of commands (write_errors.py, engine/run/command_system.py).
+Owns the sentences, and the warning bits that follow from the state. Does not own the names of
+conditions and statuses (status.py) or the choice of a command's status (write_errors.py,
+engine/run/command_system.py).
 Source: NVMe base specification: SMART / Health Information log page, field Critical Warning.
 """
 
@@ -17,31 +18,32 @@ from ondie.emu.units import fmt_time, plural
 
 MEDIA_ERRORS, NEWLY_LOST = map(COUNTERS.index, ("media_errors", "newly_lost_pages"))
 PROTECTED_STORE = 2
-"""Value of ``dev.protected`` while the store of the drive cannot be changed; 1: no spare blocks."""
+"""Value of ``dev.protected`` while the store of the drive cannot be changed. The value 1 means that
+the drive is read-only because it has too few spare blocks."""
 
 
 def why_read_only(arrays: Arrays) -> str:
-    """Return one sentence that says why device 0 is read-only."""
+    """Return a sentence that states why device 0 is read-only."""
     blocks = int(arrays.cfg.device_blocks[0])
     bad = int((arrays.block.state[:blocks] == page_map.BAD).sum())
     failing = int(arrays.pool.retiring[: int(arrays.cfg.units[0])].sum())
     had = int(arrays.dev.spare_at_start[0]) > 0
-    reason = "bad blocks have used up the spare blocks" if had else "it never had a spare block"
-    return f"{reason}: {bad} of {blocks} blocks are bad, and {failing} more have a failed program"
+    reason = "bad blocks have used up the spare blocks" if had else "it never had spare blocks"
+    return f"{reason}: {bad} of {blocks} blocks are bad, and {failing} more had a program failure"
 
 
 def why_full(arrays: Arrays, cfg: Config) -> str:
-    """Return one sentence that says why writes to device 0 end for lack of space."""
+    """Return a sentence that states why writes to device 0 fail for lack of space."""
     mapped, lpns = int(arrays.dev.mapped[0]), int(arrays.cfg.lpns[0])
     return (
         f"the drive is full: {mapped} of {lpns} mapping units hold data, and no block can be "
-        f"collected; trim data, or use a larger ftl.over_provisioning than "
+        f"collected; trim data, or use a value of ftl.over_provisioning above "
         f"{cfg.ftl.over_provisioning}"
     )
 
 
 def why_recovered(found: Recovered) -> str:
-    """Return one sentence about the result of a recovery."""
+    """Return a sentence that states the result of a recovery."""
     text = (
         f"the tables were recovered from flash: read {plural(found.scanned_pages, 'page')} in "
         f"{fmt_time(found.time_ps)} and mapped {plural(found.mapped, 'mapping unit')}"
@@ -53,35 +55,38 @@ def why_recovered(found: Recovered) -> str:
 
 
 def why_damaged(pages: list[int]) -> str:
-    """Return one sentence about damaged physical pages."""
+    """Return a sentence that states which physical pages are damaged."""
     shown = ", ".join(map(str, pages[:8])) + (", ..." if len(pages) > 8 else "")
     return (
-        f"{plural(len(pages), 'physical page')} of the store are damaged ({shown}); "
-        "`ondie store check` lists all"
+        f"the store has {plural(len(pages), 'damaged physical page')} ({shown}); "
+        "`ondie store check` lists all damaged pages"
     )
 
 
 def why_lost(arrays: Arrays) -> str:
-    """Return one sentence about data of device 0 that moves could not read; empty: there are
-    none."""
+    """Return a sentence about the pages of device 0 whose data was uncorrectable when the drive
+    moved it, or an empty string if no data was lost."""
     count = int(arrays.count[0, NEWLY_LOST])
     if count == 0:
         return ""
     return (
-        f"the data of {plural(count, 'page')} could not be corrected when they were moved, and are "
-        "lost; reads of them end with an unrecovered read error until they are written again"
+        f"the data of {plural(count, 'page')} could not be corrected when the drive moved it, and "
+        "is lost; reads of such a page end with an unrecovered read error until the page is "
+        "rewritten"
     )
 
 
 def critical_warning(arrays: Arrays, failed: bool, backup_failed: bool = False) -> CriticalWarning:
     """Return the critical warnings of device 0.
 
-    SPARE_BELOW_THRESHOLD: fewer than SPARE_THRESHOLD of the spare blocks of the start are left.
-    RELIABILITY_DEGRADED: a read or write has ended with a media error, a move has lost data, or
-    ``failed``: the engine has a defect, or the store has damaged pages.
+    SPARE_BELOW_THRESHOLD: less than the fraction SPARE_THRESHOLD of the initial spare blocks is
+    left, or the drive is read-only because it has too few spare blocks.
+    RELIABILITY_DEGRADED: a read or write ended with a media error, a move lost data, or ``failed``
+    is True because the engine has a defect or the store has damaged pages.
+    READ_ONLY: the drive does not accept writes.
     VOLATILE_MEMORY_BACKUP_FAILED: the data cache holds acknowledged data for which flash has no
-    space, so that a power cut would lose them; or ``backup_failed``: a power cut has lost some
-    despite power-loss protection.
+    space, so that a power cut would lose the data; or ``backup_failed`` is True because a power cut
+    lost data despite power-loss protection.
     """
     dev, found = arrays.dev[0], CriticalWarning.NONE
     threshold = SPARE_THRESHOLD * max(dev.spare_at_start, 0)

@@ -1,22 +1,26 @@
 """Data cache: pages in the drive's DRAM between the host and flash.
 
-Owns the set of cached pages, the written data that are not on flash yet, the time at which these
-data are sent to flash, and the transactions that wait for that. Does not own the slots and lists of
-the cache (cache_places.py), the write path to flash (ftl/write_path.py) or the bytes of cached
-pages (moved_bytes.py).
+Owns the set of cached pages, the written data that is not on flash yet, the time at which this data
+is sent to flash, and the transactions that wait until it is on flash. Does not own the slots and
+lists of the cache (cache_places.py), the write path to flash (ftl/write_path.py) or the contents of
+cached pages (moved_bytes.py).
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); write-back, write-through and
 read caches with LRU and back-pressure as in MQSim and SimpleSSD.
 
-A page is *dirty* while it has data that are neither on flash nor being programmed. A page is
-*flying* while it is being programmed. If a flying page is written again, it is both dirty and
-flying, and the new data are sent when the old program has ended. Clean pages are evicted in
-least-recently-used order. Dirty pages are sent to flash in least-recently-written order in four
-cases: their number exceeds a limit, a write waits for a cache slot, a FLUSH waits, or the drive is
-idle. TRIM drops dirty data; a flying page is then programmed but not mapped.
+In this module, a page is a mapping unit. A page is *dirty* while it has data that is neither on
+flash nor being programmed. A page is *flying* while it is being programmed. If a flying page is
+written again, it is both dirty and flying, and the new data is sent when the old program has ended.
+Clean pages are evicted in least-recently-used order. Dirty pages are sent to flash in
+least-recently-written order in four cases: their number exceeds a limit, a write waits for a cache
+slot, a FLUSH waits, or the drive is idle. A page with a write that must wait for flash
+(write-through, or FUA without power-loss protection) is sent immediately, or when its old program
+has ended. TRIM drops dirty data. The program of a flying page then completes, but its data is not
+mapped.
 
-The version of a page's data that one program writes is called a *content*. Each FLUSH closes an
-epoch and waits for all contents written before it. Each content belongs to one epoch. A content
-that reaches flash is counted for all waiting FLUSHes of that epoch and of later epochs.
+The version of a page's data that one program writes is called a *content*. Each content belongs to
+one epoch. A FLUSH closes the current epoch and waits until each content written before it has
+reached flash or was dropped. Each such content reduces the remaining number of contents of every
+waiting FLUSH that closed the content's epoch or a later epoch.
 """
 
 from __future__ import annotations
@@ -93,9 +97,10 @@ CPAGE = record_type(
 
 @njit
 def store(st, tid):
-    """Store the page of write ``tid``, which has arrived in DRAM, in the cache.
+    """Store the page of write ``tid`` in the cache. The data of the page is already in DRAM.
 
-    If no cache slot is free, the write waits in a queue.
+    If the page is not cached, and no cache slot is available or other writes already wait for one,
+    the write waits in a queue.
     """
     cache = st.cache[st.txn[tid].dev]
     schedule_deferred(st, st.txn[tid].dev)
@@ -119,8 +124,9 @@ def schedule_deferred(st, dev):
 def accept(st, tid, behind):
     """Store the page of write ``tid`` in the cache. Return False if it must wait for a cache slot.
 
-    ``behind``: True if other writes wait; a page that is not cached must then wait, too. The write
-    completes at once unless it must wait for flash (write-through, FUA).
+    ``behind``: True if other writes wait; a page that is not cached must then wait as well. A
+    stored write completes immediately unless it must wait for flash (write-through, or FUA without
+    power-loss protection).
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -216,9 +222,8 @@ def write_to_flash(st, dev, place):
 
 @njit
 def write_dirty(st, dev):
-    """Send dirty pages to flash while a write-back condition holds (see the module) and the number
-    of pages being programmed is below the limit.
-    """
+    """Send dirty pages to flash while a write-back condition holds (see the module's docstring) and
+    the number of pages being programmed is below the limit."""
     cfg = st.cfg[0]
     cache = st.cache[dev]
     while cache.first > 0 and cache.flying < cfg.cache_flights:
@@ -234,7 +239,8 @@ def write_dirty(st, dev):
 
 @njit
 def run_deferred(st, dev):
-    """Run the work deferred by ``schedule_deferred``: retry waiting writes, send dirty pages."""
+    """Run the work that ``schedule_deferred`` scheduled: retry waiting writes, then send dirty
+    pages to flash."""
     resume(st, dev)
     write_dirty(st, dev)
 
@@ -243,8 +249,8 @@ def run_deferred(st, dev):
 def on_programmed(st, tid):
     """Handle the end of the program of write ``tid``. Return True if its page came from the cache.
 
-    A page from the cache is mapped unless its content is stale, and the transaction ends. For a
-    write that bypassed the cache, the cached data of its pages are dropped.
+    A page from the cache is mapped unless its content is stale, and the transaction ends. If the
+    write bypassed the cache, the cached data of its pages is dropped.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -272,12 +278,12 @@ def on_programmed(st, tid):
 
 @njit
 def mark_on_flash(st, tid):
-    """Mark the content that ``tid`` carried as on flash, and complete the writes that waited for
+    """Mark the content that ``tid`` programmed as on flash, and complete the writes that waited for
     it.
 
-    If the page has been written again, the page joins the dirty pages, and is sent to flash at once
-    if a write or a FLUSH waits for that. Otherwise the page is clean, or its slot is freed if the
-    data were dropped meanwhile.
+    If the page was written again during the program, it joins the dirty pages; it is sent to flash
+    immediately if a write or a FLUSH waits for it. Otherwise the page becomes clean, or its slot is
+    freed if its data was dropped during the program.
     """
     dev = st.txn[tid].dev
     place = find(st, dev, st.txn[tid].lpn)
@@ -303,7 +309,8 @@ def mark_on_flash(st, tid):
 
 @inline
 def complete_waiters(st, tid):
-    """Complete the writes in the list that begins with ``tid`` (a transaction + 1, 0 = none)."""
+    """Complete the writes in the list that begins with ``tid`` (number of a transaction + 1, or 0
+    if the list is empty)."""
     tid -= 1
     while tid >= 0:
         following = st.txn[tid].next
@@ -314,8 +321,7 @@ def complete_waiters(st, tid):
 @njit
 def count_settled(st, dev, epoch):
     """Record that a content of epoch ``epoch`` is on flash or was dropped. Complete the FLUSHes
-    that waited only for this content.
-    """
+    that waited only for this content."""
     cache = st.cache[dev]
     cache.contents -= 1
     before = -1
@@ -339,7 +345,7 @@ def count_settled(st, dev, epoch):
 
 @njit
 def flush(st, tid):
-    """Complete FLUSH ``tid`` when all data written so far are on flash."""
+    """Complete FLUSH ``tid`` when all data written before it is on flash."""
     txn = st.txn[tid]
     cache = st.cache[txn.dev]
     if cache.contents == 0:
@@ -359,10 +365,12 @@ def flush(st, tid):
 
 @njit
 def fill(st, tid):
-    """Insert the pages that read ``tid`` has read from flash into the cache as clean pages.
+    """Insert the pages that read ``tid`` has read from flash into the cache as clean pages. If a
+    page is already cached, only its missing sectors are added.
 
-    A page is inserted only if it is still mapped to the physical page that was read, and a cache
-    slot is available. Nothing is inserted if the command has an error status.
+    A page is inserted only if it is still mapped to the physical page that was read, a cache slot
+    is available, and no write waits for a slot. Nothing is inserted if the command has an error
+    status.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -396,7 +404,7 @@ def fill(st, tid):
 def drop_page(st, dev, lpn):
     """Drop the cached data of a logical page that was trimmed or has newer data on flash.
 
-    Dirty data are not written to flash. A program in progress is completed, but its data are not
+    Dirty data is not written to flash. A program in progress is completed, but its data is not
     mapped. The caller logs the drop and then calls ``schedule_deferred``.
     """
     place = find(st, dev, lpn)

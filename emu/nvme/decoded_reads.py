@@ -1,13 +1,14 @@
-"""Reads that a real decoder has passed: batches of pages, and the status of their commands.
+"""Page reads that an implemented ECC decoder processes: batches of pages, and the status of their
+commands.
 
-Owns the batch between the engine's log and the decoder. Does not own the decoder (nand/codec.py),
-the memory of requests, or how a request fails (moved_bytes.py).
+Owns the batches between the engine's log and the decoder. Does not own the decoder (nand/codec.py),
+the memory of requests, or the failure of requests (moved_bytes.py).
 Source: this project.
 
-The engine has drawn how many bits of a page are wrong and where; the decoder determines their
-result. A page that it cannot correct fails its command and leaves the cache. The engine has counted
-the pages that the capability model gives up; :meth:`DecodedReads.count` makes these the pages that
-the decoder could not correct.
+The engine draws the number and positions of the bit errors of a page; the decoder determines
+whether they can be corrected. If a page cannot be corrected, its command fails, and the page is
+removed from the data cache. The engine counts uncorrectable pages by the capability model;
+:meth:`DecodedReads.count` changes these counts to the decoder's results.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError
 
 BATCH_PAGES = 64
-"""Pages that are decoded together, at most."""
+"""Maximum number of pages that are decoded together."""
 
 
 class DecodedRead(NamedTuple):
@@ -36,12 +37,12 @@ class DecodedRead(NamedTuple):
 
     entry: LogEntry
     wrong: np.ndarray | None
-    """uint8[page bytes]: the bits in which the decoded page differs from the stored one; None:
-    none."""
+    """Exclusive or of the decoded page and the stored page, uint8[page bytes]; None if the pages
+    are equal."""
     failed: bool
     fills: list[tuple[np.record, np.ndarray]]
-    """For a page that could not be decoded: the log entries that put it into the cache, each with
-    those that follow it."""
+    """If the page could not be decoded: each log entry that inserted the page into the data cache,
+    with the entries that follow that entry in the log. Empty otherwise."""
 
 
 class DecodedReads:
@@ -55,12 +56,13 @@ class DecodedReads:
     def add(
         self, entry: LogEntry, store: PageStore, behind: np.ndarray, damaged: Container[int]
     ) -> bool:
-        """Take ``entry`` of the log, which the entries ``behind`` follow, with a copy of its page.
-        Return True if the batch is full. A page of ``damaged`` whose segment cannot be read is not
-        taken: its request has failed.
+        """Add the page read of ``entry`` to the batch, with a copy of its page. Return True if the
+        batch is full. ``behind``: entries that follow ``entry`` in the log. ``damaged``: physical
+        pages whose requests have failed. If the segment of a page cannot be read, the page is not
+        added if it is in ``damaged``; otherwise, InputError is raised.
 
-        A translation page of the start has no stored bytes, and counts as zeros like those that the
-        drive programs.
+        A translation page that existed at the start has no stored data; it is read as zeros, like
+        the translation pages that the drive programs.
         """
         data = np.zeros(store.page_bytes, np.uint8)
         if entry.row >= 0 or store.is_written(entry.ppn):
@@ -75,7 +77,7 @@ class DecodedReads:
         return len(self._waiting) >= BATCH_PAGES
 
     def finish(self) -> Iterator[DecodedRead]:
-        """Decode the pages that wait, and yield them in the order of the log."""
+        """Decode the waiting pages and yield their results in the order of the log."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -84,9 +86,9 @@ class DecodedReads:
             yield _decoded(entry, read, page, behind)
 
     def count(self, arrays: Arrays, page: DecodedRead) -> None:
-        """Correct the counters of uncorrectable pages and of failed commands of plans by the
-        decoder's result for ``page``. A command of a plan fails once, however many of its pages do.
-        """
+        """Correct the counters of uncorrectable pages and of failed plan commands according to the
+        decoder's result for ``page``, and set the status of a plan command that failed. A plan
+        command is counted as failed once, even if several of its pages fail."""
         entry = page.entry
         gave_up = entry.old == ecc.UNCORRECTABLE
         arrays.count[entry.dev, UNCORRECTABLE_PAGES] += int(page.failed) - int(gave_up)
@@ -102,7 +104,7 @@ class DecodedReads:
 
 
 def _decoded(entry: LogEntry, read: PageRead, page: DecodedPage, behind: np.ndarray) -> DecodedRead:
-    """Return what the decoder has made of a page."""
+    """Return the result of decoding one page. ``behind``: log entries that follow ``entry``."""
     wrong = page.data ^ read.data
     fills = []
     if page.failed:

@@ -5,8 +5,8 @@ background work that follows (ftl/pslc_folding.py).
 Source: drives that start background work after an idle time, so that short gaps between commands
 remain available to the host.
 
-A drive has one timer. If host commands arrive and complete before it expires, it is restarted at
-its expiry.
+A drive has one timer. If host commands arrive and complete before the timer expires, the timer is
+restarted at its expiry for the remaining idle time.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ def start_timer(st, tid):
 
 @cold
 def on_expired(st, tid):
-    """Handle the expiry of the timer. Return True if the drive was idle for all of ``fold_idle``.
+    """Handle the expiry of the timer. Return True if the drive was idle for the full time
+    ``fold_idle``.
 
-    If a command has completed meanwhile and the drive is idle again, restart the timer.
+    If a command completed before the expiry and the drive is idle again, restart the timer.
     """
     dev = st.txn[tid].dev
     if idle.long_enough(st, dev):

@@ -1,9 +1,10 @@
 """Injected faults: flash pages that cannot be corrected, and a drive without spare blocks.
 
-Owns the changes of the tables and stored bytes between two runs of the engine. Does not own random
-bit errors (nand/bit_errors.py) and failures (ftl/completion.py), power cuts (power_system.py), or
-the statuses that follow. Source: NVM Command Set Specification 1.0, section 3.2.7 (Write
-Uncorrectable), for the purpose; flash fails by pages, so a fault is one of a physical page.
+Owns the changes to tables and stored data between two runs of the engine. Does not own random bit
+errors (nand/bit_errors.py), failures (ftl/completion.py), power cuts (power_system.py), or the
+resulting statuses of commands. Source: this project; the purpose is that of the command Write
+Uncorrectable (NVM Command Set Specification 1.0, section 3.2.7). A fault is injected into a whole
+physical page, because flash errors affect pages.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 
 WRONG_BITS = 0.02
-"""Share of the bits of an injected page that are wrong; codes of flash correct less."""
+"""Fraction of bits that are flipped in a page with an injected fault. The ECC codes of flash
+correct fewer bit errors."""
 
 
 def damage_units(arrays: Arrays, store: PageStore, units: np.ndarray, seed: int) -> int:
-    """Flip bits of the flash pages of mapping units, int64[n], of device 0. Return the number of
-    those that hold data; the others stay as they are.
+    """Flip bits in the flash pages of mapping units ``units``, int64[n], of device 0. Return the
+    number of these units that are mapped. Units that are not mapped do not change.
 
-    Nothing of the units may be in the data cache but clean copies, which are dropped: reads would
-    find them. A page that is damaged stays as it is, since a second flip could undo the first.
+    The data cache must hold only clean copies of the units. The copies are dropped, because reads
+    would find them instead of the damaged pages. A page that is already damaged is not changed,
+    because a second flip could undo the first. ``seed``: seed of the bit positions.
     """
     pages = arrays.l2p[0, units].astype(np.int64) - 1
     for page in pages[pages >= 0].tolist():
@@ -37,11 +40,11 @@ def damage_units(arrays: Arrays, store: PageStore, units: np.ndarray, seed: int)
 
 
 def fail_spare_blocks(arrays: Arrays, geometry: Geometry) -> int:
-    """Mark as many blocks of device 0 as are spare as if a program had failed in each: free blocks
-    first, then full ones. Return their number.
+    """For each spare block of device 0, mark one block as having a program failure: free blocks
+    first, then full blocks. Return the number of marked blocks.
 
-    As after such failures, the blocks are retired when their data have moved, and a served drive
-    (``dev.ends``) is read-only.
+    As after a program failure, the blocks are retired when their data has been moved. A served
+    drive (``dev.ends``) becomes read-only if no spare block is left.
     """
     count = max(int(arrays.dev.spare[0]), 0)
     blocks = arrays.block[: geometry.units * geometry.all_blocks]

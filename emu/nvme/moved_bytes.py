@@ -1,9 +1,9 @@
-"""Bytes of drives: pages on flash, pages in the data cache, and the memory of requests and plans.
+"""Contents of drives: flash pages, data cache, and the memory of requests and plans.
 
-Owns the memory of the data cache and the application of the engine's log to all bytes. Does not own
-the selection of cached pages (data_cache.py), stored pages (nand/page_store.py), the log
+Owns the memory of the data cache and the application of the engine's log to all contents. Does not
+own the selection of cached pages (data_cache.py), stored pages (nand/page_store.py), the log
 (engine/core/payload_log.py) or the meaning of the rows of a plan (:class:`PlanBytes`).
-Source: csrc/payload.c, which copies and computes checksums.
+Source: csrc/payload.c, which copies data and computes checksums.
 """
 
 from __future__ import annotations
@@ -46,43 +46,43 @@ IN_FILES = () if native.lib is None else (
     native.lib.ONDIE_NO_SEGMENT, native.lib.ONDIE_NO_ROOM, native.lib.ONDIE_FILE_ERASE,
     native.lib.ONDIE_NO_ENTRY, native.lib.ONDIE_FILE_TRIM,
 )  # fmt: skip
-"""Reasons to stop that ondie_apply returns if the memory of pages is concerned."""
+"""Statuses with which ondie_apply stops because the page store or cache file must be prepared."""
 
 POISON = 0xFF
-"""Byte that fills memory without valid data: two such bytes are a 16-bit NaN, four are
-an FP32 NaN."""
+"""Byte that fills memory without valid data: two such bytes are a 16-bit NaN, four are an FP32
+NaN."""
 assert native.lib is None or (POISON, ROW) == (native.lib.ONDIE_POISON, native.lib.ONDIE_OF_PLAN)
 
 
 class PlanBytes(Protocol):
-    """Effect of the rows of plans on bytes."""
+    """Effect of the rows of plans on data."""
 
     @property
     def memory(self) -> Sequence[np.ndarray]:
-        """Memory that rows read into and write from, of each device: uint8[pages, page_bytes] by
-        logical page; no pages if no row accesses the conventional namespace. A page that a row has
-        written to flash is filled with POISON afterwards. The arrays must keep their memory."""
+        """Memory that rows read into and write from, for each device: uint8[pages, page_bytes] by
+        logical page; no pages if no row accesses the conventional namespace. A page is filled with
+        POISON after a row has written it to flash. The arrays must not move."""
 
     def apply(self, entry: LogEntry) -> None:
-        """Apply an entry of the log whose meaning depends on the plan. Raises SimulationError for
-        any other kind of entry."""
+        """Apply a log entry whose meaning depends on the plan. Raises SimulationError for any other
+        entry."""
 
 
 class DrivePlanBytes(PlanBytes, Protocol):
-    """Bytes of plans on a drive that handles power cuts."""
+    """Effect of the rows of plans on the data of a drive that handles power cuts."""
 
     def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
-        """Set the pages of transaction ``tid``, which programs the reservoir of ``die``, to the
+        """Set the pages of transaction ``tid``, which programs the reservoir of ``die``, to their
         state after a power cut, drawn from ``rng``."""
 
 
 class MovedBytes:
-    """Bytes of the devices of a system. :meth:`apply` moves them according to the engine's log.
+    """Contents of the devices of a system. :meth:`apply` applies the engine's log to them.
 
     ``transfers``: TRANSFER of each request in the rings of the queue pairs; the array must not
-    move. ``stores``: pages on flash, of each device. ``cache_file``: files for data that are not on
-    flash yet, of a single device, used from :meth:`save_cache` on. ``decoder``: of the real code of
-    the drives. Raises InputError if the C extension is not built.
+    move. ``stores``: pages on flash of each device. ``cache_file``: files of a single device for
+    data that is not on flash yet; used after :meth:`save_cache`. ``decoder``: decoder of the
+    implemented ECC code. Raises InputError if the C extension is not built.
     """
 
     def __init__(
@@ -95,21 +95,21 @@ class MovedBytes:
         decoder: Decoder | None = None,
     ) -> None:
         if native.lib is None:
-            raise InputError("payload: needs the C extension of the package, which is not built")
+            raise InputError("payload: requires the package's C extension, which is not built")
         page, places = geometry.page_bytes, int(arrays.cfg.cache_pages[0]) * len(stores)
         self.stores = tuple(stores)
-        """Pages on flash, of each device."""
+        """Pages on flash of each device."""
         self.full: StoreFull | None = None
-        """The error of the file system that has no room; what follows is kept in memory."""
+        """The error StoreFull, or None if no file system was full. Later changes stay in memory."""
         self.cache_file = cache_file
         self.damaged: set[int] = set()
-        """Physical pages that were read, or whose contents came back to the cache, and whose
-        checksum in the store is wrong."""
+        """Physical pages whose checksum was wrong when they were read, or when a checkpoint
+        restored their contents to the cache."""
         self.decoder = decoder
-        """The decoder of a real code; None without one."""
+        """Decoder of the implemented ECC code, or None if there is none."""
         self._decoded = None if decoder is None else DecodedReads(decoder)
         self.plans: PlanBytes | None = None
-        """Effect of the rows of plans on bytes; None if they move none."""
+        """Effect of the rows of plans on data, or None if rows do not move data."""
         self._arrays, self._transfers = arrays, transfers
         self._cached = np.frombuffer(anonymous(page * places), np.uint8)
         self._records = native.ffi.new("ondie_payload[]", len(stores))
@@ -152,7 +152,7 @@ class MovedBytes:
         return self.stores[0]
 
     def follow(self, plans: PlanBytes | None) -> None:
-        """Let ``plans`` determine the bytes that plan rows move; None: they move none."""
+        """Set ``plans`` as the effect of plan rows on data. With None, plan rows move no data."""
         self.plans = plans
         for dev in range(len(self.stores)):
             memory = np.zeros((0, 0), np.uint8) if plans is None else plans.memory[dev]
@@ -162,14 +162,15 @@ class MovedBytes:
             record.plan_pages = len(memory)
 
     def prepare_memory(self, ahead: MemoryAhead | None) -> None:
-        """Let ``ahead`` prepare memory of pages that are not in files; None: no preparation."""
+        """Prepare the memory of pages that are not in files with ``ahead``, unless ``ahead`` is
+        None."""
         queue = native.ffi.NULL if ahead is None else ahead.queue
         for record, store in zip(self._records, self.stores, strict=True):
             record.ahead = queue if store.files is None else native.ffi.NULL
 
     def save_cache(self) -> None:
-        """Keep the contents of the cache, and trims, in their files from now on. All entries are
-        free; the first is given when the clean flag of the store has been cleared."""
+        """Start to keep cached contents and trims in their files. All entries are free at first. No
+        entry is used before the clean flag of the store is cleared."""
         assert self.cache_file is not None
         record, file = self._record, self.cache_file
         self._kept["left_entries"][: file.count] = np.arange(file.count)
@@ -182,8 +183,8 @@ class MovedBytes:
             record.entry_pages = native.ffi.cast("uint8_t *", file.pages.ctypes.data)
 
     def _free_entries(self) -> None:
-        """Let entries that are not needed any more be overwritten. With durability "host", what has
-        replaced them is synced first. Raises StoreFull."""
+        """Free entries that are no longer needed. With durability "host", first sync the contents
+        that replace them. Raises StoreFull if there is no space, Imbalance if all are in use."""
         record, file = self._record, self.cache_file
         assert file is not None and self.store.files is not None
         file.folder.begin_writing()
@@ -197,9 +198,9 @@ class MovedBytes:
         record.free_count, record.left_count = count, 0
 
     def wipe_cache(self) -> None:
-        """Overwrite the invalid bytes in the data cache of a single idle drive, and in its file.
-        Contents that have left the cache are on flash, and durable. Raises StoreFull,
-        InputError."""
+        """Overwrite the invalid data in the data cache of a single idle drive, and in its file.
+        Contents that left the cache must be durable on flash. Raises StoreFull or InputError if a
+        file cannot be written."""
         used, page = int(self._arrays.cache.used[0]), self.store.page_bytes
         slots = np.asarray(self._arrays.cpage).view(np.ndarray)[:used]
         cached, flying = (
@@ -218,9 +219,9 @@ class MovedBytes:
             file.wipe(needed[needed > 0] - 1)
 
     def sync_completed(self, requests: np.ndarray) -> None:
-        """Make the data durable that must be when ``requests`` (REQ[n]) complete with durability
-        "host": after FLUSH and FUA, and, with power-loss protection, after all but reads. Raises
-        InputError."""
+        """Sync the data that durability "host" requires when ``requests`` (REQ[n]) complete: after
+        FLUSH and FUA writes, and, with power-loss protection, after all requests except reads.
+        Raises InputError if a file cannot be synced."""
         files, kept = self.store.files, self.cache_file
         assert files is not None
         if kept is not None and (requests["op"] != READ).any():
@@ -231,8 +232,8 @@ class MovedBytes:
                 files.sync()
 
     def sync(self) -> None:
-        """Make all changes of the pages durable. If that fails, later changes are kept in memory,
-        and :attr:`full` has the reason."""
+        """Make all changes of the pages durable. If there is no space for a change, later changes
+        are kept in memory, and :attr:`full` contains the error. Other errors are raised."""
         for record, store in zip(self._records, self.stores, strict=True):
             try:
                 store.sync()
@@ -240,7 +241,7 @@ class MovedBytes:
                 self._keep_in_memory(error, record, store)
 
     def verify_reads(self) -> None:
-        """Compare the checksums of all pages that are read from now on, also of pages in memory."""
+        """Verify the checksums of all pages that are read after this call, even in memory."""
         for dev in range(len(self.stores)):
             self._records[dev].verify = 1
 
@@ -249,8 +250,8 @@ class MovedBytes:
         return {f"bytes {name}": self._kept[name] for name in ("cached", "flying", "state")}
 
     def check_cached_pages(self) -> None:
-        """Check the pages on flash whose contents a checkpoint has brought back to the data cache.
-        Reads find the copies, so that a damaged page would be met only after its eviction."""
+        """Check the flash pages of the contents that a checkpoint restored to the data cache. Add
+        damaged pages to :attr:`damaged`; reads of the cached copies do not detect them."""
         assert self.store.files is not None
         slots = self._arrays.cpage[: int(self._arrays.cache.used[0])]
         entries = self._arrays.l2p[0, slots["lpn"][slots["have"] != 0]].astype(np.int64)
@@ -258,11 +259,11 @@ class MovedBytes:
 
     @property
     def counters(self) -> tuple[int, int]:
-        """Numbers of the last program of new data, and of the last program."""
+        """Sequence number of the last program of new data, and number of the last program."""
         return int(self._record.sequence), int(self._record.programs)
 
     def continue_from(self, sequence: int, programs: int) -> None:
-        """Number programs from these :attr:`counters` on."""
+        """Continue the numbering of programs from the values of :attr:`counters`."""
         self._record.sequence, self._record.programs = sequence, programs
 
     def apply(self, count: int) -> None:
@@ -271,9 +272,8 @@ class MovedBytes:
 
     def apply_log(self, log: np.ndarray) -> None:
         """Apply the records of a log, LOG[n]. Raises InputError if a page is programmed twice
-        without an erase, or read by a plan before it is programmed; Imbalance if other bytes are
-        taken from a page that is not programmed, or move for something without memory.
-        """
+        without an erase, a plan reads an unprogrammed page, or a file cannot be used. Raises
+        Imbalance or SimulationError if another record cannot be applied."""
         log = np.ascontiguousarray(log).view(np.ndarray)
         self._apply(log, native.ffi.cast("ondie_record *", log.ctypes.data), len(log))
 
@@ -286,9 +286,9 @@ class MovedBytes:
         slots[slots == trim_maps.LOGGED] = trim_maps.FREE
 
     def _apply_stopped(self, entry: np.record, behind: np.ndarray) -> int:
-        """Do what keeps ondie_apply from going on behind or with ``entry`` of the log, which the
-        entries ``behind`` follow. Return the number of entries that this has applied. Raises as
-        :meth:`apply_log`."""
+        """Handle the status with which ondie_apply stopped at ``entry`` of the log. ``behind``:
+        entries that follow ``entry``. Return the number of entries that are applied. Raises the
+        errors of :meth:`apply_log`."""
         record = self._records[int(entry["dev"])]
         if record.status == native.lib.ONDIE_DAMAGED:
             self._fail_read(entry, int(record.missing), behind)
@@ -315,15 +315,15 @@ class MovedBytes:
         return 1
 
     def _decode(self, entry: LogEntry, behind: np.ndarray) -> None:
-        """Let the page read of ``entry`` of the log be decoded. Plans use its bytes at once."""
+        """Batch the page read of ``entry`` for decoding; decode reads of plans immediately."""
         if self._decoded is None:
-            raise Imbalance(f"bytes cannot move as the engine's log says: {entry}")
+            raise Imbalance(f"the engine's log has an entry that cannot be applied: {entry}")
         full = self._decoded.add(entry, self.stores[entry.dev], behind, self.damaged)
         if full or entry.kind == ROW:
             self._finish_decoding()
 
     def _finish_decoding(self) -> None:
-        """Decode the pages that wait, and let requests fail whose pages cannot be corrected."""
+        """Decode the waiting pages, and fail the requests whose pages cannot be corrected."""
         if self._decoded is None:
             return
         for page in self._decoded.finish():
@@ -336,16 +336,16 @@ class MovedBytes:
                     self._drop_fill(fill, behind)
 
     def _fail_read(self, entry: np.record, ppn: int, behind: np.ndarray) -> None:
-        """Let the request of ``entry`` of the log, which has read damaged page ``ppn``, end with an
-        unrecovered read error, and those that find its bytes in the data cache. ``behind``: the
-        entries that follow. The completions are not reported yet."""
+        """Fail the request of log entry ``entry``, which read the damaged page ``ppn``, with an
+        unrecovered read error, and fail the requests that read the page's data from the cache.
+        ``behind``: log entries that follow. The requests' completions are not reported yet."""
         self.damaged.add(ppn)
         self._fail_request(entry)
         if entry["what"] == LOG_FILL:
             self._drop_fill(entry, behind)
 
     def _fail_request(self, entry: np.record | LogEntry) -> None:
-        """Let the request of ``entry`` of the log end with an unrecovered read error."""
+        """Set the status of the request of log entry ``entry`` to unrecovered read error."""
         if isinstance(entry, np.record):
             entry = LogEntry._make(entry.tolist())
         if entry.queue < 0:
@@ -357,9 +357,9 @@ class MovedBytes:
             self._arrays.count[entry.dev, MEDIA_ERRORS] += 1
 
     def _drop_fill(self, entry: np.record, behind: np.ndarray) -> None:
-        """Take the sectors that ``entry`` of the log has filled from a damaged page out of the data
-        cache, unless a write has replaced them since. Reads ``behind`` it that were served with
-        them fail."""
+        """Remove the sectors that log entry ``entry`` filled from a damaged page from the data
+        cache, unless a later write has replaced them. Fail the reads among the following entries
+        ``behind`` that were served with these sectors."""
         place, sectors = int(entry["place"]), int(entry["sectors"])
         for later in behind[behind["place"] == place]:
             if later["what"] in (LOG_FILL, LOG_STORE):
@@ -374,14 +374,14 @@ class MovedBytes:
             page["have"] &= ~(sectors & ~int(page["dirty"]))
 
     def _keep_in_memory(self, error: StoreFull, record: Any, store: PageStore) -> None:
-        """Keep what follows in memory after ``error``; the files stay as they are."""
+        """Keep all later changes in memory after ``error``; the files are not changed any more."""
         self.full = error
         store.keep_in_memory()
         record.entries = record.entry_pages = native.ffi.NULL
 
     def reserve(self, device: int, first: int, count: int) -> None:
-        """Reserve room for ``count`` physical pages from ``first`` on, which a plan programs; in
-        memory, if the file system has no room."""
+        """Reserve storage for ``count`` physical pages, starting at ``first``, which a plan
+        programs; use memory if the file system has no space."""
         for ppn in range(first, first + count):
             try:
                 self.stores[device].reserve(ppn)
@@ -390,8 +390,8 @@ class MovedBytes:
                 self.stores[device].reserve(ppn)
 
     def _prepare(self, entry: np.record, record: Any, store: PageStore) -> int:
-        """Open a segment, reserve room or erase pages, so that the application of ``entry`` of the
-        log can go on. Return the number of entries that this has applied. Raises StoreFull."""
+        """Open a segment, reserve storage or erase pages, so that ``entry`` can be applied. Return
+        the number of log entries applied here. Raises StoreFull if there is no space."""
         missing = int(record.missing)
         match record.status:
             case native.lib.ONDIE_NO_SEGMENT:
@@ -414,7 +414,7 @@ class MovedBytes:
         return 0
 
     def _apply_other(self, entry: LogEntry, status: int) -> None:
-        """Apply an entry of a kind that ondie_apply leaves to its caller (status NOT_APPLIED)."""
+        """Apply a log entry that ondie_apply left to its caller with ``status``."""
         if status == native.lib.ONDIE_NOT_APPLIED and entry.what == LOG_BAD:
             self._spoil(entry)
         elif status == native.lib.ONDIE_NOT_APPLIED and self.plans is not None:
@@ -422,13 +422,13 @@ class MovedBytes:
         elif status == native.lib.ONDIE_BLANK and entry.kind == ROW and entry.what == LOG_READ:
             ppns = range(entry.ppn, entry.ppn + entry.n)
             blank = next(ppn for ppn in ppns if not self.stores[entry.dev].is_written(ppn))
-            raise InputError(f"physical page {blank} is read before it was programmed")
+            raise InputError(f"physical page {blank} was read before it was programmed")
         else:
-            raise Imbalance(f"bytes cannot move as the engine's log says: {entry}")
+            raise Imbalance(f"the engine's log has an entry that cannot be applied: {entry}")
 
     def _spoil(self, entry: LogEntry) -> None:
-        """Apply a log entry for a page with bit errors: to the memory of the request or plan, or to
-        the flash page to which it was moved with its errors."""
+        """Apply the bit errors of a log entry to the memory of its request or plan, or to the flash
+        page to which the page was moved with its errors."""
         store = self.stores[entry.dev]
         page = store.page_bytes
         wrong = bit_errors.logged_bits(entry, self._arrays.code[0], page)
@@ -438,12 +438,12 @@ class MovedBytes:
             self._flip_moved(entry, wrong)
 
     def _flip_moved(self, entry: LogEntry, wrong: np.ndarray) -> None:
-        """Flip the bits ``wrong``, uint8[page bytes], of the page of ``entry`` of the log in the
-        memory of its request or plan."""
+        """Flip the bits ``wrong``, uint8[page bytes], in the memory of the request or plan that
+        read the page of log entry ``entry``."""
         page = self.store.page_bytes
         if entry.kind == ROW:
             if self.plans is None:
-                raise Imbalance(f"bytes cannot move as the engine's log says: {entry}")
+                raise Imbalance(f"the engine's log has an entry that cannot be applied: {entry}")
             self.plans.memory[entry.dev][entry.lpn] ^= wrong
             return
         transfer = self._transfers[(entry.queue << self._record.ring_shift) + entry.row]
@@ -457,7 +457,7 @@ class MovedBytes:
 
     def newest(self, device: int, units: range) -> np.ndarray:
         """Return the contents of mapping units from the data cache, or else from flash,
-        uint8[len(units), page_bytes]. Raises InputError if one has none."""
+        uint8[len(units), page_bytes]. Raises InputError if a unit has no stored contents."""
         first = device * int(self._arrays.cfg.cache_pages[0])
         slots = self._arrays.cpage[first : first + int(self._arrays.cache.used[device])]
         held = np.flatnonzero(slots["have"] != 0)
@@ -472,14 +472,14 @@ class MovedBytes:
         return np.stack(found)
 
     def stored(self, unit: int) -> np.ndarray | None:
-        """Return a copy of the flash contents of a mapping unit, uint8[page_bytes]; None if the
+        """Return a copy of the flash contents of a mapping unit, uint8[page_bytes], or None if the
         unit is not mapped."""
         entry = int(self._arrays.l2p[0, unit])
         return None if entry == 0 else self.store.read(entry - 1).copy()
 
     def cached(self, unit: int) -> np.ndarray | None:
-        """Return a copy of a mapping unit in the data cache, uint8[page_bytes], of which only the
-        cached sectors have a meaning; None if the unit is not in the cache."""
+        """Return a copy of a mapping unit in the data cache, uint8[page_bytes], or None if it is
+        not cached. Only the cached sectors are valid."""
         slots = self._arrays.cpage[: int(self._arrays.cache.used[0])]
         found = np.flatnonzero((slots["lpn"] == unit) & (slots["have"] != 0))
         if not len(found):
@@ -489,12 +489,12 @@ class MovedBytes:
 
     def misplaced(self, units: int) -> list[str]:
         """Return one sentence for each of the first ``units`` mapping units whose flash page
-        belongs to another unit. Translation pages have no stored bytes and are not checked.
-        """
+        belongs to another unit. Translation pages are not checked, because their contents are not
+        stored."""
         wrong = []
         for unit in np.flatnonzero(self._arrays.l2p[0, :units]):
             ppn = int(self._arrays.l2p[0, unit]) - 1
             owner = self.store.owner(ppn)
             if owner != unit:
-                wrong.append(f"page {unit} is mapped to {ppn}, which holds {owner}")
+                wrong.append(f"unit {unit} is mapped to page {ppn}, which belongs to {owner}")
         return wrong

@@ -1,15 +1,15 @@
 """MQSim's data cache (destage buffer): sends a page to flash when it is first written.
 
-Owns the set of cached pages, the selection and time of the sectors that are written to flash, the
-requests that wait. Does not own the cache's DRAM (mqsim_cache_dram.py), the cache slots and their
-order (cache_places.py) or the write path to flash (ftl/write_path.py).
-Source: MQSim's data cache (Tavakkol et al., FAST 2018): its rules and its limit.
+Owns the set of cached pages, the selection and time of the sectors that are written to flash, and
+the queue of waiting requests. Does not own the cache's DRAM (mqsim_cache_dram.py), the cache slots
+and their order (cache_places.py) or the write path to flash (ftl/write_path.py).
+Source: MQSim's data cache (Tavakkol et al., FAST 2018).
 
-If a flow writes a page that it has not written recently, the page is sent to flash at once and
+If a flow writes a page that it has not written recently, the page is sent to flash immediately and
 leaves the cache when its program ends. If the page is written again before that, it stays in the
-cache until it is evicted. The number of sectors in transit to flash is limited to one page per
-plane. A write that exceeds the limit waits, and completes when all its pages are cached. All flows
-share one cache, or each flow has a separate cache.
+cache until it is evicted. While the sectors in transit to flash fill one page per plane or more,
+the cache accepts no further pages of writes. A write then waits, and completes when all its pages
+are cached. All flows share one cache, or each flow has a separate cache.
 """
 
 from __future__ import annotations
@@ -41,23 +41,24 @@ from ondie.kernels.jit import cold, inline, njit
 BUFFER = 2
 """Value of ``cfg.cache`` for a drive with this cache."""
 READS, WRITES = 1, 2
-"""Bits of ``zone.caching``: the cache keeps pages that the flow reads (READS), writes (WRITES)."""
+"""Bits of ``zone.caching``: the cache keeps pages that the flow reads (READS) or writes
+(WRITES)."""
 CLEAN, DIRTY = range(2)
-"""Values of ``epoch`` of a cache slot. The data of a DIRTY slot are written to flash on
-eviction."""
+"""Values of ``epoch`` of a cache slot. The data of a DIRTY slot is written to flash on eviction."""
 MEMORY_PS = 10**12
-"""Interval in ps after which the record of recently written pages is reset."""
+"""Minimum time between two resets of records of recently written pages, ps."""
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Sizes and times of the caches and their DRAM.
 
-    There are ``groups`` caches of ``pages`` pages each. ``limit``: maximum number of sectors of one
-    cache in transit to flash. DRAM: ``row`` and ``burst`` in bytes; ``transfer_ns``: time of a
-    transfer; ``open_ps``: tRCD + tCL in ps; ``close_ns``: tRP in ns.
-    ``strays``: an evicted page is written as a page of the flow that evicts it. ``unwritten``:
-    reads of pages that were never programmed share one slot of their cache.
+    There are ``groups`` caches of ``pages`` pages each. ``limit``: number of sectors of one cache
+    in transit to flash at which the cache stops accepting pages of writes. DRAM: ``row`` and
+    ``burst`` in bytes; ``transfer_ns``: time of a transfer; ``open_ps``: tRCD + tCL in ps;
+    ``close_ns``: tRP in ns.
+    ``strays``: True if an evicted page is written as a page of the flow that evicts it.
+    ``unwritten``: True if reads of pages that were never programmed share one slot of their cache.
     """
 
     pages: int
@@ -74,9 +75,8 @@ class Sizes:
 
 @inline
 def written_lately(st, stream, lpn):
-    """Return True if flow ``stream`` has written logical page ``lpn`` recently: since the last
-    reset of the flow's record, every MEMORY_PS. ``memory`` counts the resets.
-    """
+    """Return True if flow ``stream`` has written logical page ``lpn`` since the last reset of the
+    flow's record of written pages (see :func:`cache_pages`). ``memory`` counts the resets."""
     return int(st.recent[lpn]) >> 1 == st.zone[stream].memory
 
 
@@ -90,8 +90,9 @@ def is_programmed(st, lpn):
 def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
     """Create a transaction that writes ``sectors`` (bit mask) of logical page ``lpn`` to flash.
 
-    Links it after transaction ``before`` by ``mate`` (-1 = none). ``stamp``: time at which the host
-    write was split, ps. Returns the index of the transaction, or -1 if the pool is empty.
+    Links the transaction to transaction ``before`` by ``mate`` (-1 for no link). ``stamp``: time at
+    which the host write was split, ps. Returns the index of the transaction, or -1 if the pool is
+    empty.
     """
     tid = take_txn(st)
     if tid < 0:
@@ -114,9 +115,10 @@ def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
 
 @njit
 def send(st, tid):
-    """Send all writes of a list, which begins with ``tid`` and is linked by ``mate``, to flash.
+    """Send all writes of a list to flash. The list begins with ``tid`` and is linked by ``mate``.
 
-    A read that only occupied the DRAM returns to the pool of transactions.
+    If ``tid`` is a read, which only occupied the DRAM, return it to the pool of transactions
+    instead.
     """
     if tid >= 0 and st.txn[tid].op == READ:
         give_txn(st, tid)
@@ -132,19 +134,19 @@ def send(st, tid):
 
 @inline
 def first_number(st, stream):
-    """Return the logical page that MQSim numbers 0 in flow ``stream``: if the flow begins inside a
-    page and numbers pages from there (``skew``), the page after the one in which it begins.
-    """
+    """Return the logical page that has number 0 in MQSim's flow ``stream``. If the flow begins
+    inside a page and counts pages from there (``skew``), this is the page after the one in which
+    the flow begins."""
     return st.zone[stream].first_lpn + int(st.zone[stream].skew > 0)
 
 
 @cold
 def renumbered(st, sectors, owner, stream):
-    """Return the bit mask in a page of flow ``stream`` for MQSim's bits of ``sectors``, a mask of
-    a page of flow ``owner``.
+    """Convert ``sectors``, the bit mask of a page of flow ``owner``, to the bit mask of a page of
+    flow ``stream`` in which MQSim sets the same bits.
 
-    MQSim's bit 0 is the first sector of a flow, independent of its place in the drive's pages; see
-    request_pieces.MASK_SECTORS.
+    MQSim's bit 0 is the first sector of a flow, independent of its position in the drive's pages;
+    see request_pieces.MASK_SECTORS.
     """
     page = st.cfg[0].page_bytes // SECTOR_BYTES
     before = st.zone[owner].skew // SECTOR_BYTES
@@ -161,13 +163,13 @@ def renumbered(st, sectors, owner, stream):
 
 @njit
 def make_place(st, dev, stream, lpn, before):
-    """Assign a cache slot to logical page ``lpn`` of flow ``stream``, as the most recently used
+    """Assign a cache slot to logical page ``lpn`` of flow ``stream`` as the most recently used
     page.
 
-    If the cache is full, evict the least recently used page. Returns (slot, from 1; the transaction
-    that writes the evicted page if it was DIRTY, linked after ``before``, else -1). With
-    ``buffer_strays``, that page is written as a page of flow ``stream``, at its number and with the
-    sectors of its flow, if the flow has that page.
+    If the cache is full, evict the least recently used page. Returns (slot, counted from 1;
+    transaction that writes the evicted page, linked after ``before``, or -1 if the page was not
+    DIRTY). With ``buffer_strays``, the evicted page is written as the page with the same number in
+    flow ``stream``, if this flow has such a page.
     """
     group = int(st.zone[stream].group)
     cfg = st.cfg[0]
@@ -214,11 +216,12 @@ def set_content(st, group, place, value):
 
 @inline
 def make_younger(st, place, stamp):
-    """Set the age of the data in cache slot ``place`` to ``stamp`` (ps) unless they are younger.
+    """Set the timestamp of the data in cache slot ``place`` to ``stamp`` (ps), unless the slot has
+    a later timestamp.
 
-    ``stamp`` is the time at which the command that brings the data was split: ``command.made`` for
-    a read. The data of a later command may reach the cache first,
-    because a write that exceeds the limit waits.
+    ``stamp``: time at which the command that transfers the data was split; for a read,
+    ``command.made``. The data of a later command may reach the cache first, because a write waits
+    while the sectors in transit reach their limit.
     """
     page = st.cpage[place - 1]
     if page.leaving < stamp:
@@ -230,7 +233,7 @@ def make_younger(st, place, stamp):
 
 @cold
 def write(st, tid):
-    """Handle write command ``tid`` after all its data have arrived.
+    """Handle write command ``tid`` after all its data has arrived.
 
     Returns False if the cache does not keep the writes of the flow. Otherwise returns True, and the
     command completes when its pages are cached.
@@ -259,10 +262,12 @@ def write(st, tid):
 
 @njit
 def cache_pages(st, tid):
-    """Cache further pages of write ``tid`` while the limit of sectors in transit to flash allows.
+    """Cache further pages of write ``tid`` while the limit of sectors in transit to flash allows
+    it.
 
     ``pages_done`` of ``tid`` is the number of pages already cached. Returns True when all pages are
-    cached.
+    cached. If more than MEMORY_PS have passed since the last reset for any flow, resets the flow's
+    record of recently written pages.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -329,10 +334,8 @@ def cache_pages(st, tid):
 
 @cold
 def on_programmed(st, tid):
-    """Handle the end of write ``tid`` to flash. Return True if the write came from the cache.
-
-    The transaction of such a write has then ended.
-    """
+    """Handle the end of the flash write ``tid``. Return True if the write came from the cache; its
+    transaction has then ended."""
     txn = st.txn[tid]
     for i in range(txn.n):
         st.recent[txn.lpn + i] |= 1
@@ -361,7 +364,8 @@ def resume(st, group):
     """Retry the waiting writes of cache ``group``, in order, until the sectors in transit to flash
     exceed the limit.
 
-    A write that is retried without success may reset the memory of its flow (:func:`cache_pages`).
+    A write that must continue to wait may still reset its flow's record of written pages
+    (:func:`cache_pages`).
     """
     cached = st.cache[group]
     before = -1
@@ -389,8 +393,7 @@ def resume(st, group):
 @cold
 def cached_sectors(st, tid, lpn):
     """Return a bit mask of the sectors of page ``lpn`` that read ``tid`` finds in the cache. A page
-    that is found becomes the most recently used page, independent of its sectors.
-    """
+    that is found becomes the most recently used page, even if none of the sectors are cached."""
     group = int(st.zone[st.txn[tid].stream].group)
     place = cache_places.find(st, group, lpn)
     if place == 0:
@@ -423,11 +426,12 @@ def send_gathered(st, tid):
 def fill(st, tid):
     """Insert the page that read ``tid`` has read from flash into the cache.
 
-    Has no effect unless the flow caches its reads and the page has been programmed. The access
-    of a page that is new to the cache occupies DRAM, but the read does not wait for it. With
-    ``buffer_unwritten``, pages that are read before their flash page is programmed share one slot,
-    as if they were one page behind the last one: no request finds it. MQSim takes the logical page
-    of a read from the flash page.
+    Has no effect unless the flow caches its reads. Without ``buffer_unwritten``, it also has no
+    effect if the page has never been programmed. If the page was not cached before, the insertion
+    occupies DRAM, but the read does not wait for it. With ``buffer_unwritten``, all reads of flash
+    pages that are not programmed share one slot, because MQSim takes the logical page number from
+    the flash page. The slot's page number is the first after the last logical page, so no request
+    finds it.
     """
     st.reg[0].hop = 0
     txn = st.txn[tid]

@@ -1,9 +1,10 @@
-"""DRAM of MQSim's data cache: time of an access, and the order in which several caches use it.
+"""DRAM of MQSim's data cache: time of an access, and the order of the accesses of several caches.
 
-Owns both. Does not own the pages in the cache (mqsim_cache.py). Source: MQSim's data cache.
+Owns the access time and the order of accesses. Does not own the pages in the cache
+(mqsim_cache.py). Source: MQSim's data cache.
 
-The accesses of one cache are in order of arrival. Several caches, one for each flow, have the DRAM
-in turn, one access each.
+The accesses of one cache are served in order of arrival. With several caches, one for each flow,
+the DRAM serves one access of each cache in round-robin order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PS_PER_NS = 1000
 def access_ps(st, n_bytes):
     """Return the time of one access of ``n_bytes`` to the cache's DRAM, ps.
 
-    An access to several DRAM rows is charged for half of the rows only, as in MQSim.
+    For an access to several DRAM rows, only half of the rows are counted, as in MQSim.
     """
     cfg = st.cfg[0]
     row = int(cfg.buffer_row)
@@ -38,7 +39,8 @@ def access_ps(st, n_bytes):
 def access(st, tid, n_bytes, step):
     """Queue an access of ``n_bytes`` by transaction ``tid`` to the cache's DRAM.
 
-    ``step`` of the transaction is complete afterwards. Returns False if the access takes no time.
+    The transaction completes ``step`` when the access ends. Returns False if the access takes no
+    time.
     """
     station = stages.station(st, st.txn[tid].dev, stages.DRAM)
     if st.cache.shape[0] > 1 and st.fifo[station].head >= 0:
@@ -49,18 +51,19 @@ def access(st, tid, n_bytes, step):
 
 @inline
 def turns_ahead(st, tid, turn):
-    """Return the number of caches that have the DRAM before the cache of transaction ``tid``, if
-    cache ``turn`` has it now.
-    """
+    """Return the number of caches that are served before the cache of transaction ``tid`` in the
+    current round, while the DRAM serves cache ``turn``."""
     groups = st.cache.shape[0]
     return (int(st.zone[st.txn[tid].stream].group) - turn - 1 + groups) % groups
 
 
 @cold
 def wait_for_turn(st, station, tid, n_bytes, step):
-    """Queue an access to the busy DRAM of several caches, which have it in turn, one access each.
+    """Queue an access to the busy DRAM that several caches share, which serves one access of each
+    cache in round-robin order.
 
-    The accesses of one cache are in order of arrival. The accesses behind the new one are delayed.
+    The accesses of one cache are served in order of arrival. All accesses after the new access are
+    delayed.
     """
     fifo = st.fifo[station]
     service = access_ps(st, n_bytes)
@@ -105,10 +108,10 @@ def wait_for_turn(st, station, tid, n_bytes, step):
 @cold
 def occupy(st, tid, n_bytes):
     """Occupy the DRAM for an access of ``n_bytes`` by transaction ``tid``, which does not wait for
-    its end.
+    the end of the access.
 
-    With several caches, another transaction has the access, so that it takes its turn. If few
-    transactions are free, the access is behind all others.
+    With several caches, a separate transaction makes the access, so that it takes part in the
+    round-robin order. If few transactions are free, the access is queued after all other accesses.
     """
     reg = st.reg[0]
     txn = st.txn[tid]

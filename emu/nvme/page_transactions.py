@@ -1,4 +1,5 @@
-"""Transactions for the pages of a command, and the bytes and sectors that each transaction carries.
+"""Transactions for the pages of a command, and the bytes and sectors that each transaction
+transfers.
 
 Owns the creation of transactions for pages of a command, and the sectors of a page that a command
 accesses. Does not own the split of commands (command_split.py) or the later stages of the
@@ -45,8 +46,8 @@ def sectors_of(st, tid, lpn):
 
 @inline
 def make_part(st, tid, lpn, count, op):
-    """Create a transaction with flash operation ``op`` for ``count`` logical pages, from ``lpn``
-    on, of command ``tid``.
+    """Create a transaction with flash operation ``op`` for ``count`` logical pages of command
+    ``tid``, starting with page ``lpn``.
 
     Returns the index of the transaction, or -1 if the pool is empty.
     """

@@ -1,7 +1,7 @@
 """Plans of clients that run on a served drive concurrently with its commands.
 
-Owns which plans run, and their ends. Does not own the drive and its thread (service.py), or the
-work of a plan (paths/, states/). Source: none.
+Owns the list of running plans, and the delivery of their results. Does not own the drive and its
+thread (service.py), or the work of a plan (paths/, states/). Source: this project.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from ondie.emu.units import InputError
 
 LAST_S = 10.0
-"""Wall time for which plans continue after the end of the service was requested, s."""
+"""Wall time for which plans continue after the end of the service is requested, s."""
 
 
 class Running(Protocol):
@@ -23,18 +23,19 @@ class Running(Protocol):
 
     @property
     def done(self) -> bool:
-        """True if it is complete, or has ended early."""
+        """True if the plan is complete or has ended early."""
 
     @property
     def error(self) -> Exception | None:
-        """Error that has ended the plan early; None: none has."""
+        """Error that ended the plan early, or None if the plan has not ended early."""
 
     def stop(self, error: Exception) -> None:
-        """End the plan early with ``error``, together with the operations that it has begun."""
+        """End the plan early with ``error``, including the operations that it has started."""
 
 
 def error_to(future: Future[Any]) -> Callable[[Future[Any]], None]:
-    """Return a callback that sets the error of another future, if it has one, in ``future``."""
+    """Return a done callback for another future. If that future has an error, the callback copies
+    the error to ``future``."""
 
     def ended(other: Future[Any]) -> None:
         error = other.exception()
@@ -51,26 +52,27 @@ class _Entry(NamedTuple):
 
 
 class PlanQueue:
-    """Plans that run; only the thread that owns the drive may use it."""
+    """Running plans. Only the thread that owns the drive may use the queue."""
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
         self._last = math.inf
-        """Wall time, s, at which all plans end early."""
+        """Wall time at which all plans are ended early, s (time.monotonic)."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
     def add(self, plan: Running, end: Callable[[], Any], future: Future[Any]) -> None:
-        """Add a plan. ``end``: called when it is complete; its result is that of ``future``, which
-        gets the error of a plan that has ended early."""
+        """Add a plan. ``end``: function that is called when the plan is complete. ``future``:
+        receives the result of ``end``, or the error of a plan that ended early."""
         self._entries.append(_Entry(plan, end, future))
 
     def end_done(self) -> None:
-        """End the plans that are done."""
+        """Remove the plans that are done and deliver their results. After the wall time set by
+        :meth:`end_soon`, end all plans early."""
         if self._entries and time.monotonic() > self._last:
             for each in self._entries:
-                each.plan.stop(InputError("the service has ended"))
+                each.plan.stop(InputError("the service has ended before the plan was complete"))
         ended = [each for each in self._entries if each.plan.done]
         self._entries = [each for each in self._entries if each not in ended]
         for plan, end, future in ended:
@@ -82,11 +84,12 @@ class PlanQueue:
                 future.set_exception(error)
 
     def end_soon(self) -> None:
-        """End the plans that are not done after LAST_S. Any thread may call this."""
+        """Set the time at which plans that are still running are ended: LAST_S from now, unless an
+        earlier time is already set. Any thread may call this method."""
         self._last = min(time.monotonic() + LAST_S, self._last)
 
     def fail(self, error: BaseException) -> None:
-        """End all plans with ``error``."""
+        """Remove all plans and deliver ``error`` as their result."""
         entries, self._entries = self._entries, []
         for _, _, future in entries:
             future.set_exception(error)

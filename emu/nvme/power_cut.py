@@ -1,7 +1,7 @@
 """Flash operations in progress at a power cut, and the state in which they leave flash.
 
-Owns the operations that a cut interrupts, and the choice of the record of the log that the end of
-each program would have made. Does not own these records (ftl/page_map.py), the outcomes
+Owns the search for the operations that a cut interrupts, and the choice of the log record that the
+end of each program would have written. Does not own these records (ftl/page_map.py), the outcomes
 (nand/torn_pages.py) or recovery (ftl/recovery.py).
 Source: this project's rules of recovery (docs/store.md).
 """
@@ -25,8 +25,8 @@ from ondie.kernels.jit import njit
 
 
 def operations(arrays: Arrays, now: int) -> Iterator[tuple[int, int]]:
-    """Yield (die, transaction) of each operation of an array that time ``now`` (ps) interrupts,
-    suspended ones included."""
+    """Yield (die, transaction) of each array operation that a power cut at time ``now`` (ps)
+    interrupts, including suspended operations."""
     for at, die in enumerate(arrays.die):
         for tid in (int(die.arr), int(die.paused)):
             if tid < 0:
@@ -38,7 +38,8 @@ def operations(arrays: Arrays, now: int) -> Iterator[tuple[int, int]]:
 
 
 def of_reservoir(arrays: Arrays, txn: np.record) -> bool:
-    """Return True if ``txn``, a program or an erase, works on the reservoir."""
+    """Return True if ``txn``, a program or an erase, accesses the reservoir. Programs of kind STORE
+    (nand/timing.py) are not recognized; the plans of a drive do not contain them."""
     if txn.op == timing.ERASE:
         table = arrays.cfg[0]
         return bool(txn.lpn % table.all_blocks >= table.blocks)
@@ -52,9 +53,10 @@ def tear(
     rng: np.random.Generator,
     plans: DrivePlanBytes | None,
 ) -> None:
-    """Set the pages of ``payload`` that operations of device 0 change to their state after a power
-    cut at time ``now`` (ps), drawn from ``rng``. ``plans``: bytes of the plans on this device, if
-    any."""
+    """Change the pages of ``payload`` that operations of device 0 are programming or erasing to
+    their state after a power cut at time ``now`` (ps), drawn from ``rng``. ``plans``: data of the
+    plans on this device, or None. Raises Imbalance if the reservoir is being programmed and
+    ``plans`` is None."""
     store = payload.store
     for die, tid in operations(arrays, now):
         txn = arrays.txn[tid]
@@ -69,7 +71,7 @@ def tear(
                 torn_pages.interrupt_erase(store, filter(store.is_written, block), rng)
         elif txn.op in (timing.BPP, timing.PROGRAM) and of_reservoir(arrays, txn):
             if plans is None:
-                raise Imbalance(f"die {die} programs the reservoir, but no plan has its bytes")
+                raise Imbalance(f"die {die} programs the reservoir, but no plan provides the data")
             plans.interrupt(die, tid, rng)
         elif txn.op in (timing.PROGRAM, timing.COPYBACK):
             members = [tid]
@@ -90,9 +92,9 @@ def tear(
 
 @njit
 def log_program(st, tid, first_pass):
-    """Log program ``tid`` as if it had ended, with the contents that it would have programmed. The
-    log must be empty. ``first_pass``: True if the first of two passes is in progress.
-    """
+    """Discard the entries of the log, and log program ``tid`` as if it had ended, with the contents
+    that it would have programmed. On return, the new entry is the first record of the log, but the
+    log's length is 0. ``first_pass``: True if the first of two passes is in progress."""
     st.reg[0].logged = 0
     txn = st.txn[tid]
     if first_pass:

@@ -1,14 +1,15 @@
 """Power-loss protection: capacitors power the drive while it writes completed data to flash.
 
-Owns the start of this writing, the data left to write, their energy, and the least energy that the
-cache of a configuration needs. Does not own the cut (engine/run/power_system.py), the writes
-themselves (data_cache.py, ftl/trim_maps.py) or the data that a store keeps over a kill
-(nand/cache_file.py).
+Owns the start of saving data after a power cut, the amount of data left to write, the energy of
+these writes, and the minimum energy that the cache of a configuration requires. Does not own the
+cut (engine/run/power_system.py), the writes themselves (data_cache.py, ftl/trim_maps.py) or the
+data that a store preserves when the process is killed (nand/cache_file.py).
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); data sheets of PM9A3 and Micron
 7450, whose capacitors protect the write cache.
 
-The writing is ordinary destaging, as for a FLUSH: merges with flash, collection, word lines and
-failures take place as usual, and recovery reads ordinary pages. There is no dump area.
+Data is saved by ordinary destaging, as for a FLUSH. Merges with flash, garbage collection, word
+lines and failures are simulated as usual, and recovery reads ordinary pages. The drive does not
+have a dump area.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from ondie.kernels.jit import njit
 
 FJ_PER_J = 1e15
 EVENTS = 1
-"""Number of events between two checks of the energy."""
+"""Number of events between two checks of the consumed energy."""
 NAMES = "mapping unit", "trim map"
 DRAM_STATION = stages.HOST_STATIONS + stages.DRAM
 """Index of the DRAM of device 0 among the stations."""
@@ -42,7 +43,7 @@ DRAM_STATION = stages.HOST_STATIONS + stages.DRAM
 
 @njit
 def start_saving(st, dev):
-    """Start the programs of all data that are only in the cache, and of all unsaved trims."""
+    """Start the programs of all data that is only in the cache, and of all unsaved trim maps."""
     dev_rec = st.dev[dev]
     dev_rec.saving = 1
     if st.cfg[0].cache_writes != 0:
@@ -56,15 +57,16 @@ def start_saving(st, dev):
 
 
 def end_saving(arrays: Arrays) -> None:
-    """Let device 0, which has nothing left to save, destage as usual again."""
+    """Resume normal destaging of device 0 after all data is saved."""
     arrays.dev["saving"] = 0
     arrays.cache["flushed"] = arrays.cache["epoch"] - 1
 
 
 def stop_commands(arrays: Arrays) -> None:
-    """Stop the queue pairs and plans: they issue no further request or row. Commands that have not
-    begun end without effect, and so do data that have not reached the DRAM. Nothing of this is
-    reported. Updates on the dies end, because their registers are needed."""
+    """Stop the queue pairs and plans, so that they do not issue further requests or rows. Commands
+    that have not begun, and data that has not reached the DRAM, have no effect. No completion is
+    reported for such commands. Updates on the dies are ended, because saving data requires the
+    dies' registers."""
     arrays.pair["stop"] = -1
     arrays.reg["halted"] = 1
     release(arrays.handle())
@@ -75,14 +77,14 @@ def stop_commands(arrays: Arrays) -> None:
 
 @njit
 def release(st):
-    """Free the dies' registers from updates whose rows have been halted."""
+    """Release the dies' registers that updates of stopped rows hold."""
     die_scheduler.abandon_updates(st)
     channel.finish_event(st)
 
 
 def unsaved(arrays: Arrays) -> tuple[int, int]:
-    """Return the numbers of mapping units whose newest data are not on flash, and of trim maps that
-    are not, of device 0."""
+    """Return the number of mapping units of device 0 whose newest acknowledged data is only in the
+    cache, and the number of trim maps that are not on flash."""
     slots = np.asarray(arrays.cpage).view(np.ndarray)[: int(arrays.cache.used[0])]
     waits = (slots["dirty"] != 0) | ((slots["flying"] != 0) & (slots["stale"] == 0))
     written = bool(arrays.cfg.cache_writes[0]) and not arrays.cfg.cache_through[0]
@@ -90,13 +92,14 @@ def unsaved(arrays: Arrays) -> tuple[int, int]:
 
 
 def has_operation(arrays: Arrays, cut_ps: int) -> bool:
-    """Return True if an array operation that had begun by ``cut_ps`` is still in progress."""
+    """Return True if an array operation that began by ``cut_ps`` is still in progress."""
     return any(True for _ in power_cut.operations(arrays, cut_ps))
 
 
 def quantities(cfg: Config, arrays: Arrays, geometry: Geometry, ps: int) -> dict[str, int]:
-    """Return the work of device 0 since its start, by energy constant: bits, and ``ps`` (the time
-    for which the controller is charged)."""
+    """Return the work of device 0 that ``arrays`` has recorded, as a dictionary from energy
+    constant to amount: bits, or ps for the decoder and the controller. ``ps``: time for which the
+    controller consumes power."""
     counters = sum_counters(arrays.count)
     page = geometry.page_bytes * 8
     coded = counters["ecc_decoded_pages"] + counters["ecc_encoded_pages"]
@@ -114,15 +117,16 @@ def quantities(cfg: Config, arrays: Arrays, geometry: Geometry, ps: int) -> dict
 
 
 def energy_fj(cfg: Config, amounts: dict[str, int], before: dict[str, int]) -> int:
-    """Return the energy (fJ) of ``amounts`` less ``before``, both of :func:`quantities`."""
+    """Return the energy (fJ) of the work between ``before`` and ``amounts``, both from
+    :func:`quantities`."""
     return sum(
         getattr(cfg.energy, name) * (amount - before[name]) for name, amount in amounts.items()
     )
 
 
 def least_energy_fj(cfg: Config, geometry: Geometry, units: int) -> int:
-    """Return the least energy (fJ) that programs of ``units`` mapping units take: cells, channels,
-    DRAM and encoding, and the controller during one of them."""
+    """Return the minimum energy (fJ) for programs of ``units`` mapping units: flash cells,
+    channels, DRAM and ECC encoding, plus the controller's energy during one program."""
     energy, bits = cfg.energy, units * geometry.page_bytes * 8
     per_bit = (
         energy.nand_program_fj_per_bit + energy.channel_fj_per_bit + energy.dram_fj_per_bit
@@ -132,43 +136,43 @@ def least_energy_fj(cfg: Config, geometry: Geometry, units: int) -> int:
 
 
 def check_hold_up(cfg: Config, geometry: Geometry, units: int) -> None:
-    """Raise InputError if capacitors of ``cache.hold_up`` can never save a cache of ``units`` dirty
-    mapping units."""
+    """Raise InputError if the energy ``cache.hold_up`` is below the minimum energy for saving a
+    cache of ``units`` dirty mapping units."""
     least = least_energy_fj(cfg, geometry, units)
     if cfg.cache.hold_up_fj < least:
         raise InputError(
-            f"cache.hold_up = {cfg.cache.hold_up_fj / FJ_PER_J:g} J: the programs of the "
-            f"{units} pages of the cache take at least {least / FJ_PER_J:.3g} J "
-            "(cache.power_loss_protection)"
+            f"cache.hold_up = {cfg.cache.hold_up_fj / FJ_PER_J:g} J: must be at least "
+            f"{least / FJ_PER_J:.3g} J to program the {units} mapping units of the cache "
+            "(cache.power_loss_protection); raise cache.hold_up, or use a smaller cache"
         )
 
 
 @dataclass
 class HeldUp:
-    """Use of capacitors with the energy ``budget_fj`` after a power cut at ``cut_ps``."""
+    """Use of the capacitors' energy ``budget_fj`` after a power cut at ``cut_ps``."""
 
     cut_ps: int
     """Time of the power cut, ps."""
     budget_fj: int
-    """Energy of the capacitors (Drive.hold_up_j), fJ."""
+    """Initial energy of the capacitors (Drive.hold_up_j), fJ."""
     end_ps: int = 0
-    """Time at which the drive had saved everything, or the capacitors were empty, ps."""
+    """Time at which all data was saved or the capacitors were empty, ps."""
     used_fj: int = 0
-    """Energy that the capacitors have given, fJ."""
+    """Energy drawn from the capacitors, fJ."""
     lost: tuple[int, int] = (0, 0)
-    """Mapping units and trim maps that were not saved."""
+    """Number of mapping units and number of trim maps that were not saved."""
 
     def __post_init__(self) -> None:
         self.end_ps = self.cut_ps
 
     @property
     def used_j(self) -> float:
-        """Energy that the capacitors have given, J."""
+        """Energy drawn from the capacitors, J."""
         return self.used_fj / FJ_PER_J
 
     @property
     def why(self) -> str:
-        """One sentence about the lost data; empty: nothing was lost."""
+        """A sentence about the lost data, or an empty string if no data was lost."""
         if not any(self.lost):
             return ""
         units, maps = (plural(n, what) for n, what in zip(self.lost, NAMES, strict=True))
@@ -181,8 +185,9 @@ class HeldUp:
 def hold_up(
     found: HeldUp, cfg: Config, arrays: Arrays, geometry: Geometry, run: Callable[[int], int]
 ) -> None:
-    """Stop accepting commands, write completed data to flash, and end the operations of the
-    arrays, as long as the energy suffices. ``run``: handle this number of events, return theirs."""
+    """Stop accepting commands, write completed data to flash, and complete the array operations,
+    until the energy is used up. Record the result in ``found``. ``run``: function that simulates at
+    most the given number of events and returns the number simulated."""
     before = quantities(cfg, arrays, geometry, found.cut_ps)
     stop_commands(arrays)
     state = arrays.handle()

@@ -1,8 +1,9 @@
-"""Erasure of old versions: collects every block that holds some, and erases free ones.
+"""Erasure of old versions of data: garbage-collects every block that has old versions, and erases
+free blocks.
 
-Owns the choice of the blocks, and of the pages that hold no data but cannot be erased. Does not own
-the collection of a block (gc.py), the bytes that an erase leaves in a store (nand/wipe.py) or those
-of the data cache (moved_bytes.py).
+Owns the selection of the blocks to collect and erase, and of the pages without current data that
+cannot be erased. Does not own the collection of a block (gc.py), the bytes that an erase leaves in
+a store (nand/wipe.py) or the contents of the data cache (moved_bytes.py).
 Source: NVM Express Base Specification 2.0, sections 5.14 (Format NVM, user data erase) and 8.21
 (sanitize operations: after a block erase, no earlier data can be read).
 """
@@ -31,8 +32,9 @@ from ondie.kernels.jit import cold
 
 
 def mark_stale(arrays: Arrays, store: PageStore) -> np.ndarray:
-    """Return the erase count of each block of device 0 with old versions of logical pages, and -1
-    for others and for pinned blocks, which are never collected, int64[blocks]."""
+    """Return int64[blocks]: the erase count of each block of device 0 that has old versions of
+    logical pages, and -1 for all other blocks. Blocks that are free, retired, being erased or
+    pinned also have -1, because they cannot be collected."""
     erases = np.full(len(arrays.block), -1, np.int64)
     for ppns, records in _dead_pages(arrays, store):
         held = ppns[records["written"] == PROGRAMMED]
@@ -45,9 +47,9 @@ def mark_stale(arrays: Arrays, store: PageStore) -> np.ndarray:
 
 
 def wipe_dead(arrays: Arrays, store: PageStore) -> None:
-    """Overwrite the bytes of pages of device 0 that hold no data and are not erased: those that are
-    torn, and all of retired blocks, which then are torn. Raises InputError if a file cannot be
-    used."""
+    """Overwrite the contents of pages of device 0 that hold no current data and are not erased:
+    torn pages, and all pages without current data in retired blocks, which become torn pages.
+    Raises InputError if a file cannot be used."""
     for ppns, records in _dead_pages(arrays, store):
         torn = records["written"] == TORN
         wipe.wipe(store, ppns[torn])
@@ -57,8 +59,9 @@ def wipe_dead(arrays: Arrays, store: PageStore) -> None:
 
 
 def _dead_pages(arrays: Arrays, store: PageStore) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (int64[n], OOB[n]) for each segment: the pages of commands that are torn, or are
-    programmed with bytes of a logical page that is not mapped to them."""
+    """Yield (physical page numbers int64[n], out-of-band data OOB[n]) for each segment. The pages
+    are outside the reservoir and either torn or programmed with data of a logical page that is not
+    mapped to them."""
     cfg, blocks = arrays.cfg[0], arrays.free.shape[1]
     for number in store.segments_on_disk():
         records = store.records(number)
@@ -74,8 +77,9 @@ def _dead_pages(arrays: Arrays, store: PageStore) -> Iterator[tuple[np.ndarray, 
 
 @cold
 def collect_marked(st, dev, erases):
-    """Start the collection of the blocks that ``erases`` marks, as far as there is room. Remove the
-    marks of blocks that are free, retired or erased. Return the number of marks."""
+    """Start the garbage collection of the blocks that ``erases`` marks, as far as the states of the
+    blocks, the collections in progress and the free space allow it. Remove the marks of blocks that
+    are free, retired or erased. Return the number of remaining marks."""
     cfg = st.cfg[0]
     left = 0
     for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
@@ -104,8 +108,8 @@ def collect_marked(st, dev, erases):
 
 @cold
 def erase_free(st, dev):
-    """Queue the erases of the free blocks of drive ``dev`` that were written, where blocks are
-    erased only when they are opened."""
+    """Queue erases of the free blocks of drive ``dev`` that contain programmed pages, for drives
+    that erase a block only when they open it."""
     cfg = st.cfg[0]
     for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
         for bid in range(unit * cfg.all_blocks, unit * cfg.all_blocks + cfg.blocks):

@@ -5,7 +5,7 @@ stages of a request in the drive (engine/run/datapath.py), the sources of reques
 their record (request.py).
 Source: NVMe base specification (submission and completion queues, doorbells; a completion contains
 the number of entries that the drive has fetched). As in MQSim, a closed loop issues a new request
-after each completion, an open loop issues requests at their arrival time.
+after each completion, and an open loop issues requests at their arrival time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ REQ = record_type(
     status="i4",  # status.Status; set to 0 when the request is loaded
 )
 EXTRA_PAGES = 2
-"""Number of pages by which a wrap can divide a request further (request_pieces.py)."""
+"""Maximum number of additional pages of a request that passes the end of its flow
+(request_pieces.py)."""
 AHEAD = 4
 """Prefetch distance: a request's map entry is prefetched this number of requests before issue."""
 PAIR = record_type(
@@ -89,18 +90,17 @@ def pages_of(st, req, zone):
 
 @inline
 def parts_of(req, pages, zone):
-    """Return the maximum number of transactions that a request needs at once: one for the command,
-    one for its data, and one per page.
-    """
+    """Return the maximum number of transactions that a request uses at the same time: one for the
+    command, one for its data, and one per page."""
     return pages + 2 + EXTRA_PAGES * int(zone.end_byte > 0) if req.op <= WRITE else 2
 
 
 @inline
 def is_full(st, queue):
-    """Return True if the submission queue of pair ``queue`` is full from the host's view.
+    """Return True if the submission queue of pair ``queue`` is full from the host's point of view.
 
-    The host counts the entries that the drive has not reported as fetched. One entry always stays
-    free, so that a full queue differs from an empty queue.
+    The host counts the entries that the drive has not reported as fetched. One entry is never used,
+    so that a full queue differs from an empty queue.
     """
     cfg = st.cfg[0]
     return cfg.entries > 0 and st.pair[queue].next - st.pair[queue].known >= cfg.entries - 1
@@ -110,9 +110,9 @@ def is_full(st, queue):
 def prefetch_next(st, queue):
     """Prefetch data of later requests of pair ``queue`` into the CPU cache of the simulator.
 
-    For the request AHEAD positions later: its mapping entry. For the request AHEAD // 2 positions
-    later, whose mapping entry has been prefetched before: the block record of its physical page. A
-    large mapping table fits in no CPU cache.
+    For the request AHEAD positions later, prefetch its mapping entry. For the request AHEAD // 2
+    positions later, whose mapping entry was prefetched before, prefetch the block record of its
+    physical page. This helps because a large mapping table does not fit in the CPU cache.
     """
     cfg = st.cfg[0]
     pair = st.pair[queue]
@@ -219,7 +219,7 @@ def hold_at_limit(st, tid):
     pair.
 
     Returns True if the command is held; the drive fetches it later. Otherwise counts the command as
-    executing.
+    executing and returns False.
     """
     txn = st.txn[tid]
     if txn.kind != REQUEST:
@@ -240,8 +240,7 @@ def hold_at_limit(st, tid):
 @cold
 def on_command_done(st, queue):
     """Count a command of pair ``queue`` as done and fetch the next held command, if there is
-    one.
-    """
+    one."""
     pair = st.pair[queue]
     tid = pair.held - 1
     if tid < 0:
@@ -256,7 +255,8 @@ def on_part_done(st, tid):
     """Handle the end of transaction ``tid`` of a request.
 
     After the last transaction of the request, send the completion to the host. If the data of a
-    command cross the link in one transfer, that transfer is queued directly before the completion.
+    command crosses the link in one transfer, that transfer is queued directly before the
+    completion.
     """
     txn = st.txn[tid]
     req = st.req[txn.row]
@@ -303,9 +303,9 @@ def on_part_done(st, tid):
 
 @inline
 def completes_alone(st, tid):
-    """Return True if other transfers may come between the data of a read and its completion.
+    """Return True if other transfers may take place between the data of a read and its completion.
 
-    They are the fetch of a held command, or other traffic while the completion waits for a free
+    These are the fetch of a held command, or other traffic while the completion waits for a free
     entry in the SATA adapter.
     """
     cfg = st.cfg[0]

@@ -15,7 +15,7 @@ READ, WRITE, TRIM, FLUSH = command.READ, command.WRITE, command.TRIM, command.FL
 REQUEST_NAMES = ("read", "write", "trim", "flush")
 
 MAX_CHUNK = 1 << 18
-"""Maximum number of requests that a source returns at a time."""
+"""Maximum number of requests that a source returns per call."""
 
 NOT_YET = -1
 """Value of a time field of a request until the time is known."""

@@ -2,14 +2,15 @@
 
 Owns the division of a request into pieces. Does not own the transactions of a piece
 (command_split.py, mqsim_cache.py) or the addresses of a flow (replay/mqsim/address_partition.py).
-Source: MQSim's host interface. It cuts a request at the page boundaries of the drive. A part that
-begins behind the last sector of the flow moves to its sector number modulo one less than the number
-of the flow's sectors, counted from the flow's first sector, and the request continues from there.
+Source: MQSim's host interface, which divides a request at the page boundaries of the drive. If a
+part begins after the last sector of the flow, its sector number on the drive is taken modulo the
+flow's number of sectors minus one. The part moves to the sector with the resulting number, counted
+from the flow's first sector, and the request continues from there.
 
-Two quirks need pieces. A flow that begins inside a page may number its pages from there
-(``zone.skew``, quirk pages_of_flows): the sectors of a request up to the end of its first page then
-follow those of the next page. A request may pass the end of the flow (``zone.end_byte``, quirk
-wrapped_requests).
+Two quirks divide requests into pieces. With quirk pages_of_flows, a flow that begins inside a page
+numbers its pages from there (``zone.skew``): the sectors of a request up to the end of its first
+page then follow the sectors of the next page. With quirk wrapped_requests, a request may pass the
+end of the flow (``zone.end_byte``).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.kernels.jit import cold, inline
 
 MASK_SECTORS = 63
-"""Sectors of a page's bit mask. MQSim's masks of such a flow have a bit for each sector, counted
-from the flow's first one, of two pages of at most 32 sectors. Here, they are turned by the sectors
-up to the end of the drive's page, so that bit 0 is the first sector of the drive's next page.
-"""
+"""Number of sectors in a page's bit mask. For a flow that begins inside a page, MQSim's masks have
+one bit for each sector, counted from the flow's first sector, of two pages of at most 32 sectors.
+Here, the masks are rotated by the number of sectors up to the end of the drive's page, so that bit
+0 is the first sector of the drive's next page."""
 
 
 @inline
@@ -34,10 +35,11 @@ def has_pieces(st, tid):
 
 @cold
 def take_piece(st, tid):
-    """Reduce request ``tid`` to its next piece, if it does not consist of a single piece.
+    """Reduce request ``tid`` to its next piece, unless it consists of a single piece.
 
-    Return True if ``tid`` was reduced. Then call :func:`keep_rest` to continue with the remaining
-    bytes. The offset of a piece whose sectors follow those of the next page is a page or more.
+    Return True if ``tid`` was reduced; call :func:`keep_rest` afterwards to continue with the
+    remaining bytes. If the sectors of a piece follow those of the next page, its offset is at least
+    one page.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -64,7 +66,7 @@ def take_piece(st, tid):
 
 @cold
 def keep_rest(st, tid):
-    """Set ``tid`` to the bytes of the request after the piece of :func:`take_piece`."""
+    """Advance request ``tid`` past the piece from :func:`take_piece`, to its remaining bytes."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     command = st.command[tid]
@@ -87,9 +89,10 @@ def keep_rest(st, tid):
 
 @cold
 def next_piece(st, tid):
-    """Continue request ``tid``, all of whose pages are handled, with its next piece.
+    """Continue request ``tid`` with its next piece after all pages of the current piece are
+    handled.
 
-    Return False if no byte of the request is left.
+    Return False if no bytes of the request are left.
     """
     if st.command[tid].bytes_left == 0:
         return False

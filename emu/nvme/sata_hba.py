@@ -3,8 +3,8 @@
 Owns the entries and completions of the queue, and the lists of transactions that wait for a free
 entry. Does not own the host CPU time per entry or completion (queue_pair.py) or the transfer of
 entries (engine/run/datapath.py). Source: MQSim's SATA host bus adapter, a queue modeled on NVMe's
-rings: one entry always stays free, and the last processed completion gives the number of entries
-that the drive has fetched.
+rings: one entry is never used, and the last processed completion gives the number of entries that
+the drive has fetched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ondie.kernels.jit import cold, njit
 def _last(st, head, tail, tid):
     """Append transaction ``tid`` to a waiting list and return the head of the list.
 
-    Head and tail are a transaction index + 1, or 0 for an empty list.
+    Head and tail are the index of a transaction + 1, or 0 for an empty list.
     """
     st.txn[tid].next = -1
     if head == 0:
@@ -77,9 +77,8 @@ def _post(st, tid):
 
 @cold
 def complete(st, tid):
-    """Post the completion of the request of ``tid``, or queue it until the completion queue has a
-    free entry.
-    """
+    """Post the completion of the request of transaction ``tid``, or queue the completion until the
+    completion queue has a free entry."""
     dev_rec = st.dev[st.txn[tid].dev]
     if dev_rec.posted - dev_rec.reaped < st.cfg[0].adapter - 1:
         _post(st, tid)
@@ -90,9 +89,7 @@ def complete(st, tid):
 
 @cold
 def on_acknowledged(st, dev):
-    """Count one more completion that the host has processed and post the next waiting
-    completion.
-    """
+    """Count one more completion as processed by the host, and post the next waiting completion."""
     dev_rec = st.dev[dev]
     dev_rec.reaped += 1
     if dev_rec.post_head != 0:

@@ -1,7 +1,7 @@
 """Statuses of commands, condition of a drive, and critical warnings.
 
-Owns the codes and their meaning. Does not own the decision that a command ends with one of them
-(write_errors.py, ftl/read_retry.py, engine/run/command_system.py).
+Owns the codes and their meaning. Does not own the choice of a command's status (write_errors.py,
+ftl/read_retry.py, engine/run/command_system.py).
 Source: NVMe base specification: figures "Generic Command Status Values", "Command Specific Status
 Values" and "Media and Data Integrity Error Values"; field Critical Warning of the SMART / Health
 Information log page.
@@ -21,7 +21,7 @@ class Status(IntEnum):
     NAMESPACE_WRITE_PROTECTED = 0x020
     """Namespace is Write Protected: the drive is read-only."""
     CAPACITY_EXCEEDED = 0x081
-    """Capacity Exceeded: no block is free for the data, and none can be collected."""
+    """Capacity Exceeded: no block is free for the data, and garbage collection cannot free one."""
     WRITE_FAULT = 0x280
     """Write Fault: the data could not be committed to flash."""
     UNRECOVERED_READ_ERROR = 0x281
@@ -29,15 +29,15 @@ class Status(IntEnum):
 
 
 class Condition(Enum):
-    """Operating conditions of a drive, by the commands that it executes."""
+    """Operating condition of a drive, which determines the commands that it executes."""
 
     ONLINE = "online"
-    """Commands are executed. Writes may fail for lack of space."""
+    """The drive executes commands. Writes may fail for lack of space."""
     READ_ONLY = "read-only"
-    """The spare blocks are used up, or nothing can be stored: reads are executed, writes and trims
-    are not."""
+    """The spare blocks are used up, or the store cannot be changed. The drive executes reads, but
+    not writes and trims."""
     OFFLINE = "offline"
-    """No command is executed: the engine has a defect, or the power was cut."""
+    """The drive does not execute commands, because the engine has a defect or the power was cut."""
 
 
 class CriticalWarning(IntFlag):
@@ -51,4 +51,4 @@ class CriticalWarning(IntFlag):
 
 
 SPARE_THRESHOLD = 0.1
-"""Share of the spare blocks at the start below which SPARE_BELOW_THRESHOLD is set."""
+"""Fraction of the initial spare blocks below which SPARE_BELOW_THRESHOLD is set."""

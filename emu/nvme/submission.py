@@ -1,7 +1,7 @@
 """Submission of commands to the queue pairs of a live drive, and their completions.
 
-Owns the rules that commands must meet, the load of commands into the rings of queue pairs, and the
-records of completions. Does not own the issue of loaded commands (queue_pair.py) or the bytes
+Owns the validation of commands, the load of commands into the rings of queue pairs, and the records
+of completions. Does not own the issue of loaded commands (queue_pair.py) or the transfer of data
 (moved_bytes.py).
 Source: NVMe base specification: invalid opcode, LBA out of range, MDTS, queue identifiers.
 """
@@ -33,7 +33,7 @@ LIMITS = np.dtype(
     ],
     align=True,
 )
-"""Limits of a drive for the next batch of commands, and the place of the host's buffer."""
+"""Limits of a drive for the next batch of commands, and the address of the host's buffer."""
 
 
 OWN_TAG = -(1 << 63)
@@ -41,8 +41,8 @@ OWN_TAG = -(1 << 63)
 
 
 class Rule(NamedTuple):
-    """Rule for a field of a command, and the text of the valid values, ``right``, which may contain
-    fields of LIMITS in braces."""
+    """Rule for a field of a command. ``right``: description of the valid values. It may contain
+    names in braces, which are replaced by values of LIMITS."""
 
     field: str
     right: str
@@ -53,22 +53,22 @@ RULES = (
     Rule("queue", "must be from 0 to {last_queue}"),
     Rule("size", "must be 0 for a FLUSH"),
     Rule("size", "must be at least one logical block of {block} bytes"),
-    Rule("size", "must be whole logical blocks of {block} bytes"),
-    Rule("offset", "must be whole logical blocks of {block} bytes"),
-    Rule("offset", "must be a byte of the drive, from 0 to {last}"),
+    Rule("size", "must be a multiple of the logical block size, {block} bytes"),
+    Rule("offset", "must be a multiple of the logical block size, {block} bytes"),
+    Rule("offset", "must be from 0 to {last}, the last byte of the drive"),
     Rule("size", "extends beyond the last byte {last} of the drive"),
     Rule("size", "must be at most {transfer} bytes (frontend.max_transfer)"),
-    Rule("arrival", "must be in ps, sorted, and not before {arrival} ps"),
+    Rule("arrival", "must be in ps, in ascending order, and not before {arrival} ps"),
     Rule("arrival", f"must be below {NEVER} ps"),
     Rule("stream", "must be from 0 to {last_stream} (ftl.write_streams)"),
     Rule("fua", "must be 0 or 1"),
-    Rule("priority", "must be 0; nothing else is supported"),
-    Rule("fence_token", "must be 0; nothing else is supported"),
-    Rule("atomic_unit", "must be 0; nothing else is supported"),
-    Rule("tag", f"must be above {OWN_TAG}, which is that of Drive.read and Drive.write"),
+    Rule("priority", "must be 0; other values are not supported"),
+    Rule("fence_token", "must be 0; other values are not supported"),
+    Rule("atomic_unit", "must be 0; other values are not supported"),
+    Rule("tag", f"must be above {OWN_TAG}, the tag of Drive.read and Drive.write"),
     Rule("data", "must be -1: the drive keeps no payload"),
     Rule("data", "must not be -1 for a write"),
-    Rule("data", "must be a byte of the buffer, or -1 for timing only"),
+    Rule("data", "must be an offset in the buffer, or -1 for timing only"),
     Rule("data", "extends beyond the end of the buffer of {buffer} bytes"),
 )
 (
@@ -81,9 +81,8 @@ NONE = -1
 
 @njit
 def broken_rule(command, limits, before):
-    """Return the number of the first rule that ``command`` breaks, or NONE. ``before``: arrival of
-    the previous command, ps.
-    """
+    """Return the number of the first rule that ``command`` breaks, or NONE if it breaks no rule.
+    ``before``: arrival of the previous command, ps."""
     op, offset, size = int(command.op), command.offset, command.size
     if op < READ or op > FLUSH:
         return BAD_OP
@@ -128,9 +127,8 @@ def broken_rule(command, limits, before):
 
 @njit
 def broken_data_rule(command, limits, moves):
-    """Return the first rule about the host's buffer that ``command`` breaks, or NONE. ``moves``:
-    True for a read or write.
-    """
+    """Return the number of the first rule about the host's buffer that ``command`` breaks, or NONE.
+    ``moves``: True for a read or write."""
     if limits.buffer < 0:
         return NONE if command.data == -1 else NO_PAYLOAD
     if command.data == -1:
@@ -144,7 +142,8 @@ def broken_data_rule(command, limits, moves):
 
 @njit
 def first_fault(commands, limits):
-    """Return (index of the first command that breaks a rule, the rule), or (-1, NONE).
+    """Return (index of the first command that breaks a rule, number of the rule), or (-1, NONE) if
+    all commands are valid.
 
     ``commands``: COMMAND[n]. ``limits``: LIMITS[1].
     """
@@ -158,7 +157,8 @@ def first_fault(commands, limits):
 
 
 def as_commands(commands: np.ndarray) -> np.ndarray:
-    """Return ``commands`` as a contiguous array, COMMAND[n]. Raises InputError for another type."""
+    """Return ``commands`` as a contiguous array, COMMAND[n]. Raises InputError if its type or
+    number of dimensions differs."""
     try:
         given = np.asarray(commands)
     except ValueError:  # rows of different lengths
@@ -177,9 +177,9 @@ def as_commands(commands: np.ndarray) -> np.ndarray:
 
 
 def check(commands: np.ndarray, limits: np.ndarray) -> None:
-    """Check ``commands`` (COMMAND[n]) against ``limits`` (LIMITS[1]). Raise InputError that names
-    the first bad command, the field, its value and the valid values.
-    """
+    """Check ``commands`` (COMMAND[n]) against ``limits`` (LIMITS[1]). Raises InputError if a
+    command breaks a rule; the message states the first such command, the field, its value and the
+    valid values."""
     at, number = first_fault(as_records(commands), limits)
     if number == NONE:
         return
@@ -195,9 +195,9 @@ def check(commands: np.ndarray, limits: np.ndarray) -> None:
 
 @njit
 def accept(st, commands, limits, transfers, requested, waits):
-    """Check commands (COMMAND[n]) against ``limits`` (LIMITS[1]). Load them if none breaks a rule;
-    see :func:`load`. Return the number of loaded commands, or -1 if a command breaks a rule.
-    """
+    """Check ``commands`` (COMMAND[n]) against ``limits`` (LIMITS[1]). Return -1 if a command breaks
+    a rule. Otherwise, load the commands with :func:`load`, set ``arrival`` of ``limits`` to the
+    arrival of the last command, and return the number of loaded commands."""
     if first_fault(commands, limits)[1] != NONE:
         return -1
     if commands.size > 0:
@@ -210,10 +210,11 @@ def load(st, commands, transfers, base, requested, waits):
     """Load commands into the rings of their queue pairs, and issue those that can be issued now.
     Return the number of loaded commands.
 
-    ``commands``: COMMAND[n]; ``transfers``: TRANSFER of every place in the rings; ``base``: address
-    of the host's buffer. A command for whose queue pair the ring has no room, or an earlier command
-    waits (``more``), is not loaded: its entry in ``waits``, uint8[n or more], becomes 1, and the
-    pair gets ``more``. Add the pages and bytes of reads and writes to ``requested``, int64[4].
+    ``commands``: COMMAND[n]; ``transfers``: TRANSFER for every slot of the rings; ``base``: address
+    of the host's buffer. A command is not loaded if the ring of its queue pair is full or if an
+    earlier command of the pair was not loaded. Its element of ``waits``, uint8[n or more], is then
+    set to 1, and so is ``more`` of the pair. The numbers of pages read, pages written, bytes read
+    and bytes written by the loaded commands are added to ``requested``, int64[4].
     """
     cfg = st.cfg[0]
     count = 0
@@ -253,9 +254,8 @@ def load(st, commands, transfers, base, requested, waits):
 
 @njit
 def take_completions(st, transfers, first, out):
-    """Write the completions from number ``first`` on to ``out``, COMPLETION[n], in the order in
-    which they reached the host. Return their number.
-    """
+    """Write completions, beginning with number ``first``, to ``out``, COMPLETION[n], in the order
+    in which they reached the host. Return the number of completions written."""
     ring = st.cfg[0].ring
     count = min(st.reg[0].completed - first, out.size)
     for i in range(count):

@@ -3,11 +3,12 @@
 Owns the split of a read on a drive whose flash pages hold several mapping units (slots). All slots
 of a flash page that one command reads share one array operation. Does not own the split of other
 commands (command_split.py) or the array operation (ftl/read_path.py).
-Source: a flash page is sensed as a whole, so further slots of the page only cost channel time.
+Source: an array operation senses a whole flash page, so further slots of the page only cost channel
+time.
 
-The array operations of a command are kept in a list, linked by ``next`` of the first transaction of
-each, until the whole command has been split. Slots of one flash page are thus read together even if
-they are not adjacent in the command.
+The array operations of a command are kept in a list until the whole command has been split. The
+list is linked by ``next`` of the first transaction of each array operation. Thus, slots of one
+flash page are read together even if they are not adjacent in the command.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from ondie.kernels.jit import cold
 
 @cold
 def split_slots(st, tid, lpn, end):
-    """Split slots ``lpn`` to ``end - 1`` of read ``tid`` into transactions; ``send`` issues them.
+    """Split slots ``lpn`` to ``end - 1`` of read ``tid`` into transactions; ``send`` issues their
+    array operations.
 
     Consecutive slots that are also consecutive on flash form one transaction. The controller
     returns zeros for unmapped slots.
@@ -60,7 +62,8 @@ def split_slots(st, tid, lpn, end):
 
 @cold
 def readable_together(st, ppn):
-    """Return the number of slots from physical slot ``ppn`` on that one array operation may read.
+    """Return the number of slots, starting with physical slot ``ppn``, that one array operation can
+    read.
 
     The limit is the end of the flash page, or of the super-page if multi-plane reads are on.
     """
@@ -73,9 +76,8 @@ def readable_together(st, ppn):
 
 @cold
 def join_or_start(st, part):
-    """Add read transaction ``part`` to the array operation that reads its flash page. If there is
-    none, start a new array operation.
-    """
+    """Add read transaction ``part`` to the array operation that reads its flash page. If no
+    operation reads this page yet, start a new array operation."""
     reg = st.reg[0]
     tid = reg.cut_first - 1
     while tid >= 0:
@@ -93,7 +95,8 @@ def join_or_start(st, part):
 
 @cold
 def send(st):
-    """Send the array operations of a read command, which has been split, to their dies."""
+    """Send the array operations of a read command to their dies after the command has been
+    split."""
     reg = st.reg[0]
     tid = reg.cut_first - 1
     reg.cut_first = 0

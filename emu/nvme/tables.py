@@ -2,7 +2,7 @@
 
 Owns the sizes and initial values of these tables, and the configuration constants of the data
 cache. Does not own the functions that use the tables (the other modules of ondie.emu.nvme).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAIR_RING = 1 << 16
 def set_destage_buffer(sizes: mqsim_cache.Sizes, table: np.recarray) -> None:
     """Set the constants of a destage buffer (mqsim_cache.py), which replaces the data cache.
 
-    ``table``: the record of the integer configuration.
+    ``table``: record of the integer configuration.
     """
     table.cache = mqsim_cache.BUFFER
     table.cache_pages = sizes.pages
@@ -39,8 +39,8 @@ def set_destage_buffer(sizes: mqsim_cache.Sizes, table: np.recarray) -> None:
 
 def set_data_cache(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     """Set the constants of the data cache and of DRAM rows in ``table``, the record of the integer
-    configuration.
-    """
+    configuration. Raises InputError if the cache has 2**31 mapping units or more, or if
+    ``cache.hold_up`` is too small for the cache."""
     mode = cfg.cache.mode
     table.cache_safe = cfg.cache.power_loss_protection
     table.dram_row = cfg.dram.row_bytes
@@ -50,7 +50,7 @@ def set_data_cache(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
         return
     pages = cfg.cache.capacity_bytes // geometry.page_bytes
     if pages >= 1 << 31:
-        raise InputError(f"cache.capacity: {pages} pages; must be below 2**31 pages")
+        raise InputError(f"cache.capacity: {pages} mapping units; must be below 2**31")
     table.cache = 1
     table.cache_pages = pages
     table.cache_writes = mode != "read"
@@ -83,11 +83,11 @@ def pair_records(n: int) -> np.recarray:
 def tables(
     table: np.record, geometry: Geometry, caches: int, pairs: int, txns: int, destage: bool
 ) -> dict[str, np.ndarray]:
-    """Return the tables, by field of the state, of ``caches`` data caches and ``pairs`` queue
-    pairs.
+    """Return the tables for ``caches`` data caches and ``pairs`` queue pairs as a dictionary from
+    field of the engine's state to table.
 
-    ``table``: the record of the integer configuration. ``txns``: number of transactions in the
-    pool. ``destage``: True for a destage buffer (mqsim_cache.py).
+    ``table``: record of the integer configuration. ``txns``: number of transactions in the pool.
+    ``destage``: True for a destage buffer (mqsim_cache.py).
     """
     places, lpns = int(table.cache_pages), int(table.lpns)
     ppns = geometry.physical_pages if table.buffer_unwritten else 1

@@ -18,8 +18,8 @@ ASYNC_EVENT_REQUEST = 0x0C
 EVENT_VENDOR = 0x7
 """Type of a vendor-specific asynchronous event (dw0, bits 0 to 2)."""
 TUNNEL, TUNNEL_SEND, TUNNEL_RECEIVE = 0xC0, 0xC1, 0xC2
-"""Admin opcodes of the tunnel's commands, the first vendor-specific ones. Bits 1:0 are the
-direction of the data: none, to the drive, to the host."""
+"""Admin opcodes of the tunnel's commands, which are the first vendor-specific opcodes. Bits 1:0 are
+the direction of the data: no data, to the drive, or to the host."""
 
 # Status: type << 8 | code, the bits above the phase tag of a completion.
 SUCCESS = 0x000
@@ -32,7 +32,7 @@ INTERRUPTED = 0x021
 TRANSIENT_TRANSPORT = 0x022
 EVENT_LIMIT = 0x105
 PATH_ERROR, ABORTED_BY_HOST = 0x370, 0x371
-"""Statuses that a host's driver makes for a command whose completion it has not seen."""
+"""Statuses that a host's driver generates for a command whose completion it has not received."""
 # Type 7 and codes from C0 on are vendor-specific; the tunnel defines these.
 BAD_DESCRIPTOR = 0x7C0
 BAD_LENGTH = 0x7C1
@@ -43,7 +43,8 @@ NOT_IP = 0x7C5
 
 
 class Sqe(NamedTuple):
-    """NVMe submission queue entry (64 bytes). The fields are in byte order."""
+    """NVMe submission queue entry (64 bytes). The fields are in the order of their bytes in the
+    entry."""
 
     opcode: int
     flags: int = 0
@@ -68,18 +69,18 @@ class Sqe(NamedTuple):
 
     @classmethod
     def unpack(cls, entry: bytes) -> Self:
-        """Parse an entry of 64 bytes."""
+        """Return the entry encoded in ``entry``, 64 bytes."""
         return cls(*_SQE.unpack(entry))
 
 
 class Cqe(NamedTuple):
     """NVMe completion queue entry (16 bytes). The owner of the queue sets the queue identifier, the
-    queue head and the phase tag.
-    """
+    queue head and the phase tag."""
 
     cid: int
     status: int = SUCCESS
-    """Status of the command: status code type << 8 | status code."""
+    """Status field without the phase tag: status code type << 8 | status code, and the bit Do Not
+    Retry (controller/status_code.py: status_field)."""
     dw0: int = 0
     dw1: int = 0
     sqhd: int = 0
@@ -91,7 +92,7 @@ class Cqe(NamedTuple):
 
     @classmethod
     def unpack(cls, entry: bytes) -> Self:
-        """Parse an entry of 16 bytes."""
+        """Return the entry encoded in ``entry``, 16 bytes."""
         dw0, dw1, sqhd, sqid, cid, status = _CQE.unpack(entry)
         return cls(cid, status >> 1 & 0x7FF, dw0, dw1, sqhd, sqid)
 

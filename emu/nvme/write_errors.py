@@ -1,17 +1,18 @@
-"""Ends of commands that a served drive cannot execute: full, read-only, write fault.
+"""Commands that a served drive cannot execute because it is full or read-only or has a write fault.
 
-Owns the decision that no collection can free space for waiting writes, and the status with which
-writes, trims and flushes then end. Does not own the meaning of a status (status.py), media errors
-(ftl/read_retry.py), the count of spare blocks (ftl/write_frontier.py) or the end of commands after
-a defect of the engine (engine/run/command_system.py).
+Owns the decision that garbage collection cannot free space for waiting writes, and the status with
+which writes, trims and flushes then end. Does not own the meaning of a status (status.py), media
+errors (ftl/read_retry.py), the count of spare blocks (ftl/write_frontier.py) or the end of commands
+after a defect of the engine (engine/run/command_system.py).
 Source: NVMe base specification: Capacity Exceeded, Namespace is Write Protected, Write Fault.
 
 Only a drive with ``st.dev.ends`` ends commands in this way. Replays and plans raise an error
 instead: ``raise_full`` in engine/run/errors.py.
 
-Writes of requests that wait for space leave their queue and complete, so that they hold neither
-transactions nor places in a queue pair. Pages that the data cache sends to flash are acknowledged
-data. They stay in the cache and in the queue, and are written when a TRIM has made space.
+Writes of requests that wait for space leave their queue and complete, so that they do not hold
+transactions or slots in a queue pair. Pages that the data cache sends to flash may hold
+acknowledged data. These pages stay in the cache and in the queue, and are written when a TRIM has
+freed space.
 """
 
 from __future__ import annotations
@@ -32,13 +33,12 @@ CAPACITY_EXCEEDED = int(Status.CAPACITY_EXCEEDED)
 WRITE_PROTECTED = int(Status.NAMESPACE_WRITE_PROTECTED)
 WRITE_FAULT = int(Status.WRITE_FAULT)
 UNPLACED = -1
-"""Value in place of a status: the status of a write for which neither the cache nor flash has
-room."""
+"""Placeholder for the status of a write for which neither the cache nor flash has space."""
 
 
 @njit
 def set_status(st, tid, status):
-    """Set the status of the request of transaction ``tid``, unless the request has one."""
+    """Set the status of the request of transaction ``tid``, unless it is already set."""
     req = st.req[st.txn[tid].row]
     if req.status == 0:
         req.status = status
@@ -55,9 +55,8 @@ def status_without_space(st, dev):
 
 @cold
 def refuse(st, tid):
-    """Refuse command ``tid`` of a read-only drive if it is a write or TRIM of a request. Return
-    True if it is; no data cross the link then.
-    """
+    """If command ``tid`` of a read-only drive is a write or TRIM request, reject it and return
+    True. Its data then does not cross the link. Otherwise return False."""
     txn = st.txn[tid]
     writes = txn.op == timing.PROGRAM
     if txn.kind != REQUEST or not (writes or txn.role == Role.TRIMMING):
@@ -71,9 +70,8 @@ def refuse(st, tid):
 
 @cold
 def refuse_cached(st, tid):
-    """Refuse page ``tid`` of a write to the data cache of a full drive. Return False for a write
-    that belongs to no request.
-    """
+    """Reject page ``tid`` of a write to the data cache of a full drive. Return False, without
+    effect, if the drive does not end commands or the write does not belong to a request."""
     txn = st.txn[tid]
     if st.dev[txn.dev].ends == 0 or txn.kind != REQUEST:
         return False
@@ -85,10 +83,9 @@ def refuse_cached(st, tid):
 
 @cold
 def fail_flush(st, tid):
-    """Return True if FLUSH ``tid`` of a full drive ends at once, because the data cache holds pages
-    for which flash has no space. The FLUSH fails, unless these pages belong to writes that have
-    failed (write-through).
-    """
+    """Return True if FLUSH ``tid`` of a full drive must end immediately, because the data cache
+    holds pages for which flash has no space. In this case, also set its status to
+    :func:`status_of_flush`."""
     txn = st.txn[tid]
     if st.dev[txn.dev].ends == 0 or txn.kind != REQUEST or st.cache[txn.dev].contents == 0:
         return False
@@ -98,18 +95,16 @@ def fail_flush(st, tid):
 
 @njit
 def status_of_flush(st):
-    """Return the status of a FLUSH while the data cache holds pages for which flash has no space:
-    a write fault, or success if the cache is written through, so that no acknowledged data are
-    only in the cache.
-    """
+    """Return the status of a FLUSH while the data cache holds pages for which flash has no space.
+    It is a write fault. For a write-through cache, it is success, because no acknowledged data is
+    then only in the cache."""
     return SUCCESS if st.cfg[0].cache_through != 0 else WRITE_FAULT
 
 
 @cold
 def fail_unwritten_read(st, tid):
-    """Return True if read ``tid`` of an unwritten page, for which a full drive has no flash page,
-    ends with a status.
-    """
+    """Return True if read ``tid`` of an unwritten page ends with a status because a full drive has
+    no flash page for it."""
     txn = st.txn[tid]
     if st.dev[txn.dev].ends == 0 or txn.kind != REQUEST:
         return False
@@ -122,11 +117,11 @@ def fail_unwritten_read(st, tid):
 
 @njit
 def end_waiting(st, dev, certain):
-    """End the writes of drive ``dev`` that wait for space which no collection can free. Return True
-    if the event loop may have work at the current time.
+    """End the writes of drive ``dev`` that wait for space if garbage collection cannot free any.
+    Return True if the event loop may have work at the current time.
 
-    ``certain``: 1 if no event is pending. Otherwise nothing ends while a program or a collection is
-    in progress, because it may make space.
+    ``certain``: 1 if no event is pending. If it is 0, no write is ended while a program or a
+    collection is in progress, because it may free space.
     """
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
@@ -161,10 +156,9 @@ def end_waiting(st, dev, certain):
 
 @njit
 def note_full(st, dev):
-    """Note that drive ``dev`` is full. A drive that has had all the spare blocks it needs is full
-    only because blocks have failed, if its units check for collections whenever writes wait: it is
-    then read-only.
-    """
+    """Mark drive ``dev`` as full. The drive becomes read-only if failed blocks are the reason: it
+    had enough spare blocks at the start and has fewer now, and its units check for garbage
+    collection whenever writes wait."""
     dev_rec = st.dev[dev]
     dev_rec.full = 1
     failed = dev_rec.spare < dev_rec.spare_at_start
@@ -184,8 +178,8 @@ def has_victims(st, first, behind):
 @njit
 def cannot_gain(st, dev, first, behind, certain):
     """Return True if neither a collection nor a program in units ``first`` to ``behind - 1`` can
-    make space. If none is in progress, start the collections that these units need.
-    """
+    free space. Before, start the collections that these units need, unless a collection is in
+    progress or, if ``certain`` is 0, a program is in progress."""
     cfg = st.cfg[0]
     if certain == 0:
         for block in range(first * cfg.all_blocks, behind * cfg.all_blocks):
@@ -200,9 +194,8 @@ def cannot_gain(st, dev, first, behind, certain):
 
 @njit
 def end_list(st, waiting):
-    """End the writes of requests among the writes that wait for a free block of a unit or drive
-    (record ``waiting``). Return True if any write ended.
-    """
+    """End the request writes in a list of writes that wait for a free block of a unit or drive
+    (record ``waiting``). Return True if any write ended."""
     before = waiting.stall_head
     waiting.stall_head, waiting.stall_tail = end_requests(st, int(before), UNPLACED)
     return before != waiting.stall_head or st.reg[0].go_head >= 0
@@ -211,9 +204,10 @@ def end_list(st, waiting):
 @njit
 def end_cache_waits(st, dev):
     """End the commands that wait for the data cache of full drive ``dev``: writes without a cache
-    slot, writes that complete on flash (FUA, write-through), and FLUSHes. Return True if any ended.
+    slot, writes that complete on flash (FUA, write-through), and FLUSHes. Return True if any
+    command ended.
 
-    The pages of the second kind are in the cache. They are written when there is space.
+    The pages of writes that complete on flash are in the cache and are written when there is space.
     """
     cache = st.cache[dev]
     status = status_without_space(st, dev)
@@ -230,10 +224,11 @@ def end_cache_waits(st, dev):
 
 @njit
 def end_requests(st, head, status):
-    """End the commands of requests in a list of transactions that begins with ``head`` (-1: none),
-    with ``status``, or as writes without a place if it is UNPLACED. Return the (first, last)
-    transaction of the list of the others, which keep their order.
-    """
+    """End the request commands in a list of transactions that begins with ``head`` (-1 if the list
+    is empty). Their status is ``status``, or the status that :func:`end_write` sets if ``status``
+    is UNPLACED. Return the (first, last) transaction of the list of the remaining transactions,
+    which keep their
+    order."""
     first = -1
     last = -1
     tid = head
@@ -257,9 +252,8 @@ def end_requests(st, head, status):
 
 @njit
 def end_write(st, tid):
-    """End write ``tid``, for which neither the cache nor flash has a place: with a write fault if
-    one of its programs has failed.
-    """
+    """End write ``tid``, for which neither the cache nor flash has space. Its status is a write
+    fault if one of its programs failed, and otherwise that of :func:`status_without_space`."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev

@@ -3,7 +3,7 @@
 Owns the plan rows of the ring, tree and star algorithms. Does not own the sender and receiver of
 each message (cluster/collectives/ring.py, tree.py), the cost model
 (cluster/collectives/allreduce.py), or time.
-Source: the sources stated in those modules.
+Source: given in the modules of cluster/collectives/.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ host."""
 
 @dataclass(frozen=True)
 class ExchangePlan:
-    """All-reduce of a gradient of ``n_bytes`` over a host and its drives. ``kind``: one of
-    allreduce.ALGORITHMS."""
+    """Plan of an all-reduce that sums a gradient of ``n_bytes`` over a host and its drives.
+    ``kind``: one of allreduce.ALGORITHMS."""
 
     cfg: Config
     kind: str
@@ -43,7 +43,7 @@ class ExchangePlan:
 
     @property
     def piece_bytes(self) -> int:
-        """Bytes that a node sends in one step of the ring."""
+        """Number of bytes that a node sends in one step of the ring."""
         return ring.piece_bytes(self.n_bytes, self.nodes)
 
     @cached_property
@@ -54,7 +54,7 @@ class ExchangePlan:
 
     @property
     def text(self) -> str:
-        """Text with the calculation of the cost model, for the closed form of the update stage."""
+        """Description of the cost model's calculation, for the closed form of the update stage."""
         times = self.cost
         relay = f"host relay {times.host_cpu_s:.3g} s on {self.cfg.tunnel.relay_threads} threads"
         if self.kind == "ring":

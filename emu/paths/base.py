@@ -39,22 +39,23 @@ PHASES = (
     CHECKPOINT, LEVELLING,
 ) = range(len(PHASES))  # fmt: skip
 BACKWARD_SEGMENTS = 64
-"""Number of segments of the backward pass; the gradients of a segment are sent when it
-is complete."""
+"""Number of segments of the backward pass. The gradients of a segment are sent when the segment is
+complete."""
 
 SAME = "same"
 BATCHES = (SAME, *allocation.BATCHES)
-"""Values of --batch. If the user gives the drives' batch, the option ``batch`` is GIVEN instead."""
+"""Values of --batch. If the user gives the batch size of the drives, option ``batch`` is set to
+GIVEN instead."""
 
 NO_PROCESSOR = (
     "no in-storage processor (isp.kind = none); set isp.kind and its keys, or use --device csd-pe"
 )
-"""Reason reported by a path that updates in the drive's controller if the drive has no
-processor."""
+"""Reason that a path reports if it updates the weights in the drive's controller but the drive has
+no processor."""
 
 
 class Unavailable(InputError):
-    """Error: this device or model cannot run the path; the message states the reason."""
+    """Error: this device or model cannot run the path. The message states the reason."""
 
 
 class Rows:
@@ -100,12 +101,12 @@ class Rows:
         return self.one(resource=plan_rows.FENCE, phase=phase)
 
     def full(self) -> bool:
-        """Return True if at least MAX_CHUNK rows have been collected. The caller should then
-        yield the rows."""
+        """Return True if at least MAX_CHUNK rows have been collected. The caller should then yield
+        the rows."""
         return self._held >= plan_rows.MAX_CHUNK
 
     def take(self) -> np.ndarray:
-        """Return the rows collected so far and clear the builder; later rows continue the
+        """Return the rows collected so far and clear the builder. Later rows continue the
         numbering."""
         out = np.concatenate(self._parts) if self._parts else np.zeros(0, plan_rows.PLAN)
         self._parts = []
@@ -119,46 +120,48 @@ class Options:
     option."""
 
     weights_up: str = "fp32"
-    """Width of the weights sent to the host: "fp32" or "fp16"."""
+    """Number format of the weights sent to the host: "fp32" or "fp16". Must be "fp32" if ``format``
+    already sends 16-bit weights."""
     form: str = "canonical"
     format: str = "fp32"
     """Storage format of weights, gradients and states: one of paths.layout.formats.FORMATS."""
     batch: str = "same"
-    """stannis: rule for the batches. "same": global batch of the trace; "paper": published
-    batches; "tuned": batches by Algorithm 1; "given": ``drive_batch``, and ``host_batch`` or a
-    host batch tuned to the drives' batch."""
+    """stannis: rule for the batch sizes. "same": global batch of the trace. "paper": published
+    batches. "tuned": batches by Algorithm 1 of STANNIS. "given": ``drive_batch`` for each drive,
+    and ``host_batch`` for the host. If ``host_batch`` is None, the host's batch is tuned to that of
+    the drives."""
     host_batch: int | None = None
-    """stannis: batch of the host if ``batch`` is "given"; otherwise the largest batch
-    of the host."""
+    """stannis: batch size of the host if ``batch`` is "given"; otherwise the maximum batch size of
+    the host. In samples per step."""
     drive_batch: int | None = None
-    """stannis: batch of every drive."""
+    """stannis: batch size of every drive, samples per step."""
     cores_taken: float = 0.0
     """stannis: number of the host's cores that other programs occupy during training."""
     slowdown: str | None = None
-    """stannis: model of the host's speed on its remaining cores (cluster/load/slowdowns.py); None:
-    the model fitted to the drive's server."""
+    """stannis: model of the host's speed on the cores that ``cores_taken`` leaves free
+    (cluster/load/slowdowns.py). None selects the default model for the configured drive."""
     allreduce: str = "ring"
     """stannis: algorithm of the gradient all-reduce: "ring", "tree" or "star"."""
     offload: Offload = field(default_factory=Offload)
     """host_offload: options of DeepSpeed's offload."""
     shares: Shares | None = None
-    """host_offload, when a piece of a model is simulated: shares of the whole model that are on
-    NVMe. These shares replace the options that count whole sub-groups or tensors."""
+    """host_offload, if a piece of a model is simulated: shares of the whole model that are on NVMe.
+    These shares replace the options that count whole sub-groups or tensors."""
     compression: float = 2.0
     """smart_comp: size of the compressed gradient (indices and values) in percent of the
     uncompressed 4 B per parameter."""
     seed: int = 0
     """Seed of the random events in the drives: bit errors, failed programs and failed erases."""
     pairs: int = 0
-    """Number of NVMe queue pairs that other users of the drive use during the step."""
+    """Number of NVMe queue pairs for commands of other applications during the step."""
     forward_s: float | None = None
     backward_s: float | None = None
-    """Duration of the backward pass per step, seconds (``forward_s``: of the forward pass). None:
-    the duration in the trace."""
+    """Duration of the backward pass per step, seconds; ``forward_s`` is that of the forward pass.
+    None selects the duration in the trace."""
     step_times: str | None = None
-    """Rule for the times of the forward and backward pass: one of compute.training.RULES. None:
-    "accelerator" if the configuration states the accelerator's rate and the trace states its
-    multiply-accumulates, otherwise "trace"."""
+    """Rule for the times of the forward and backward pass: one of compute.training.RULES. None
+    selects "accelerator" if the configuration states the accelerator's rate and the trace states
+    its multiply-accumulates, otherwise "trace"."""
 
     def __post_init__(self) -> None:
         self._check_cluster()
@@ -166,21 +169,23 @@ class Options:
             return
         if self.form != "canonical":
             raise InputError(
-                f"format: {self.format!r} with form {self.form!r}; formats other than fp32 require "
-                "the canonical form"
+                f'format = "{self.format}": must be "fp32" with form = "{self.form}"; other '
+                'formats require form = "canonical"'
             )
         if self.weights_up != "fp32" and self.format not in WIDE_UP:
             raise InputError(
-                f"weights_up: {self.weights_up!r} with format {self.format!r}, whose weights "
-                "are sent with 16 bits already; remove weights_up"
+                f'weights_up = "{self.weights_up}" has no effect, because format = '
+                f'"{self.format}" already sends 16-bit weights; remove weights_up'
             )
 
     def _check_cluster(self) -> None:
-        """Raise InputError if the options of the path stannis are out of range or contradict each
+        """Raise InputError if the options of path stannis are out of range or contradict each
         other."""
         check_batches({"host": self.host_batch, "drive": self.drive_batch}, "{}_batch =")
         if self.batch == GIVEN and self.drive_batch is None:
-            raise InputError(f'batch = "{GIVEN}" requires drive_batch, such as drive_batch = 25')
+            raise InputError(
+                f'batch = "{GIVEN}" requires drive_batch; set it, for example drive_batch = 25'
+            )
         if self.batch not in (*BATCHES, GIVEN):
             raise InputError(f'batch = "{self.batch}": use {quoted(*BATCHES, GIVEN)}')
         if self.drive_batch is not None and self.batch != GIVEN:
@@ -196,7 +201,8 @@ class Options:
 
 
 def quoted(*names: str) -> str:
-    """Return names as a text of quoted alternatives: "a", "b" or "c"."""
+    """Return ``names`` as text, each in double quotes, separated by commas and "or": "a", "b" or
+    "c"."""
     *first, last = (f'"{name}"' for name in names)
     return f"{', '.join(first)} or {last}"
 
@@ -216,14 +222,13 @@ class Path(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     updates_weights: ClassVar[bool] = True
-    """True if the path moves and updates real bytes, so that the final weights can be compared
+    """True if the path moves and updates stored bytes, so that the final weights can be compared
     with the reference."""
     lossless: ClassVar[bool] = True
     """True if the path applies the gradients as recorded, so that its weights equal the recorded
     weights."""
     exchanges: ClassVar[bool] = False
-    """True if the nodes exchange gradients, which they do even in a step whose update is
-    skipped."""
+    """True if the nodes exchange gradients. They do so even in a step whose update is skipped."""
 
     def __post_init__(self) -> None:
         reason = self.missing()
@@ -233,11 +238,12 @@ class Path(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Return the reason why this device or model cannot run the path, or None if it can."""
+        """Return the reason why this device or model cannot run the path, or None if it can run the
+        path."""
 
     def unstorable(self) -> str | None:
-        """Return the reason why the path cannot store its vectors in the configured format, or
-        None if it can."""
+        """Return the reason why the path cannot store its vectors in the configured format, or None
+        if it can store them."""
         return None if self.options.format == "fp32" else "only fp32 is supported"
 
     def check_format(self) -> None:
@@ -248,13 +254,13 @@ class Path(ABC):
 
     @abstractmethod
     def system(self, payload: bool, timeline: int) -> System:
-        """Return a new emulated system (host and drives) that can run this path. ``payload``:
-        True to keep the bytes of pages. ``timeline``: number of timeline intervals to keep."""
+        """Return a new emulated system (host and drives) that can run this path. ``payload``: True
+        to store the bytes of pages. ``timeline``: maximum number of intervals in the timeline."""
 
     @abstractmethod
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
-        """Place weights and states on flash; this takes no simulated time. With ``arithmetic``,
-        store their bytes as well."""
+        """Place weights and states on flash without simulated time. If ``arithmetic`` is given,
+        also store their bytes."""
 
     @abstractmethod
     def plan(self, step: int) -> Iterator[np.ndarray]:
@@ -266,12 +272,13 @@ class Path(ABC):
 
     @property
     def beside_cpu(self) -> tuple[bool, bool]:
-        """(reads, writes): True if the reads or the writes of the update stage overlap the
+        """(reads, writes): True if the reads, or the writes, of the update stage overlap the
         computation on the host CPU."""
         return False, False
 
     def part(self) -> None:
-        """Release the payload (the emulated bytes). Call it after taking the result of the run."""
+        """Release the payload (the emulated bytes). Call this after the result of the run has been
+        read."""
         return
 
     @abstractmethod
@@ -285,8 +292,8 @@ class Path(ABC):
         arithmetic, passes over host DRAM)."""
 
     def applied(self, steps: int) -> int:
-        """Return how many of the first ``steps`` steps update the weights; the other steps are
-        skipped."""
+        """Return the number of steps, among the first ``steps``, that update the weights. The other
+        steps are skipped."""
         return sum(not step.skipped for step in self.trace.steps[:steps])
 
     def reference(self, arithmetic: Arithmetic, steps: int) -> np.ndarray:
@@ -304,7 +311,7 @@ class Path(ABC):
         return []
 
     def share(self, steps: int) -> Share | None:
-        """Return the distribution of the programs of ``steps`` steps over the blocks that only
+        """Return the distribution of the page programs of ``steps`` steps over the blocks that only
         this path uses, or None if the path has no such blocks."""
         return None
 
@@ -314,8 +321,8 @@ class Path(ABC):
         return 0
 
     def delivered(self) -> np.ndarray | None:
-        """Return the weights that arrived at the host, [n_params] (NaN: never sent), or None if
-        the path sends no weights."""
+        """Return the weights that arrived at the host, [n_params], or None if the path sends no
+        weights. Weights that were never sent are NaN."""
         return None
 
     @property
@@ -363,7 +370,7 @@ class Path(ABC):
         """Return, for each range of parameters [start, stop), the backward segment after which
         its gradients are complete, int64[n].
 
-        The segment follows from the recorded ready time of each tensor's gradient. Without
+        The segment is determined by the recorded ready times of the tensors' gradients. Without
         recorded times, layers finish in reverse order at an even rate.
         """
         step_record = self.trace.steps[step]

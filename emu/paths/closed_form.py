@@ -1,12 +1,12 @@
 """Closed forms: duration of each path's update stage if only the bottleneck took time.
 
 Owns the arithmetic that is printed next to the simulated result. Does not own the simulation
-(engine/), and takes no value from it: compute times are calculated here from published rates and
-pass counts. If a compute time cannot be calculated here, it comes from the simulation's compute
-model, and the text of the bound says so.
+(engine/), and uses no simulated result. Compute times are calculated here from published rates and
+pass counts. If this is not possible, the compute model (compute/) supplies the time, and the text
+of the bound states this.
 Source: serial T = N(16/R + 12/W + 1/c) for ZeRO-Infinity's order, with N parameters, read rate R,
-write rate W (B/s) and c updates per second; for OptimStore C-ISP channels x rate / 24 B, and
-stripe time tR + passes x page/bus + tPROG + (lockstep) dies x page/bus.
+write rate W (B/s) and c updates per second. For OptimStore, C-ISP: channels x rate / 24 B; stripe
+time: tR + passes x page/bus + tPROG + (lockstep) dies x page/bus.
 """
 
 from __future__ import annotations
@@ -32,31 +32,30 @@ class Bound:
     text: str
 
     def sharing(self, shared: bool) -> Bound:
-        """Return this bound. If ``shared``, its text says that it contains a time from the
-        simulation's compute model."""
+        """Return this bound. If ``shared``, append SHARES to its text."""
         return replace(self, text=f"{self.text}; {SHARES}") if shared else self
 
 
 SHARES = "uses the simulation's compute model"
 """Text that marks a bound as containing a time from the simulation's compute model."""
 HOST_ADAM_BYTES = 28
-"""Bytes that an Adam update moves per parameter at the rate host.adam: w, m, v, g read and w, m, v
-written, 4 B each."""
+"""Number of bytes that an Adam update moves per parameter at the rate host.adam: w, m, v, g read
+and w, m, v written, 4 B each."""
 PE_PASSES = {"adam": 5, "adamw": 5, "momentum": 2, "nesterov": 3, "adagrad": 4, "sgd": 1}
-"""Number of vector passes of an on-die update by operation (OptimStore, HPCA 2023). Adam: LVS, QVS,
-ISQRT, VMUL, LVS."""
+"""Number of vector passes of an on-die update by optimizer (OptimStore, HPCA 2023). The passes of
+Adam are LVS, QVS, ISQRT, VMUL, LVS."""
 
 
 def host_update_s(cfg: Config, params: int, traffic: Fraction | int) -> float:
     """Return the time of an update of ``params`` parameters on the host's CPU, seconds.
-    ``traffic``: DRAM bytes per parameter. They move at the bandwidth of the Adam rate or of the
-    DRAM, whichever is lower."""
+    ``traffic``: DRAM bytes per parameter. The bandwidth is that of an Adam update at rate
+    host.adam, or that of the DRAM, whichever is lower."""
     rate = min(HOST_ADAM_BYTES * cfg.host.adam_params_per_s, cfg.host.dram_bandwidth_bytes_per_s)
     return params * float(traffic) / rate
 
 
 def engine_s(cfg: Config, params: int, traffic: Fraction | int) -> float | None:
-    """Return the time of an update in a streaming engine, seconds. None for processor cores,
+    """Return the time of an update in a streaming engine, seconds. Return None for processor cores,
     because only the compute model has their instruction counts. ``traffic``: DRAM bytes per
     parameter."""
     if cfg.isp.kind != "fpga":
@@ -65,8 +64,8 @@ def engine_s(cfg: Config, params: int, traffic: Fraction | int) -> float | None:
 
 
 def pe_passes_s(cfg: Config, op: str, coupled_decay: bool, stripes: Stripes) -> float | None:
-    """Return the time of the vector passes over a stripe, seconds: passes x page bytes / bus
-    rate. None if the values are narrower than 32 bits, if the die's bus has fewer lanes than the
+    """Return the time of the vector passes over a stripe, seconds: passes x page bytes / bus rate.
+    Return None if the values are narrower than 32 bits, if the die's bus has fewer lanes than the
     stripe has groups, or if the die also randomises, checks or encrypts the pages."""
     plain = cfg.pe.randomiser != "die" and cfg.pe.integrity != "die" and cfg.pe.cipher != "die"
     if stripes.dtype.itemsize != 4 or cfg.pe.bus_values < stripes.groups or not plain:
@@ -81,9 +80,9 @@ class Demand:
     completely."""
 
     def __init__(self, cfg: Config, handles: float | None = None) -> None:
-        """Start with no work. ``handles``: number of blocks in flight on each drive through each
-        of two aio handles, one for reads and one for writes. None: reads and writes share one
-        queue."""
+        """Start with zero seconds for every resource. ``handles``: number of blocks in flight on
+        each drive per aio handle, if reads and writes have one handle each. None if reads and
+        writes share one queue."""
         self.cfg = cfg
         self.handles = handles
         self.geometry = Geometry.of(cfg)
@@ -98,7 +97,7 @@ class Demand:
         return max(self.seconds.items(), key=lambda item: item[1])
 
     def _page_s(self) -> float:
-        """Return the time for which one page and its command occupy the channel, seconds."""
+        """Return the time for which a page and its command occupy the channel, seconds."""
         return self.cfg.flash.t_command_ps / 1e12 + self._data_s()
 
     def _data_s(self) -> float:
@@ -176,8 +175,8 @@ class Demand:
         self._depth("writes", n_bytes, self.write_latency())
 
     def _depth(self, what: str, n_bytes: float, latency: float) -> None:
-        """Add the time that the queue depth requires: each block in flight takes at least
-        ``latency``, its unloaded latency in seconds. ``what``: "reads" or "writes"."""
+        """Add the minimum time for ``n_bytes`` at the queue depth, if each block takes ``latency``,
+        the unloaded latency of a block in seconds. ``what``: "reads" or "writes"."""
         blocks = n_bytes / self.cfg.host.io_block_bytes
         if self.handles is not None and self.cfg.frontend.queue_depth > 1:
             self.add(f"queue depth of {what}", blocks / self.handles * latency)
@@ -192,16 +191,16 @@ class Demand:
         return (host + front + delay_ps + 2 * self.cfg.link.latency_ps) / 1e12
 
     def _program_ps(self) -> int:
-        """Return the time in which the array programs a page or word line, over all its
-        passes, ps."""
+        """Return the array time to program a page or word line, summed over its passes, ps."""
         flash = self.cfg.flash
         second = flash.t_program_second_ps if flash.programming == "two_pass" else 0
         return flash.t_program_ps + second
 
     def _block_s(self, array_ps: int, link_rate: int, line: int = 1) -> float:
         """Return the unloaded latency of one block, seconds: the array operations on the die with
-        the most pages of the block, one after the other, plus the transfer over the slower of
-        channel and link. ``line``: pages per plane that one array operation handles."""
+        the most pages of the block, one after the other, plus the transfer over channel or link,
+        whichever is slower. ``line``: number of pages per plane that one array operation handles.
+        """
         geometry = self.geometry
         block = self.cfg.host.io_block_bytes
         pages = block / self.cfg.flash.page_bytes
@@ -242,7 +241,7 @@ class Demand:
 
 def isp_path(demand: Demand, read: float, written: float) -> None:
     """Add the work on the path between an in-storage processor and flash. ``read``, ``written``:
-    bytes of a device."""
+    number of bytes that the processor of one device reads and writes."""
     isp = demand.cfg.isp
     if isp.flash_write_bytes_per_s:
         demand.add("ISP flash path", read / isp.flash_bytes_per_s)
@@ -252,14 +251,14 @@ def isp_path(demand: Demand, read: float, written: float) -> None:
 
 
 def handle_depth(cfg: Config) -> int:
-    """Return the number of blocks in flight per direction if reads and writes have separate aio
-    handles."""
+    """Return the number of blocks in flight per aio handle, if reads and writes have one handle
+    each."""
     return max(min(cfg.host.io_queue_depth, cfg.frontend.queue_depth // 2), 1)
 
 
 def with_latency(name: str, work: float, latency: float, text: str) -> Bound:
-    """Return a bound of ``work`` plus ``latency`` seconds. Its bottleneck is ``name``, or
-    "latency" if the latency is longer than the work."""
+    """Return a bound of ``work`` plus ``latency`` seconds. The bottleneck of the bound is ``name``,
+    or "latency" if the latency is longer than the work."""
     name = "latency" if latency > work else name
     return Bound(work + latency, name, f"{text} + latency {words(latency)}")
 

@@ -1,13 +1,13 @@
 """Stannis: data-parallel training on the host and the processors in N drives.
 
-Owns the order: every node reads its samples and computes forward and backward; an all-reduce
-through the tunnels sums the gradients; every node updates its copy of the weights. The path
-simulates time, not values. Does not own batch sizes, the data split and the order of an exchange
-(cluster/), or time.
-Source: STANNIS (DAC 2020), with Horovod: gradients are exchanged after every node has computed
-its gradient, not during the backward pass. Not modeled: read-ahead for the next step, and
-additions on the drives. Additions on the host are modeled in the tree and the star, where the
-host adds whole gradients.
+Owns the order of a step. Every node reads its samples and computes forward and backward. An
+all-reduce through the tunnels sums the gradients. Every node updates its copy of the weights. The
+path simulates time, not values. Does not own batch sizes, the data split and the order of an
+exchange (cluster/), or time.
+Source: STANNIS (DAC 2020), with Horovod: gradients are exchanged after every node has computed its
+gradient, not during the backward pass. Not modeled: read-ahead for the next step, and additions on
+the drives. Additions on the host are modeled in the tree and the star, where the host adds whole
+gradients.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ from ondie.kernels import get
 
 @dataclass
 class Stannis(Path):
-    """Data-parallel training on host and drives; each node keeps the states in DRAM."""
+    """Path that trains data-parallel on the host and the processors in the drives. Each node keeps
+    weights and states in its DRAM."""
 
     name: ClassVar[str] = "stannis"
     title: ClassVar[str] = "distributed, host + N CSDs"
@@ -80,19 +81,20 @@ class Stannis(Path):
 
     @property
     def ratio(self) -> float:
-        """Training speed of a drive divided by the host's; see training.training_ratio."""
+        """Training speed of a drive divided by that of the host; see training.training_ratio."""
         macs = self.trace.macs_forward + self.trace.macs_backward
         return training.training_ratio(self.cfg, self.trace.name, macs, self.speed(0))
 
     def speed(self, step: int) -> float:
-        """Return the host's samples per second (forward and backward) in a recorded step."""
+        """Return the host's speed in recorded step ``step``, samples per second of forward and
+        backward."""
         step_record = self.trace.steps[step]
         return step_record.samples / (step_record.forward_s + step_record.backward_s)
 
     @cached_property
     def as_published(self) -> bool:
-        """True if the trace is a network of the STANNIS papers, used with the published batch
-        sizes and speeds. With batch = "same" the batch sizes and speeds are those of the trace."""
+        """True if the trace is a network of the STANNIS papers, used with the published batch sizes
+        and speeds. With batch = "same", the batch sizes and speeds are those of the trace."""
         return self.options.batch != SAME and trains_network(self.trace)
 
     @cached_property
@@ -104,8 +106,8 @@ class Stannis(Path):
             return of_trace(self.trace, [self.cfg], *given, timed=True)
         if self.options.host_batch is not None and self.options.batch != GIVEN:
             raise InputError(
-                f"--host-batch {self.options.host_batch}: the batches of {self.trace.name} are "
-                f"published; give --drive-batch as well, or use this option with other traces"
+                f"--host-batch {self.options.host_batch}: {self.trace.name} has published batch "
+                "sizes, which --host-batch alone cannot replace; also give --drive-batch"
             )
         known = of_network(self.trace.name, [self.cfg])
         asked = (self.options.step_times, self.options.forward_s, self.options.backward_s)
@@ -142,17 +144,17 @@ class Stannis(Path):
 
     @cached_property
     def engines(self) -> tuple[Engine, Engine]:
-        """(host, drive): models of training speed by batch size. The host's model is for the
-        cores that other programs leave free."""
+        """(host, drive): models of training speed as a function of batch size. The host's model is
+        for the cores that other programs leave free."""
         host, drive = self.cluster.kinds
         return host.loaded, drive.loaded
 
     @cached_property
     def weights(self) -> tuple[int, int]:
-        """(host, drive): weights by which a global batch is divided. They are the batches found
-        by Algorithm 1 of STANNIS with the drive as reference node. The drive's batch is the
-        largest one with which the host does not exceed its largest batch, but at least 1. If it
-        is 1, the host's weight may exceed the host's largest batch."""
+        """(host, drive): weights by which a global batch is divided. The weights are the batches
+        found by Algorithm 1 of STANNIS with the drive as reference node. The drive's batch is the
+        largest batch with which the host does not exceed the host's maximum batch, but at least 1.
+        If the drive's batch is 1, the host's weight may exceed the host's maximum batch."""
         host, drive = self.engines
         found = tune((replace(host, limit=None), drive), reference=1)
         return found[0], found[1]
@@ -172,9 +174,10 @@ class Stannis(Path):
         return sum(self.batches(0))
 
     def seconds(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (forward, backward): times of each node's batch, ps, int64[nodes] each. They
-        have the ratio of the trace's forward and backward times. Unless the speeds are published,
-        the times of a step are scaled by its recorded duration relative to the first step."""
+        """Return (forward, backward): times of each node's batch, ps, int64[nodes] each. The ratio
+        of the two times is that of the trace's forward and backward times. Unless published speeds
+        are used, the times are scaled so that a host with all cores free would take the recorded
+        duration of the step for all samples of the step."""
         step_record = self.trace.steps[step]
         host, drive = self.engines
         trained = step_record.forward_s + step_record.backward_s
@@ -221,24 +224,26 @@ class Stannis(Path):
             share = sum(batches) * drive / (host + len(drives) * drive)
             out.append(
                 f"{idle} of {len(drives)} drives get no sample: the share of a drive in a batch of "
-                f"{sum(batches)} is {share:.2g} samples; --batch tuned gives each at least one"
+                f"{sum(batches)} is {share:.2g} samples; --batch tuned gives each drive "
+                "at least one sample"
             )
         return out
 
     # --- placement of samples and states
 
     def _device_samples(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (drive, host): the number of samples on each device that the drive and the host
-        read, int64[devices] each. The host's samples are spread evenly over the drives."""
+        """Return (drive, host): for each device, the number of samples that the drive reads and the
+        number that the host reads, int64[devices] each. The host's samples are spread evenly over
+        the drives."""
         host, *drives = self.batches(step)
         even = largest_remainder(host, [1] * len(drives))
         return np.array(drives, np.int64), even
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """(drive, host, steps). drive, host: pages reserved on each device per step for the
-        samples that the drive and the host read, int64[devices]. steps: number of steps after
-        which the samples repeat."""
+        """(drive, host, steps). ``drive`` and ``host``: number of pages that are reserved on each
+        device per step for the samples that the drive and the host read, int64[devices]. ``steps``:
+        number of steps after which the samples repeat."""
         own, host = (
             np.max(part, axis=0)
             for part in zip(*map(self._device_samples, range(len(self.trace.steps))), strict=True)
@@ -293,7 +298,7 @@ class Stannis(Path):
         return self._no_flash()
 
     def _no_flash(self) -> str | None:
-        """Return why the data set does not fit the drives, or None."""
+        """Return the reason why the data set does not fit on the drives, or None if it fits."""
         lpns = logical_pages(self.cfg, self.geometry)
         own, host, steps = self._places
         page = self.geometry.page_bytes
@@ -308,7 +313,7 @@ class Stannis(Path):
 
     @property
     def _state_bytes(self) -> int:
-        """Bytes of weights, states and gradient where they are updated."""
+        """Size of weights, states and gradient in the DRAM of each node, bytes."""
         return VALUE_BYTES * (1 + len(self.kernel.states) + 1) * self.trace.n_params
 
     def _batches_are_published(self) -> bool:
@@ -320,8 +325,8 @@ class Stannis(Path):
         return System(self.cfg, PHASES, payload=payload, timeline=timeline, relay_wait_ps=wait)
 
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
-        """Place the samples of all steps on flash; this takes no simulated time. The samples of a
-        step are contiguous, in the order in which they are read. Payload is not supported."""
+        """Place the samples of all steps on flash without simulated time. The samples of a step are
+        contiguous, in the order in which they are read. Payload is not supported."""
         own, host, steps = self._places
         for dev, pages in enumerate(own + host):
             system.fill(dev, 0, int(pages) * steps)
@@ -373,9 +378,9 @@ class Stannis(Path):
     def _read(
         self, out: Rows, resource: int, dev: int, lpn: int, samples: int, start: int
     ) -> np.ndarray:
-        """Add plan rows that read ``samples`` consecutive samples from logical page ``lpn`` of
-        device ``dev`` on, in blocks of the host's size. ``start``: id of the row to wait for.
-        Return the row ids, int64[n]."""
+        """Add plan rows that read ``samples`` consecutive samples, starting at logical page ``lpn``
+        of device ``dev``, in blocks of host.io_block. ``start``: id of the row to wait for. Return
+        the row ids, int64[n]."""
         size, block = samples * self.trace.bytes_per_sample, self.cfg.host.io_block_bytes
         at = np.arange(0, size, block, dtype=np.int64)
         return out.add(
@@ -390,9 +395,9 @@ class Stannis(Path):
         )
 
     def _training(self, out: Rows, step: int, read: np.ndarray) -> int:
-        """Add the plan rows of forward and backward of every node that has samples. ``read``: id
-        of the row that each node waits for, int64[nodes]. Return the id of the row at which all
-        nodes have finished."""
+        """Add the plan rows of forward and backward of every node that has samples. ``read``: id of
+        the row that each node waits for, int64[nodes]. Return the id of the row that completes when
+        all nodes have finished."""
         forward, backward = self.seconds(step)
         node = np.flatnonzero(self.batches(step))
         ids = read[node]
@@ -472,7 +477,7 @@ class Stannis(Path):
 
     def bound(self, step: int) -> Bound:
         """Return the bound of the update stage: the time of the exchange by the cost model, plus
-        the longer of the host's and a drive's update."""
+        the update time of the node that finishes last."""
         traffic = self.kernel.bytes_per_param() * self.trace.n_params
         engine = engine_s(self.cfg, self.trace.n_params, self.kernel.bytes_per_param())
         drive = {

@@ -1,8 +1,8 @@
 """In-storage update: the controller's ISP reads, updates and writes the states inside the drive.
 
-Owns the order: gradients are sent down into the device's DRAM; states go through the mapping
-table, ECC and DRAM; new weights are sent up from DRAM. A window of chunks keeps flash, ISP and link
-busy concurrently. Does not own time (engine/) or the payload (payload.py).
+Owns the order of the update. Gradients are sent down into the device's DRAM. States pass through
+the mapping table, ECC and DRAM. New weights are sent up from DRAM. A window of chunks keeps flash,
+ISP and link busy concurrently. Does not own time (engine/) or the payload (payload.py).
 Source: controller ISP (C-ISP) of OptimStore (HPCA 2023); SmartUpdate of Smart-Infinity for the
 FPGA.
 """
@@ -34,7 +34,7 @@ from ondie.emu.paths.statement import Work
 from ondie.emu.paths.update_path import ConventionalPath
 
 MAX_WINDOW = 64
-"""Maximum number of chunks in flight. The ISP's share of DRAM may allow fewer."""
+"""Maximum number of chunks in flight. The ISP's share of DRAM may allow fewer chunks."""
 
 
 @dataclass
@@ -49,9 +49,9 @@ class InStorage(ConventionalPath):
 
     def granule(self) -> int:
         """Return the number of parameters in a chunk. A chunk fills whole super-pages of every
-        vector, and its values of the widest vector take at most one host block if possible. With
-        coded vectors a chunk fills whole pages only: their pages can hold an odd number of blocks
-        of codes, which makes the common multiple of super-pages too large."""
+        vector, and its values of the widest vector take at most one host block if possible. If
+        vectors are stored in codes, a chunk fills only whole pages. Pages of codes can hold an odd
+        number of blocks, which makes the common multiple of super-pages too large."""
         held = [vector.per_page(self.cfg.flash.page_bytes) for vector in self._all]
         coded = any(vector.coded for vector in self._all)
         chunk = math.lcm(*held) * (1 if coded else self.geometry.planes)
@@ -62,12 +62,13 @@ class InStorage(ConventionalPath):
 
     @property
     def _all(self) -> tuple[formats.Vector, ...]:
-        """Storage descriptions of the vectors on flash, followed by that of the gradient."""
+        """Storage descriptions of the vectors on flash, followed by the description of the
+        gradient."""
         return (*self.stored.vectors, self.stored.gradient)
 
     @property
     def window(self) -> int:
-        """Number of chunks whose vectors fit in the ISP's share of DRAM concurrently, at most
+        """Number of chunks whose vectors fit in the ISP's share of DRAM at the same time, at most
         MAX_WINDOW."""
         page = self.cfg.flash.page_bytes
         held = sum(vector.paged(self.granule(), page) for vector in self._all)
@@ -122,9 +123,10 @@ class InStorage(ConventionalPath):
 
     def _form(self) -> np.ndarray:
         """Return the plan rows of one chunk as a template. Row id 0 is a placeholder for the row
-        after which the chunk starts, so the first rows have after0 = 0. Bytes of DMA rows are per
-        parameter; :meth:`_columns` fills in the bytes of the ISP and its flash transfers. lpn is
-        the index of the vector; tag = 1 marks rows that contain a range of parameters."""
+        after which the chunk starts, so the first rows have after0 = 0. The bytes of DMA rows are
+        per parameter; :meth:`_columns` fills in the bytes of the ISP and of its flash transfers.
+        Column ``lpn`` is the index of the vector, and ``tag`` = 1 marks rows that contain a range
+        of parameters."""
         width = len(self.vectors)
         vectors = np.arange(width)
         form = Rows(1)  # row 0 is the begin row
@@ -171,9 +173,9 @@ class InStorage(ConventionalPath):
         base: np.ndarray,
         begin: np.ndarray,
     ) -> dict[str, np.ndarray]:
-        """Return the plan columns of several chunks by name, made from the template ``form``.
-        Chunk i holds parameters [begins[i], begins[i] + counts[i]) on device ``dev[i]``. Its
-        first row id is ``base[i]``, and it starts after the row with id ``begin[i]``."""
+        """Return the plan columns of several chunks by name, made from the template ``form``. Chunk
+        i contains parameters [begins[i], begins[i] + counts[i]) on device ``dev[i]``. The first row
+        id of chunk i is ``base[i]``, and the chunk starts after the row with id ``begin[i]``."""
         rows_each = len(form)
         out = {
             name: np.tile(form[name], len(begins))

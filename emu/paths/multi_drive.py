@@ -1,10 +1,10 @@
-"""Base of multi-drive paths in lockstep: striping, gradient writes during backward, sub-groups.
+"""Base of paths in which several drives work in lockstep: striping, gradient writes during
+backward, sub-groups.
 
-Owns the rows of forward and backward and of transfers, and the split of parameters into
-sub-groups. Does not own the order of work in a sub-group (smart_infinity.py) or placement
-(layout/raid0.py).
+Owns the rows of forward and backward and of transfers, and the split of parameters into sub-groups.
+Does not own the order of work in a sub-group (smart_infinity.py) or placement (layout/raid0.py).
 Source: ZeRO-Infinity and Smart-Infinity (HPCA 2024): sub-groups are processed one after the other
-on all drives, which load, compute and write together. Gradients are written during backward as by
+on all drives, which load, compute and write together. Gradients are written during backward as in
 DeepSpeed's swapper (offload/aio.py).
 """
 
@@ -35,13 +35,13 @@ from ondie.emu.paths.offload.aio import GradientSwapper, PinnedBuffers
 from ondie.emu.paths.update_path import ConventionalPath
 
 Places = dict[int, tuple[int, int]]
-"""Range of places [start, stop) by drive. A place is the index of a parameter in storage order
-(layout/raid0.py)."""
+"""Range of storage positions [start, stop) by drive. The storage position of a parameter is its
+index in storage order (layout/raid0.py)."""
 
 
 class Part(NamedTuple):
-    """Blocks of one vector on one drive that are read or written: first logical page ``lpn`` and
-    ``size`` in bytes of each block, int64[n]."""
+    """Blocks of one vector on one drive that are read or written. ``lpn``: first logical page of
+    each block, ``size``: bytes of each block, int64[n] each."""
 
     device: int
     resource: int
@@ -62,8 +62,8 @@ class InStep(ConventionalPath):
         return self.padded(self.cfg.host.io_block_bytes) // VALUE_BYTES
 
     def padded(self, n_bytes: int) -> int:
-        """Return ``n_bytes`` rounded up to whole super-pages. The end of a vector is padded, as
-        aligned direct I/O does, so that the pages of a die stay together."""
+        """Return ``n_bytes`` rounded up to whole super-pages. The end of a vector is padded, as in
+        aligned direct I/O, so that every super-page is transferred as a whole."""
         size = self.geometry.super_page_bytes
         return -(-n_bytes // size) * size
 
@@ -86,8 +86,8 @@ class InStep(ConventionalPath):
         return (*self.vectors, "g")
 
     def _subgroups(self) -> list[Places]:
-        """Return the sub-groups. A sub-group covers the same range of positions on every drive,
-        cut at multiples of a stripe."""
+        """Return the sub-groups. On every drive, a sub-group covers the same range of positions in
+        the drive's shard, cut at multiples of a stripe."""
         longest = max(shard.size for shard in self.shards)
         number = -(-longest // max(self.most(), self.granule()))
         stripes = -(-longest // self.granule())
@@ -107,8 +107,8 @@ class InStep(ConventionalPath):
     def compute(
         self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
     ) -> None:
-        """Update the parameters at places [start, stop) of one drive in place, one stripe after
-        the other."""
+        """Update the parameters at storage positions [start, stop) of one drive in place, one
+        stripe after the other."""
         shard = next(s for s in self.shards if s.start <= start < s.stop)
         for a, b, first in self.striping.pieces(shard, start, stop):
             piece = slice(a - start, b - start)
@@ -136,7 +136,7 @@ class InStep(ConventionalPath):
         self.next_row = out.next
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        raise AssertionError("this path must implement plan()")
+        raise AssertionError("subclasses of InStep must implement plan()")
 
     @abstractmethod
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
@@ -184,8 +184,8 @@ class InStep(ConventionalPath):
 
     def choice_ps(self, n_params: int) -> int:
         """Return the time in which the accelerator selects the gradient elements to send, ps.
-        ``n_params``: number of gradient elements to select from. Without compression the time is
-        0."""
+        ``n_params``: number of gradient elements to select from. The time is 0 without compression.
+        """
         return 0
 
     def _gradient_blocks(self, step: int) -> dict[str, np.ndarray]:
@@ -246,7 +246,7 @@ class InStep(ConventionalPath):
         self, name: str, device: int, begin: int, end: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return (first logical page, bytes), int64[n] each, of the blocks of a drive that hold
-        places [begin, end) of vector ``name``."""
+        storage positions [begin, end) of vector ``name``."""
         regions = self.regions[device]
         if name == "g" and self.buckets:
             mine = [
@@ -267,8 +267,8 @@ class InStep(ConventionalPath):
     ) -> None:
         """Add plan rows that transfer all blocks of ``parts`` after the row with id ``fence``,
         alternating between the drives and between the vectors of a drive. Reads and writes of a
-        drive share one queue of the host's depth. ``per_param``: bytes per parameter if the rows
-        must state their number of parameters, else 0."""
+        drive share one queue with the host's queue depth. ``per_param``: bytes per parameter if the
+        rows must state their number of parameters, else 0."""
         counts = [len(part.lpn) for part in parts]
         share = np.concatenate([np.arange(count) / count for count in counts if count])
         which = np.repeat(np.arange(len(parts)), counts)

@@ -1,12 +1,13 @@
 """NDPipe in one server: drives run the frozen layers, the host trains the head.
 
-Owns the order of a step: every drive reads its samples and runs the frozen layers; the features
-cross the link in FP16; the host runs the head forward and backward and updates it. The path
-simulates time, not values. Does not own the head (ndpipe/trained_head.py), the reading of samples
-(data_parallel.py), or time.
-Source: NDPipe (ASPLOS 2024), FT-DMP with one run. There the stores are servers; here they are the
-drives of the configuration, and the host is the Tuner. Not modeled: several runs (ondie validate
-ndpipe does), and the distribution of a new head, which training does not need.
+Owns the order of a step. Every drive reads its samples and runs the frozen layers. The features
+cross the link in FP16. The host computes forward and backward of the head and updates the head. The
+path simulates time, not values. Does not own the head (ndpipe/trained_head.py), the reading of
+samples (data_parallel.py), or time.
+Source: NDPipe (ASPLOS 2024), FT-DMP with one run. The stores of the paper are servers; in this
+path, the stores are the drives of the configuration, and the host is the Tuner. Not modeled:
+several runs (ondie validate ndpipe models them), and the distribution of a new head, because
+training does not need it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from ondie.traces import step_times
 
 
 class NearData(Stannis):
-    """Frozen layers on the processors of N drives, head on the host."""
+    """Path in which the processors of N drives run the frozen layers of a network, and the host
+    trains the head of the network."""
 
     name: ClassVar[str] = "ndpipe"
     title: ClassVar[str] = "frozen layers in N CSDs, head on the host"
@@ -44,14 +46,14 @@ class NearData(Stannis):
 
     @cached_property
     def head(self) -> TrainedHead:
-        """The head that the trace trains; :meth:`missing` refuses traces without one."""
+        """Head that the trace trains. The trace must have a head, which :meth:`missing` checks."""
         found = trained_head(self.trace)
         assert isinstance(found, TrainedHead)
         return found
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of a sample's features."""
+        """Size of the features of one sample, bytes."""
         return FP16 * self.head.inputs
 
     @property
@@ -65,8 +67,9 @@ class NearData(Stannis):
         return (0, *largest_remainder(self.trace.steps[step].samples, drives).tolist())
 
     def frozen_s(self, step: int, samples: int) -> float:
-        """Return the time (s) in which a drive runs the frozen layers over ``samples`` samples: at
-        its stated rate, or at the host's time over isp.training_ratio."""
+        """Return the time (s) in which a drive runs the frozen layers over ``samples`` samples. The
+        time is calculated from isp.flops_per_cycle if that is set. Otherwise it is the host's time
+        divided by the training ratio of the drive."""
         macs = self.trace.macs_forward - self.head.macs
         if self.cfg.isp.flops_per_cycle:
             return step_times.seconds(macs, samples, training.drive_flop_per_s(self.cfg))
@@ -75,8 +78,10 @@ class NearData(Stannis):
         return host * samples / self.ratio
 
     def head_ps(self, step: int) -> tuple[int, int]:
-        """Return the times (ps) of the head's forward and backward pass on the host. The trace's
-        forward time is divided by multiply-accumulates; only the head has a backward pass."""
+        """Return the times (ps) of the head's forward and backward pass on the host. The forward
+        time is the trace's forward time, multiplied by the head's fraction of the forward
+        multiply-accumulates. The backward time is that of the trace, because only the head has a
+        backward pass."""
         record = self.trace.steps[step]
         forward = record.forward_s * self.head.macs / self.trace.macs_forward
         return ps_from_seconds(forward), ps_from_seconds(record.backward_s)
@@ -192,7 +197,7 @@ class NearData(Stannis):
         seconds = host_update_s(self.cfg, params, traffic)
         slow = max(self.frozen_s(step, count) for count in self.batches(step)[1:])
         text = (
-            f"{params:,} parameters of the head on the host; before it, the drives run the frozen "
-            f"layers for {slow:.4g} s"
+            f"{params:,} parameters of the head on the host; before this update, the drives "
+            f"run the frozen layers for {slow:.4g} s"
         )
         return Bound(seconds, "host CPU", text)

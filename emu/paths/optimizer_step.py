@@ -36,16 +36,16 @@ class Scalars(NamedTuple):
 
     coef: np.ndarray
     key: int | None
-    """Key of stochastic rounding; None without stochastic rounding."""
+    """Key of stochastic rounding; None if the kernel does not round stochastically."""
 
 
 class Arithmetic:
     """Update kernel of a trace, with its arguments.
 
     ``form``: "canonical" or "torch" (ondie.kernels.FORMS). ``backend``: backend of the kernel, or
-    "auto". ``format``: storage format of vectors and gradients (layout/formats.py). ``seed``:
-    seed of stochastic rounding. Raises InputError for a trace whose optimizer has no kernel, or
-    that has no initial weights.
+    "auto". ``format``: storage format of vectors and gradients (layout/formats.py). ``seed``: seed
+    of stochastic rounding. Raises InputError if the trace's optimizer has no kernel, or if the
+    trace has no initial weights.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class Arithmetic:
         self.kernel = get(trace.op, backend=backend, form=form, format=own)
         self._plain = get(trace.op, backend=backend, form=form)
         self.given: Mapping[str, np.ndarray] | None = None
-        """Weights and states before the first step, by slot name; None: the values of the trace."""
+        """Weights and states before the first step, by slot name. None selects the values of the
+        trace."""
         self.ranges = trace.group_ranges()
         self.numbers = self._numbers()
 
@@ -203,7 +204,8 @@ class Arithmetic:
     ) -> np.ndarray:
         """Return the weights after ``steps`` steps of the same kernel outside the emulator,
         [n_params], in the stored type. ``sent``: function that returns a gradient as it arrives
-        after transfer, for example after compression; None: gradients arrive unchanged."""
+        after transfer, for example after compression. None states that gradients arrive unchanged.
+        """
         vectors = self.initial()
         for i in range(steps):
             if self.trace.steps[i].skipped:

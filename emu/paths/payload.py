@@ -39,8 +39,8 @@ def poison(values: np.ndarray) -> None:
 
 
 def moved_bytes(system: System, stores: Sequence[PageStore] | None = None) -> MovedBytes:
-    """Return new bytes of a system that runs plans, whose log they follow. ``stores``: pages on
-    flash, of each device; None: new ones."""
+    """Return new bytes of a system that runs plans. The bytes are updated from the system's log.
+    ``stores``: pages on flash, of each device; None creates new pages."""
     geometry = system.geometry
     if stores is None:
         pages = geometry.physical_pages
@@ -55,15 +55,15 @@ def moved_bytes(system: System, stores: Sequence[PageStore] | None = None) -> Mo
 
 
 class Conventional:
-    """Vectors in the conventional namespace, and the memory (host or ISP) into which they are
-    read.
+    """Payload of a plan in the conventional namespace: the vectors on flash, and the memory (host
+    or ISP) into which they are read.
 
-    ``compute(start, stop, vectors, gradient)`` is called when a compute row ends, with the
-    contents of the memory by slot (layout/formats.py). It writes the new values into ``vectors``,
-    and the format's copy of the weights for the model, if any, as "out". With
-    ``gradient_arrives`` the accelerator writes the gradient to the memory, otherwise DMA rows do.
-    ``shown``: dtype of the weights that are sent to the host. ``pages``: logical pages of the
-    memory of each device; None: those of its regions.
+    ``compute(start, stop, vectors, gradient)`` is called when a compute row ends, with the contents
+    of the memory by slot (layout/formats.py). The function writes the new values into ``vectors``.
+    If the format has a copy of the weights for the model, the function adds this copy as "out". If
+    ``gradient_arrives`` is set, the accelerator writes the gradient to the memory. Otherwise DMA
+    rows write the gradient. ``shown``: dtype of the weights that are sent to the host. ``pages``:
+    number of logical pages of the memory of each device; None selects the pages of its regions.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Conventional:
         self.delivered: np.ndarray | None = None
         """Weights that arrived in host memory by DMA, [n_params]."""
         self.outgoing = poisoned(sum(of_device.shard.size for of_device in regions), shown)
-        """New weights in transfer to the host, [n_params]. Programs of flash pages neither wait
-        for these buffers nor free them."""
+        """New weights in transfer to the host, [n_params]. Programs of flash pages neither wait for
+        these buffers nor release them."""
         page = system.geometry.page_bytes
         if pages is None:
             pages = [of_device.total_pages for of_device in regions]
@@ -96,12 +96,12 @@ class Conventional:
 
     @property
     def stores(self) -> tuple[PageStore, ...]:
-        """Pages on flash, of each device."""
+        """Pages on flash, by device."""
         return self.moved.stores
 
     def vector(self, device: int, name: str) -> np.ndarray:
         """Return a view of a vector of a device's shard in memory, [shard size], in the vector's
-        dtype. Vectors stored in codes are not supported."""
+        dtype. The vector must not be stored in codes."""
         regions = self.regions[device]
         pages = self.memory[device][regions.pages(name, regions.shard.start, regions.shard.stop)]
         return pages.reshape(-1).view(regions.vector(name).dtype)[: regions.shard.size]
@@ -153,16 +153,16 @@ class Conventional:
         return np.concatenate(parts)
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
-        """Set the gradient of a step, [n_params] in the stored dtype. With gradient_arrives, also
-        copy it to the memory."""
+        """Set the gradient of a step, [n_params] in the stored dtype. If ``gradient_arrives`` is
+        set, also copy the gradient to the memory."""
         self.gradient = gradient
         for dev, regions in enumerate(self.regions):
             if self.gradient_arrives:
                 self.vector(dev, "g")[:] = gradient[regions.shard.start : regions.shard.stop]
 
     def store_memory(self, dev: int, lpns: range) -> None:
-        """Program the contents of the memory of logical pages ``lpns``, which are mapped, without
-        simulated time."""
+        """Program the contents of the memory of logical pages ``lpns``, which must be mapped,
+        without simulated time."""
         log = records(payload_log.LOG, len(lpns))
         log.what, log.kind, log.queue, log.row = payload_log.LOG_PROGRAM, ROW, -1, -1
         log.dev, log.lpn, log.n = dev, lpns, 1
@@ -171,10 +171,13 @@ class Conventional:
         self.moved.apply_log(log)
 
     def apply(self, entry: payload_log.LogEntry) -> None:
-        """Apply the end of a row of the plan to memory. Raises SimulationError for any other kind
-        of entry."""
+        """Apply the end of a plan row to the memory. Raises SimulationError if ``entry`` is not the
+        end of a plan row (LOG_ROW)."""
         if entry.what != payload_log.LOG_ROW:
-            raise SimulationError(f"log entry of kind {entry.what}: not expected on this path")
+            raise SimulationError(
+                f"log entry of kind {entry.what}: the payload of the conventional namespace "
+                f"expects only the end of a plan row (kind {payload_log.LOG_ROW})"
+            )
         self._row(entry.dev, entry.n, entry.lpn, entry.old)
 
     def _row(self, dev: int, resource: int, first: int, count: int) -> None:

@@ -20,7 +20,7 @@ split). A large difference keeps the effect of overlap at the ends of a piece sm
 PERIODS = (1, 3, 5)
 """Number of periods in each piece, in addition to the remainder at the end of the model. In one
 period, one block of every plane is filled. The middle piece is not fitted but predicted, as a
-check. Erases come in bursts, so a piece with fewer periods might contain none."""
+check. Erases come in bursts, so a piece with fewer periods might contain no erase."""
 
 
 PIECE_GROUPS = (8, 10, 12, 14, 16)
@@ -36,7 +36,7 @@ FEWEST_GRANULES = 16
 @dataclass(frozen=True)
 class Piece:
     """Piece of a model: ``params`` parameters, updated in sub-groups of ``group`` parameters.
-    ``group`` = 0: no sub-groups."""
+    ``group`` is 0 if there are no sub-groups."""
 
     params: int
     group: int = 0
@@ -51,8 +51,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Pieces that are simulated in place of the ``whole`` model. Weighted sums over the
-    ``fitted`` pieces predict the whole model; the piece ``held`` is predicted as a check."""
+    """Pieces that are simulated in place of the ``whole`` model. Weighted sums over the ``fitted``
+    pieces predict the whole model. Piece ``held`` is also predicted, as a check."""
 
     whole: Piece
     fitted: tuple[Piece, ...]
@@ -63,8 +63,8 @@ class Pieces:
         return (*self.fitted, self.held)
 
     def of(self, n_params: int) -> Pieces:
-        """Return these pieces scaled to a model of ``n_params`` parameters that
-        contains ``whole``."""
+        """Return these pieces scaled to a model of ``n_params`` parameters. The model ``whole`` is
+        a part of that model."""
         found = [
             Piece(round(Fraction(piece.params * n_params, self.whole.params)), piece.group)
             for piece in (self.whole, *self.all)
@@ -81,13 +81,14 @@ class Pieces:
 
 
 def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces | None:
-    """Return pieces of a model of ``n_params`` that are shorter than the model by whole periods,
-    or None if the model is no longer than the pieces. ``period``: number of parameters that fill
-    one block of every plane. Pieces are cut at multiples of ``granule`` parameters. ``group``:
+    """Return pieces of a model of ``n_params`` that are shorter than the model by whole periods, or
+    None if the model is no longer than the pieces. ``period``: number of parameters that fill one
+    block of every plane. Pieces are cut at multiples of ``granule`` parameters. ``group``:
     parameters of a sub-group.
 
-    The difference must be whole periods, because the position of the model's end within a block
-    and a round of the dies decides which dies erase together.
+    The difference between piece and model must be a whole number of periods. The position of the
+    model's end within a block and within a round of the dies determines the dies that erase
+    together.
     """
     small, unit = 0, -(-period // granule) * granule
     if group:

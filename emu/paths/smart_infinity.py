@@ -3,28 +3,28 @@
 Owns the command order of SmartUpdate, its handler, SmartComp and the baseline, and the buckets of
 compression. Does not own time (engine/), the payload (payload.py), or the rows of transfers
 (multi_drive.py).
-Source: Smart-Infinity (HPCA 2024). Seconds of the update of 4.0 G parameters on 6 drives, from
-the paper's component rates (SSD 2.78 and 1.63 GB/s, engine 8.2 GB/s, shared link 8 GB/s); published
-values are in brackets:
+Source: Smart-Infinity (HPCA 2024). The table shows the time of the update of 4.0 G parameters on 6
+drives in seconds, calculated from the paper's component rates (SSD 2.78 and 1.63 GB/s, engine 8.2
+GB/s, shared link 8 GB/s). Published values are in brackets.
 
     per drive 667 M parameters, peer to peer: load w m v g 10.7 GB / 2.78 = 3.84, Adam on 28 B/param
     18.7 GB / 8.2 = 2.28, write w m v 8.0 GB / 1.63 = 4.91; all drives: w to the host 16 / 8 = 2.0
     SmartUpdate   one after the other:                      3.84 + 2.28 + 4.91 + 2.0 = 13.0 [13.04]
     handler       5.3 GB of m and v are written while the next sub-group loads: 3.27 s concurrent
                   with 3.84, on channels and dies of 3.3 and 2.0 GB/s: 9.8 if nothing else limited
-                  them                                                        11.6 [12.27]
+                  the writes                                                  11.6 [12.27]
     SmartComp     g is 0.08 B/param (2 %, half of it index), and passes from the decompressor to the
                   update on chip: load 2.90, Adam on 24 B/param 1.96                10.5 [10.77]
     baseline      RAID0, link 8 GB/s: read 64 GB 8.0, write 48 GB 6.0, CPU 3.45 (fit) [17.55]
 
-The 2.9 GB/s of decompression with update are interpreted as bytes of gradient produced (1.38 ns
-per parameter, compared with 2.9 ns for an update). Interpreted as all bytes of the update, they
-would give an update of 6.4 s.
-Backward waits for the copies of gradients into pinned buffers: 16 GB take 2.1 s of its 5.33 ..
-5.59 s. With Top-K on the GPU, backward copies 0.3 GB and takes 4.14 s. Full buffers are written
-during backward. The baseline spreads a sub-group over all drives. The other paths give each drive
-a whole sub-group (repository: sub_group_id % num_ssds), and the drives update their sub-groups
-together.
+The published rate of 2.9 GB/s for decompression with update is interpreted as bytes of gradient
+produced (1.38 ns per parameter, compared with 2.9 ns for an update). Interpreted as all bytes of
+the update, it would give an update of 6.4 s.
+Backward waits for the copies of gradients into pinned buffers: 16 GB take 2.1 s of the 5.33 to 5.59
+s of backward. With Top-K on the GPU, backward copies 0.3 GB and takes 4.14 s. Full buffers are
+written during backward. The baseline spreads a sub-group over all drives. The other paths give each
+drive a whole sub-group (repository: sub_group_id % num_ssds), and the drives update their
+sub-groups together.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class SmartUpdate(InStep):
     """True if m and v are written back while the next sub-group loads."""
 
     def held(self) -> int:
-        """Return the bytes that one parameter of the current sub-group takes in the drive's
-        DRAM."""
+        """Return the number of bytes of the drive's DRAM that each parameter of the current
+        sub-group occupies."""
         return (len(self.vectors) + 1) * VALUE_BYTES
 
     def most(self) -> int:
@@ -151,8 +151,8 @@ class SmartUpdate(InStep):
         return Work(host_dram=statement.total(made, self.applied(steps)))
 
     def compressed_bytes(self) -> int | None:
-        """Return the size of the compressed gradient of a step, bytes. None: the accelerator does
-        not compress the gradient."""
+        """Return the size of the compressed gradient of a step, bytes, or None if the accelerator
+        does not compress the gradient."""
         return None
 
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
@@ -202,8 +202,8 @@ class SmartUpdate(InStep):
         )
 
     def gradient_bytes(self, device: int, start: int, stop: int) -> int:
-        """Return the bytes of gradient that the engine of drive ``device`` reads for places
-        [start, stop)."""
+        """Return the number of gradient bytes that the engine of drive ``device`` reads for
+        storage positions [start, stop)."""
         return VALUE_BYTES * (stop - start)
 
     def bound(self, step: int) -> Bound:
@@ -242,7 +242,7 @@ class SmartUpdate(InStep):
         return bound.sharing(self.cfg.isp.kind != "fpga")
 
     def _engine_bound_s(self, params: int) -> float:
-        """Return the engine's time for ``params`` parameters by the closed form, seconds."""
+        """Return the closed form of the engine's time for ``params`` parameters, seconds."""
         found = engine_s(self.cfg, params, self.kernel.bytes_per_param())
         return self.engine_ps(params) / 1e12 if found is None else found
 
@@ -250,8 +250,8 @@ class SmartUpdate(InStep):
 @dataclass
 class SmartHandler(SmartUpdate):
     """SmartUpdate with Smart-Infinity's transfer handler: m and v are written back while the next
-    sub-group loads. The blocks of the next sub-group are loaded into the buffers that the writes
-    free."""
+    sub-group loads. The blocks of the next sub-group are loaded into the buffers that these writes
+    release."""
 
     name: ClassVar[str] = "smart_handler"
     title: ClassVar[str] = "SmartUpdate, handler"
@@ -276,8 +276,8 @@ class SmartComp(SmartHandler):
         self.buckets = tuple(self._buckets())
 
     def _buckets(self) -> Iterator[Bucket]:
-        """Yield the buckets. A bucket has consecutive stripes of one drive and sub-group whose
-        compressed gradient fills at most one block."""
+        """Yield the buckets. A bucket consists of consecutive stripes of one drive and sub-group.
+        Its compressed gradient fills at most one block."""
         share = self.options.compression / 100 * VALUE_BYTES
         stripes = max(int(self.cfg.host.io_block_bytes / share) // self.granule(), 1)
         size = stripes * self.granule()
@@ -301,8 +301,8 @@ class SmartComp(SmartHandler):
 
     def engine_ps(self, count: int) -> int:
         """Return the time of decompression or of the update of ``count`` parameters, whichever is
-        longer, ps. Both run concurrently, and the gradient passes between them without using the
-        drive's DRAM."""
+        longer, ps. Decompression and update run concurrently, and the gradient passes from one to
+        the other without using the drive's DRAM."""
         traffic = self.kernel.bytes_per_param() - VALUE_BYTES
         made = -(-count * VALUE_BYTES * PS_PER_S // self.cfg.isp.decompress_bytes_per_s)
         return max(

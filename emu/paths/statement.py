@@ -1,12 +1,12 @@
-"""Records of a path's work that the drives' counters do not hold, and passes over host DRAM.
+"""Records of a path's work that the drives' counters do not contain, and passes over host DRAM.
 
-Owns the records Work and Share, and the table of passes: every array that a path writes to the
-host's memory or reads from there. Does not own their evaluation (ondie.emu.analysis), the record
+Owns the records Work and Share, and the table of passes: every array that a path writes to host
+DRAM or reads from it. Does not own the evaluation of the records (ondie.emu.analysis), the record
 Pieces (pieces.py), or the sizes of arrays, which a path states.
-Source: the data flow of each path. The accelerator makes 16-bit gradients, and the host casts
-them (OptimStore, HPCA 2023). As in DeepSpeed's stage 3 optimizer (runtime/zero/stage3.py), the
-host unscales gradients in place. It casts new weights for the accelerator unless the kernel
-writes a 16-bit copy.
+Source: the data flow of each path. The accelerator computes 16-bit gradients, and the host casts
+them (OptimStore, HPCA 2023). As in DeepSpeed's stage 3 optimizer (runtime/zero/stage3.py), the host
+unscales gradients in place. The host casts new weights for the accelerator unless the kernel writes
+a 16-bit copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ondie.emu.paths.layout.formats import MODEL_BYTES
 
 @dataclass(frozen=True)
 class HostPass:
-    """Bytes that one pass over host DRAM reads and writes, in total."""
+    """Total number of bytes that one kind of pass over host DRAM reads and writes."""
 
     name: str
     n_bytes: int
@@ -27,20 +27,20 @@ class HostPass:
 
 @dataclass(frozen=True)
 class Work:
-    """Work of a path that the drives' counters do not contain: arithmetic of PEs, passes over
-    host DRAM, and the processor that runs the update."""
+    """Work of a path that the drives' counters do not contain: arithmetic of PEs, passes over host
+    DRAM, and whether the host CPU runs the update."""
 
     adds: int = 0
     multiplies: int = 0
     register_bits: int = 0
     pe_cipher_bits: int = 0
-    """Bits that an engine on the die encrypts or decrypts."""
+    """Number of bits that an engine on the die encrypts or decrypts."""
     die_bus_bits: int = 0
-    """Bits that PEs read from the registers of other planes, over the bus of the die."""
+    """Number of bits that PEs read from the registers of other planes, over the bus of the die."""
     host_dram: tuple[HostPass, ...] = ()
     """Passes over host DRAM, in the order of the step."""
     host_updates: bool = False
-    """True if the host CPU updates the weights; False if processors in the drives do."""
+    """True if the host CPU updates the weights; False if processors in the drives update them."""
     average_power: bool = False
     """True if the configured power of the busy host is an average over whole steps. This power is
     then charged for all time outside forward and backward, including time in which the CPU waits.
@@ -48,16 +48,17 @@ class Work:
 
     @property
     def host_dram_bytes(self) -> int:
-        """Bytes of all passes over host DRAM."""
+        """Number of bytes of all passes over host DRAM."""
         return sum(part.n_bytes for part in self.host_dram)
 
 
 @dataclass(frozen=True)
 class Share:
-    """Distribution of the programs of a step over the reservoir, whose blocks only one path uses.
+    """Distribution of the page programs of a step over the blocks of the reservoir. Only the on-die
+    paths have a reservoir.
 
-    "Cycle" means a program/erase cycle of a block. The role of a plane is the vector that it
-    holds.
+    In the fields, a cycle is a program/erase cycle of a block, and the role of a plane is the
+    vector that the plane stores.
     """
 
     planes: int
@@ -65,15 +66,17 @@ class Share:
     used: int
     """Number of planes that a super-page fills. The other planes of a die are idle."""
     programs: tuple[float, ...]
-    """Number of super-pages that each die programs in a step, for all dies of all devices."""
+    """Number of super-pages that a die programs in a step: one element per die, over all
+    devices."""
     places: tuple[int, ...]
     """Number of super-pages that fit in the good blocks of each die's reservoir."""
     rotate: int
-    """Number of cycles after which planes change roles; 0: they never do, or no plane is idle."""
+    """Number of cycles after which planes change roles; 0 if planes do not change roles or no plane
+    is idle."""
     migrate: int
-    """Difference of cycles between dies at which super-pages move; 0: they never move."""
+    """Difference of cycles between dies at which super-pages move; 0 if super-pages do not move."""
     turn_s: float
-    """Seconds that a change of roles adds to one step, on the die with the most programs."""
+    """Time that a change of roles adds to one step, on the die with the most programs, seconds."""
 
     @property
     def mean(self) -> float:
@@ -90,8 +93,9 @@ class Share:
 
     @property
     def levelled(self) -> float:
-        """P/E cycles per step of the most worn blocks with the configured wear leveling. Wear is
-        assumed to be equal; the difference that the leveling tolerates is neglected."""
+        """P/E cycles per step of the most worn blocks with the configured wear leveling. The wear
+        of the blocks that are leveled is assumed to be equal; the difference that the leveling
+        tolerates is neglected."""
         worn = self.as_laid_out
         if self.migrate:
             worn = self.mean
@@ -153,13 +157,13 @@ def total(parts: Iterable[HostPass], times: int = 1) -> tuple[HostPass, ...]:
 
 
 def gradient_made(gradient_bytes: int) -> tuple[str, ...]:
-    """Return the names of the passes that make a gradient of ``gradient_bytes`` per parameter; a
+    """Return the names of the passes that produce a gradient of ``gradient_bytes`` per parameter. A
     16-bit gradient needs no cast."""
     return ("gradient arrives",) + (("gradient cast",) if gradient_bytes != MODEL_BYTES else ())
 
 
 def weights_sent(weight_bytes: int) -> tuple[str, ...]:
-    """Return the names of the passes that send new weights to the accelerator; 16-bit weights need
+    """Return the names of the passes that send new weights to the accelerator. 16-bit weights need
     no cast."""
     return (("weights cast",) if weight_bytes != MODEL_BYTES else ()) + ("weights depart",)
 
@@ -197,10 +201,10 @@ def deepspeed_step(
     """Return the passes over host DRAM of a step in which the host updates states that are on
     drives.
 
-    ``states``: bytes of weights and states. ``on_drives``: bytes of (gradient, weights and
-    states) on the drives. ``copy``: bytes of the 16-bit weights that the kernel writes; 0: a
-    separate pass casts the new weights to 16 bits. ``model``: (bytes on the drives, number of
-    reads per step) of the model's parameters if they are on the drives too.
+    ``states``: bytes of weights and states. ``on_drives``: bytes of (gradient, weights and states)
+    on the drives. ``copy``: bytes of the 16-bit weights that the kernel writes, or 0 if a separate
+    pass casts the new weights to 16 bits. ``model``: (bytes on the drives, number of reads per
+    step) of the model's parameters, or None if they are not on the drives.
     """
     gradient, stored = on_drives
     stored_model, again = model or (0, 0)

@@ -1,7 +1,7 @@
 """Base classes of the updating paths: states on flash, an update kernel, and a payload.
 
-Owns preparation, the transfer of gradients to the payload, reading weights back, and the regions
-of the conventional namespace. Does not own any order of commands, which is in each path's module.
+Owns preparation, the transfer of gradients to the payload, reading weights back, and the regions of
+the conventional namespace. Does not own the order of commands (the module of each path).
 Source: this project's contract of paths (base.py) and traces.
 """
 
@@ -51,8 +51,8 @@ class UpdatingPath(Path):
 
     @abstractmethod
     def granule(self) -> int:
-        """Return the granule: vectors are split over devices at multiples of this number of
-        parameters."""
+        """Return the granule: the number of parameters at whose multiples vectors are split over
+        the devices."""
 
     @abstractmethod
     def lay_out(self) -> None:
@@ -60,8 +60,7 @@ class UpdatingPath(Path):
 
     @abstractmethod
     def fill(self, system: System) -> None:
-        """Place the vectors on the flash of ``system`` before the run; this takes no simulated
-        time."""
+        """Place the vectors on the flash of ``system`` before the run, without simulated time."""
 
     @abstractmethod
     def follow(self, system: System) -> Conventional | Reservoir:
@@ -70,35 +69,35 @@ class UpdatingPath(Path):
 
     @abstractmethod
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the plan rows of the step from the gradient transfer on. ``segments``: ids of the
-        rows of the backward segments, int64."""
+        """Yield the plan rows of the step, starting with the gradient transfer. ``segments``: ids
+        of the rows of the backward segments, int64."""
 
     @abstractmethod
     def period(self) -> int:
-        """Return the number of parameters after which the pattern of flash writes repeats. They
-        fill one block of every plane."""
+        """Return the number of parameters after which the pattern of flash writes repeats. The
+        writes of these parameters fill one block of every plane."""
 
     def group(self) -> int:
         """Return the number of parameters in a sub-group, or 0 if the path has no sub-groups."""
         return 0
 
     def part_options(self) -> Options:
-        """Return the options for a piece of the model that is laid out like the whole model."""
+        """Return the options with which a piece of the model is laid out like the whole model."""
         return self.options
 
     def part_settings(self, n_params: int) -> dict[str, int]:
-        """Return changes to the configuration, by key, for a piece of ``n_params`` parameters.
-        With them the operations of the piece overlap as in the whole model."""
+        """Return changes to the configuration, by key, for a piece of ``n_params`` parameters. With
+        these changes, the operations of the piece overlap as in the whole model."""
         return {}
 
     def unsampled(self) -> str | None:
-        """Return the reason why pieces of the model cannot predict the whole model, or None if
-        the pieces can."""
+        """Return the reason why pieces of the model cannot predict the whole model, or None if they
+        can predict it."""
         return None
 
     def pieces(self) -> Pieces | None:
         """Return the pieces to simulate in place of the whole update stage. Return None if the
-        model is too small for pieces, or if pieces cannot predict it."""
+        model is too small for pieces, or if pieces cannot predict the whole model."""
         if self.unsampled():
             return None
         devices = len(self.shards)
@@ -107,7 +106,7 @@ class UpdatingPath(Path):
 
     @property
     def up_bytes(self) -> int:
-        """Bytes per weight in transfer to the host."""
+        """Number of bytes per weight in transfer to the host."""
         return 2 if self.options.weights_up == "fp16" else self.stored.shown.itemsize
 
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
@@ -151,8 +150,8 @@ class UpdatingPath(Path):
 
 @dataclass
 class ConventionalPath(UpdatingPath):
-    """Path whose vectors are in regions of the conventional namespace. Accesses pass the mapping
-    table, ECC and DRAM."""
+    """Path whose vectors are in regions of the conventional namespace. Accesses pass through the
+    mapping table, ECC and DRAM."""
 
     def lay_out(self) -> None:
         self.regions = tuple(

@@ -1,10 +1,10 @@
 """Replay of a block trace on one drive.
 
-Owns the fit of requests to the drive (sectors, capacity, largest command), open and closed loops,
-and the utilization of the resources. Does not own trace formats (ondie.traces), the drive or its
-queue pair (player.py), or files and text (cli/commands/replay.py).
+Owns the adaptation of requests to the drive (sectors, capacity, largest command), open and closed
+loops, and the utilization of the resources. Does not own trace formats (ondie.traces), the drive or
+its queue pair (player.py), or files and text (cli/commands/replay.py).
 Source: NVMe base specification: commands of at most MDTS; the Linux block layer, which splits
-larger requests; ATA and NVMe drives address whole sectors, and deallocate whole units only.
+larger requests; ATA and NVMe drives, which address whole sectors and deallocate only whole units.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class Loop:
 def loop_of(
     trace: BlockTrace, cfg: Config, queue_depth: int | None = None, speed: float | None = None
 ) -> Loop:
-    """Return the loop of a replay: closed with ``queue_depth``, else open with ``speed``.
+    """Return the loop of a replay: closed with ``queue_depth`` if it is given, else open with
+    ``speed``.
 
-    If neither is given, the loop is open at speed 1. For a trace without timestamps, it is closed
-    with the depth of the host's queue.
+    If neither is given, the loop is open with speed 1; for a trace without timestamps, it is closed
+    with depth host.io_queue_depth.
     """
     if queue_depth is not None:
         return Loop(queue_depth)
@@ -68,11 +69,12 @@ def loop_of(
 class BlockReplayed:
     """Result of a block replay.
 
-    requests: REQUEST[n], the requests in the order of the trace, with all times. done: result of
-    the player. half: the counters at the start of the second half, None if requests were split.
-    busy: utilization by resource, as fractions of the simulated time. moved: bytes that crossed the
-    channels and each station, by resource. notes: remarks on changes to the trace and on reads of
-    unwritten pages. config: the configuration that ran.
+    ``requests``: REQUEST[n], the requests in the order of the trace, with all times. ``done``:
+    result of the player. ``half``: the counters at the start of the second half, or None if
+    requests were split. ``busy``: utilization by resource, as fractions of the simulated time.
+    ``moved``: bytes that crossed the channels and each station, by resource. ``notes``: remarks on
+    changes to the trace and on reads of unwritten pages. ``config``: the configuration of the
+    simulated drive.
     """
 
     requests: np.ndarray
@@ -99,13 +101,15 @@ def replay_block(
     """Replay the trace on one drive of configuration ``cfg``.
 
     ``kind``: preconditioning of the drive before the replay (apply.PRECONDITIONS). ``footprint``:
-    "refuse" or "wrap" requests past the end of the drive. ``halves``: copy the counters at the
-    start of the second half. ``progress`` is called with the number of completed commands and the
-    clock in ps. ``before`` is called with the number of pages that the commands write, and with the
-    configuration of the drive, before the drive is preconditioned.
+    "refuse" or "wrap" requests past the end of the drive. ``halves``: True to copy the counters at
+    the start of the second half. ``progress``: function that is called with the number of completed
+    commands and the clock in ps. ``before``: function that is called before the drive is
+    preconditioned, with the number of pages that the commands write and the configuration of the
+    drive.
 
-    Raises InputError for a trace that does not fit, a drive without enough spare blocks, or too
-    little memory. Raises TraceError for a request larger than the drive.
+    Raises InputError if the trace has several devices, does not fit on the drive or lacks the
+    timestamps of an open loop, if the drive does not have enough spare blocks or becomes full, or
+    if the memory is too small. Raises TraceError if a request is larger than the drive.
     """
     cfg = of_replay(cfg)
     trace, notes = fitted(trace, capacity(cfg), footprint)
@@ -133,10 +137,7 @@ def replay_block(
     done = Player(arrays, cfg, [source]).run(half, progress)
     unknown = done.counters["unmapped_pages"]
     if unknown:
-        notes += [
-            f"{unknown} pages were read that were never written; they return zeros without "
-            "flash access"
-        ]
+        notes += [f"reads of {unknown} unwritten pages returned zeros without flash access"]
     whole = len(commands) == len(trace)
     return BlockReplayed(
         requests=commands.merged(done.requests[0]),
@@ -150,7 +151,8 @@ def replay_block(
 
 
 FEWEST_BLOCKS = 16
-"""Number of blocks that the host must fill on each unit for a write amplification in steady state.
+"""Minimum number of blocks that the host must fill on each unit so that the write amplification
+describes the steady state.
 
 The number of free blocks per unit may differ by one between the start and the end of a run. If the
 host fills k blocks per unit, this changes the write amplification by a fraction of up to 1 / k.
@@ -159,8 +161,7 @@ host fills k blocks per unit, this changes the write amplification by a fraction
 
 def least_pages(cfg: Config, kind: str) -> int:
     """Return the number of pages that a replay must program for the host before its write
-    amplification describes the steady state; 0 if ``kind``, the preconditioning, is not "steady".
-    """
+    amplification describes the steady state; 0 if the preconditioning ``kind`` is not "steady"."""
     geometry = Geometry.of(cfg)
     return FEWEST_BLOCKS * geometry.units * geometry.block_pages if kind == "steady" else 0
 
@@ -168,8 +169,8 @@ def least_pages(cfg: Config, kind: str) -> int:
 def of_replay(cfg: Config) -> Config:
     """Return ``cfg`` with the changes for a replay: one drive, and no host time per request.
 
-    Block traces are recorded below the page cache, after the host has spent this time. A value of
-    host.io_submit that the user has set is kept.
+    Block traces are recorded below the page cache, after the host has spent this time. If the user
+    has set host.io_submit, its value is kept.
     """
     changes: dict[str, Any] = {"system.devices": 1}
     if cfg.leaf("host.io_submit").source != "set":
@@ -187,14 +188,16 @@ def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, li
     """Return the trace rounded to whole sectors within a drive of ``size`` bytes, and remarks on
     the changes.
 
-    ``footprint``: "refuse" raises InputError for a request past the end of the drive; "wrap" takes
-    the request's offset modulo ``size``. Raises InputError also for a trace of several devices.
+    ``footprint``: "refuse" raises InputError if a request extends past the end of the drive; "wrap"
+    takes the request's offset modulo ``size``. Raises InputError also if ``footprint`` is unknown
+    or the trace has several devices. Raises TraceError if "wrap" is used and a request is larger
+    than the drive.
     """
     if footprint not in FOOTPRINTS:
         raise InputError(f"footprint {footprint!r}: use {' or '.join(FOOTPRINTS)}")
     if len(trace.devices) > 1:
         raise InputError(
-            f"{trace.source}: requests of {len(trace.devices)} devices "
+            f"{trace.source}: contains requests of {len(trace.devices)} devices "
             f"({', '.join(trace.devices[:8])}); select one with "
             "--volume NAME, or concatenate them with --side-by-side"
         )
@@ -206,8 +209,8 @@ def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, li
     if beyond.any():
         i = int(np.argmax(beyond))
         raise InputError(
-            f"{trace.source}: request {i}: {trace.size[i]} bytes at {trace.offset[i]}: the drive "
-            f"has {size} bytes; use --footprint wrap or a larger drive"
+            f"{trace.source}: request {i}: {trace.size[i]} bytes at offset {trace.offset[i]} "
+            f"exceed the drive's {size} bytes; use --footprint wrap or a larger drive"
         )
     return trace, list(trace.notes[known:])
 
@@ -234,18 +237,18 @@ def whole_sectors(trace: BlockTrace) -> BlockTrace:
         "whole sectors"
     ]
     if empty.any():
-        notes += [
-            f"{empty.sum()} of these requests are trims of less than a sector and were dropped"
-        ]
+        notes += [f"{empty.sum()} of these requests, trims of less than a sector, were dropped"]
     columns = replace(trace, offset=offset, size=np.where(empty, SECTOR_BYTES, size))
     return block_edit.take(columns, ~empty, notes=(*trace.notes, *notes))
 
 
 def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
-    """Return ``cfg`` (ftl.partial_pages = sectors if requests cover parts of pages), and remarks.
+    """Return ``cfg``, with ftl.partial_pages set to "sectors" if requests cover parts of pages, and
+    remarks on this change.
 
     With "sectors", a write of part of a page reads the remaining sectors of the old page, and a
-    read transfers only the requested sectors from the die. A value that the user has set is kept.
+    read transfers only the requested sectors from the die. If the user has set ftl.partial_pages,
+    its value is kept.
     """
     page, data = mapping_unit(cfg), trace.op <= WRITE
     parts = data & ((trace.offset % page != 0) | (trace.size % page != 0))
@@ -262,7 +265,8 @@ def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
 
 
 class Commands:
-    """NVMe commands of at most ``most`` bytes for the requests of a trace.
+    """NVMe commands of at most ``most`` bytes for the requests of a trace. Raises InputError if the
+    loop is open and the trace has no timestamps, or if the speed is out of range.
 
     `chunks` splits the requests into commands, and `merged` combines commands into requests.
     """
@@ -272,7 +276,7 @@ class Commands:
         self.most = most
         self.loop = loop
         self.pieces: I64 = np.where(trace.op <= WRITE, -(-trace.size // most), 1)
-        """Number of commands of each request."""
+        """Number of commands of each request, int64[requests]."""
         if loop.depth is None:
             self._check_times()
 
@@ -288,15 +292,15 @@ class Commands:
         if last >= NEVER:
             raise InputError(
                 f"--speed {self.loop.speed}: the last request would arrive after "
-                f"{last / 1e12:.3g} s, which the clock cannot count; use a larger value"
+                f"{last / 1e12:.3g} s, beyond the range of the clock; use a larger value"
             )
 
     def __len__(self) -> int:
         return int(self.pieces.sum())
 
     def accesses(self, page_bytes: int) -> touched_fill.Accesses:
-        """Return the logical pages of ``page_bytes`` that each command accesses; TRIMs count as
-        accesses, FLUSHes do not."""
+        """Return the logical pages of ``page_bytes`` that each command accesses. TRIMs count as
+        accesses, but FLUSHes do not."""
         data = self.trace.op != FLUSH
         pieces = self.pieces[data]
         rows = np.repeat(np.flatnonzero(data), pieces)
@@ -337,8 +341,8 @@ class Commands:
     def merged(self, done: np.ndarray) -> np.ndarray:
         """Return the requests of the trace, REQUEST[n], from their completed commands ``done``.
 
-        A request starts with the first and ends with the last of its commands. If no request was
-        split, the result is ``done`` without a copy.
+        A request starts when the first of its commands starts, and ends when the last of its
+        commands ends. If no request was split, the result is ``done`` without a copy.
         """
         if len(done) == len(self.pieces):
             return done
@@ -356,8 +360,8 @@ def busy(arrays: Arrays, cfg: Config, ps: int) -> dict[str, dict[str, float]]:
     """Return the utilization of each resource as fractions of the simulated time ``ps``.
 
     "mean" and "most" are the mean and the maximum over the members of a resource (such as dies).
-    "collection" is the fraction of "mean" due to garbage collection, as a fraction of the time.
-    Resources that were never busy are omitted.
+    "collection" is the part of "mean" that is due to garbage collection, also as a fraction of the
+    time. Resources that were never busy are omitted.
     """
     geometry, lanes = Geometry.of(cfg), int(arrays.cfg.lanes[0])
     use = arrays.use.astype(np.float64) / max(ps, 1)

@@ -1,9 +1,9 @@
-"""Images of a drive: export of the content of a store, import of an image into a new store.
+"""Images of a drive: export of the contents of a store, import of an image into a new store.
 
 Owns the transfer between a drive and a sparse raw image, and the conversion from and to qcow2. Does
-not own the drive (drive.py), its store (nand/store_folder.py) or qcow2, which the program qemu-img
-of the user's PATH reads and writes.
-Source: this project; byte i of a raw image is byte i of the drive, as qemu and dd have it.
+not own the drive (drive.py), its store (nand/store_folder.py) or the format qcow2, which the
+program qemu-img in the user's PATH reads and writes.
+Source: this project; byte i of a raw image is byte i of the drive, as in images of qemu and dd.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ondie.emu.units import InputError, plural
 
 FORMATS = ("raw", "qcow2")
 BATCH_BYTES = 1 << 24
-"""Number of bytes of the commands that are submitted together."""
+"""Total data size of the commands that are submitted as one batch."""
 IN_FLIGHT = 2
-"""Number of batches in flight."""
+"""Maximum number of batches in flight."""
 HOLE_BYTES = 4096
-"""Largest granularity of the holes of an exported image."""
+"""Maximum granularity of the holes in an exported image, bytes."""
 QCOW2_MAGIC = b"QFI\xfb"
 Progress = Callable[[str, float], None]
 
@@ -52,20 +52,22 @@ def export_image(
     force: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write the bytes of the drive with folder ``store`` to the image ``file``. Return a summary.
+    """Write the contents of the drive with folder ``store`` to the image ``file``. Return a
+    summary.
 
     The store does not change. A store that is not clean is recovered in memory. Parts that are not
-    mapped or hold only zeros become holes. The image has its name when it is whole. ``force``:
-    replace a file. Raises InputError: the store cannot be used or is in use, the file exists or
-    cannot be written, a page of the store is damaged, or qemu-img is missing or fails.
+    mapped or contain only zeros become holes. The image gets its final name when it is complete.
+    ``force``: replace an existing file. Raises InputError if the format is unknown, the store
+    cannot be used or is in use, the file exists, is in the folder of the store or cannot be
+    written, a page of the store is damaged, or qemu-img is missing or fails.
     """
     converter = _converter(image_format)
     target = as_path("file", file)
     check_target(target)
     if os.path.lexists(target) and not (force and target.is_file()):
-        raise InputError(f"{target}: exists; use another name, or --force to replace a file")
+        raise InputError(f"{target}: exists; use another name, or --force to replace the file")
     if target.resolve().is_relative_to(as_path("store", store).resolve()):
-        raise InputError(f"{target}: is in the folder of the store; use a path outside it")
+        raise InputError(f"{target}: is in the store's folder; use a path outside that folder")
     folder = StoreFolder.look(store)
     try:
         block, where = folder.superblock, str(folder.path)
@@ -100,7 +102,8 @@ def export_image(
 
 
 def _mapped_runs(drive: Drive, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (first, count), int64[n]: runs of at most ``most`` mapping units with data."""
+    """Return (first, count), int64[n] each: the runs of mapped units, divided into runs of at most
+    ``most`` units."""
     table = np.asarray(drive.arrays.l2p[0, : drive.units])
     parts_of_table = [
         slice(part.start // table.itemsize, -(-part.stop // table.itemsize))
@@ -117,8 +120,8 @@ def _mapped_runs(drive: Drive, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_all(drive: Drive, image: int, where: str, progress: Progress | None) -> int:
-    """Write all mapped bytes of the drive that are not zeros to the file ``image``. Return their
-    number, in whole parts of the granularity of holes."""
+    """Write all mapped data of the drive, except blocks of zeros, to the file descriptor ``image``.
+    Return the number of bytes written, which is a multiple of the granularity of holes."""
     unit = drive.unit_bytes
     first, count = _mapped_runs(drive, drive.cfg.frontend.max_transfer_bytes // unit)
     per_batch = max(BATCH_BYTES // drive.cfg.frontend.max_transfer_bytes, 1)
@@ -160,13 +163,14 @@ def import_image(
     durability: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write the image ``file`` to a new drive ``cfg`` with the folder ``store``, and stop the drive
-    cleanly. Return a summary.
+    """Write the image ``file`` to a new drive with configuration ``cfg`` and folder ``store``, and
+    stop the drive cleanly. Return a summary.
 
-    The bytes are written through the drive in simulated time, with many commands in flight. Holes
-    of the image are not written, and bytes behind its end stay zeros. The folder has its name when
-    all is stored. Raises InputError: no image, larger than the drive, the folder is not empty or
-    cannot be created, the drive cannot store the bytes, or qemu-img is missing or fails.
+    The data is written through the drive in simulated time, with many commands in flight. Holes of
+    the image are not written, and the drive contains zeros after the end of the image. The folder
+    gets its final name when all data is stored. Raises InputError if the format is unknown, the
+    image cannot be read or is larger than the drive, the folder is not empty or cannot be created,
+    the drive cannot store the data, or qemu-img is missing or fails.
     """
     converter = _converter(image_format)
     source, target = as_path("file", file), as_path("store", store)
@@ -204,12 +208,13 @@ def _import(
     durability: str | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """Write the file ``image`` to a new drive in the folder ``made``. Return sizes and counts."""
+    """Write the image with file descriptor ``image`` to a new drive in the folder ``made``. Return
+    sizes and counts. Raises InputError if the image does not fit or a command fails."""
     size = os.fstat(image).st_size
     with Drive(cfg, payload=True, seed=seed, store=made, durability=durability) as drive:
         if size > drive.capacity:
             raise InputError(
-                f"{source}: has {size:,} bytes; the drive has only {drive.capacity:,}; use a "
+                f"{source}: {size:,} bytes do not fit in {drive.capacity:,} bytes; use a "
                 "larger drive (flash.blocks_per_plane, ftl.over_provisioning)"
             )
         wrong = f"{source}: cannot be stored"
@@ -240,8 +245,8 @@ def _import(
 
 
 def _batches(image: int, size: int, unit: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges (start, end) of an image of ``size`` bytes that hold data, in whole mapping
-    units and at most BATCH_BYTES each."""
+    """Yield the ranges (start, end) of an image of ``size`` bytes that contain data. A range
+    consists of whole mapping units and has at most BATCH_BYTES."""
     done, most = 0, max(BATCH_BYTES // unit, 1) * unit
     for first, last in sparse_file.data_extents(image, size):
         end = -(-last // unit) * unit
@@ -251,7 +256,9 @@ def _batches(image: int, size: int, unit: int) -> Iterator[tuple[int, int]]:
 
 
 def _read_image(image: int, memory: np.ndarray, offset: int, source: Path) -> None:
-    """Read bytes of an image from ``offset`` on; those behind its end stay zeros."""
+    """Read an image into ``memory``, starting at byte ``offset`` of the image. The part of
+    ``memory`` after the end of the image does not change. Raises InputError if the image cannot be
+    read."""
     at = 0
     with reading(source):
         while at < len(memory):
@@ -267,7 +274,8 @@ def _read_image(image: int, memory: np.ndarray, offset: int, source: Path) -> No
 def _submit(
     drive: Drive, op: int, offsets: np.ndarray, sizes: np.ndarray, memory: np.ndarray
 ) -> None:
-    """Submit commands on consecutive parts of ``memory`` (uint8[n]) that arrive now."""
+    """Submit one command for each element of ``offsets`` and ``sizes``, with the earliest possible
+    arrival time. The data of the commands is in consecutive parts of ``memory`` (uint8[n])."""
     commands = np.zeros(len(offsets), COMMAND)
     commands["op"], commands["offset"], commands["size"] = op, offsets, sizes
     commands["tag"], commands["data"] = offsets, np.cumsum(sizes) - sizes
@@ -276,8 +284,8 @@ def _submit(
 
 
 def _finish(drive: Drive, left: int, wrong: str) -> None:
-    """Run until at most ``left`` commands are in flight. Raises InputError that begins with
-    ``wrong`` if one has ended with an error."""
+    """Run until at most ``left`` commands are in flight. Raises InputError, whose message begins
+    with ``wrong``, if a command ended with an error."""
     if drive.outstanding > left:
         drive.run_until(completions=drive.outstanding - left)
     done = drive.completions()
@@ -285,7 +293,7 @@ def _finish(drive: Drive, left: int, wrong: str) -> None:
     if not len(failed):
         return
     status = Status(int(failed["status"][0]))
-    hint = drive.why or "the drive could not do it"
+    hint = drive.why or "the drive could not execute it"
     if status == Status.UNRECOVERED_READ_ERROR:
         hint = "a page is damaged; `ondie store check` lists damaged pages"
     raise InputError(
@@ -304,7 +312,8 @@ def _empty(folder: Path) -> bool:
 
 @contextmanager
 def _image(path: Path) -> Iterator[int]:
-    """Open an image, which must be a regular file, inside this context."""
+    """Open an image in this context and yield its file descriptor. Raises InputError if the image
+    cannot be opened or is not a regular file."""
     with reading(path):
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -317,10 +326,11 @@ def _image(path: Path) -> Iterator[int]:
 
 @contextmanager
 def _partial(path: Path, what: str) -> Iterator[Path]:
-    """Yield a name next to ``path``; remove the file or folder with this name at the end."""
+    """Yield a temporary name in the folder of ``path``; remove a file or folder with this name at
+    the end. Raises InputError if the name exists already."""
     found = path.with_name(f".{path.name}.{os.getpid()}.{what}.partial")
     if os.path.lexists(found):
-        raise InputError(f"{found}: is in the way; remove it")
+        raise InputError(f"{found}: already exists; remove it")
     try:
         yield found
     finally:
@@ -335,7 +345,8 @@ def _partial(path: Path, what: str) -> Iterator[Path]:
 
 
 def _converter(image_format: str) -> str | None:
-    """Return the path of qemu-img for a format that needs it; None for raw. Raises InputError."""
+    """Return the path of qemu-img if the format requires it, or None for raw. Raises InputError if
+    the format is unknown or qemu-img is missing."""
     if image_format not in FORMATS:
         raise InputError(f"format = {image_format!r}: must be {' or '.join(FORMATS)}")
     if image_format == "raw":
@@ -350,8 +361,8 @@ def _converter(image_format: str) -> str | None:
 
 
 def _convert(program: str, old: Path, read: str, new: Path, written: str, about: Path) -> None:
-    """Convert an image with qemu-img, from format ``read`` to ``written``, with holes for zeros.
-    Raises InputError that names the file ``about``."""
+    """Convert an image with qemu-img from format ``read`` to format ``written``; zeros become
+    holes. Raises InputError, whose message names the file ``about``, if qemu-img fails."""
     words = [program, "convert", "-S", "4k", "-f", read, "-O", written]
     done = subprocess.run(
         [*words, os.path.abspath(old), os.path.abspath(new)],
@@ -359,4 +370,4 @@ def _convert(program: str, old: Path, read: str, new: Path, written: str, about:
     )  # fmt: skip
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise InputError(f"{about}: qemu-img cannot convert it: {said}")
+        raise InputError(f"{about}: qemu-img failed to convert the image: {said}")

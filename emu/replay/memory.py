@@ -1,7 +1,7 @@
 """Memory of a replay: estimated use, measured use, and memory available on this machine.
 
-Owns the estimate, the measurement, and the error for a replay that does not fit. Does not own the
-tables (ftl/tables.py).
+Owns the estimate, the measurement, and the error for a replay that does not fit in memory. Does not
+own the tables (ftl/tables.py).
 Source: record widths of the tables; Linux, Documentation/filesystems/proc.rst (MemAvailable, VmHWM)
 and Documentation/admin-guide/cgroup-v2.rst.
 """
@@ -19,14 +19,16 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError, fmt_bytes
 
 PROGRAM_BYTES = 800 << 20
-"""Bytes of the program, its first compilation, and tables that do not grow with the pages."""
+"""Memory of the program, its first compilation, and the tables whose size does not depend on the
+number of pages; bytes."""
 REQUEST_BYTES = 140
-"""Bytes per request: its columns in the trace, its REQUEST record, and its latency."""
+"""Memory per request: its columns in the trace, its REQUEST record, and its latency; bytes."""
 SECTOR_MASK_BYTES = 8
 
 
 def mapped_bytes(cfg: Config) -> int:
-    """Return the bytes of memory per mapped page: map, reverse map, and mask of valid sectors."""
+    """Return the memory per mapped page in bytes: map, reverse map, and, with ftl.partial_pages =
+    "sectors", the mask of valid sectors."""
     width = tables.map_dtype(Geometry.of(cfg).physical_pages)().itemsize
     return 2 * width + SECTOR_MASK_BYTES * (cfg.ftl.partial_pages == "sectors")
 
@@ -36,10 +38,10 @@ def needed_bytes(
 ) -> int:
     """Return an estimate of the peak memory of a replay in bytes.
 
-    kind: preconditioning. requests: number of commands. written_pages: number of pages that the
-    trace may write. filled_pages: number of pages that "fill" maps; None: all logical pages, as
-    "steady" does. With random addresses each mapped page can occupy a whole memory page of each
-    table; the estimate does not include this.
+    ``kind``: preconditioning. ``requests``: number of commands. ``written_pages``: number of pages
+    that the trace may write. ``filled_pages``: number of pages that "fill" maps, or None if it maps
+    all logical pages, as "steady" does. With random addresses, each mapped page can occupy a whole
+    memory page of each table; the estimate does not include this.
     """
     pages = tables.logical_pages(cfg, Geometry.of(cfg))
     mapped = min(written_pages, pages) if kind == "none" else pages
@@ -49,7 +51,8 @@ def needed_bytes(
 
 
 def available_bytes() -> int | None:
-    """Return the memory that this process can still use, in bytes, or None if unknown."""
+    """Return the memory that this process can still allocate, in bytes, or None if it is
+    unknown."""
     limits = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
@@ -69,7 +72,7 @@ def peak_rss_bytes() -> int:
     """Return the peak resident memory of this process so far, in bytes.
 
     It is VmHWM of /proc/self/status. Without /proc, it is ru_maxrss of getrusage, which includes
-    the peak of the process that started this one.
+    the peak of the process that started this process.
     """
     with contextlib.suppress(OSError, ValueError):
         text = Path("/proc/self/status").read_text(encoding="ascii")
@@ -82,7 +85,7 @@ def peak_rss_bytes() -> int:
 def check_memory(
     cfg: Config, kind: str, requests: int, written_pages: int, filled_pages: int | None = None
 ) -> None:
-    """Raise InputError if a replay needs more memory than is available; the message proposes
+    """Raise InputError if a replay needs more memory than is available. The message proposes
     options with which the replay fits. The arguments are those of needed_bytes()."""
     needed = needed_bytes(cfg, kind, requests, written_pages, filled_pages)
     available = available_bytes()
@@ -98,11 +101,11 @@ def check_memory(
         spare = available - (needed - pages * mapped_bytes(cfg))
         blocks = int(cfg.flash.blocks_per_plane * spare * 0.95 / (pages * mapped_bytes(cfg)))
         if blocks >= 64:
-            ways.append(f"a smaller drive (--set flash.blocks_per_plane={blocks})")
+            ways.append(f"use a smaller drive (--set flash.blocks_per_plane={blocks})")
     if not ways:
         ways = ["replay fewer requests"]
     raise InputError(
         f"{cfg.system.name}: the replay of {requests:,} requests with --precondition {kind} needs "
         f"about {fmt_bytes(needed, binary=True)} of memory, and "
-        f"{fmt_bytes(available, binary=True)} are available; {' or '.join(ways)}"
+        f"only {fmt_bytes(available, binary=True)} are available; {' or '.join(ways)}"
     )

@@ -3,8 +3,8 @@
 Owns the loading of requests into queue pairs, the collection of completed requests, and the checks
 of a finished replay. Does not own the sources (mqsim/, block_trace.py), the event loop
 (engine/run/driver.py) or statistics (statistics.py).
-Source: closed loops keep a number of requests outstanding, open loops issue requests at their
-arrival time.
+Source: MQSim's host model: a closed loop keeps a number of requests outstanding, and an open loop
+issues requests at their arrival times.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Source:
     """Source of the requests of one queue pair.
 
     ``chunks``: arrays REQUEST[n], in the order of arrival. ``depth``: maximum number of outstanding
-    requests. ``closed``: if True, a request arrives as soon as fewer than ``depth`` are
+    requests. ``closed``: if True, a request arrives as soon as fewer than ``depth`` requests are
     outstanding; if False, it arrives at its arrival time. No request is issued before ``start_ps``
     or after ``stop_ps``. ``count``: expected number of requests, for which memory is reserved.
     """
@@ -55,10 +55,10 @@ class Replayed:
 
     ``requests``: issued requests of each source, REQUEST[n], in the order of the source.
     ``counters``: counters by name (counters.COUNTERS). ``half``: the counters at the completion
-    that `Player.run` was asked for. ``loop_s``, ``loop_cpu_s``: wall and processor time of the
-    event loop. ``warmed_s``: wall time of compiling the loop, or loading it from the cache.
-    ``unserved``: numbers of issued reads and writes of each source that never completed; nonzero
-    only if the run was allowed to stall.
+    whose number was passed to :meth:`Player.run`, or None. ``loop_s``, ``loop_cpu_s``: wall time
+    and CPU time of the event loop. ``warmed_s``: wall time of compiling the loop, or of loading it
+    from the cache. ``unserved``: numbers of issued reads and writes of each source that never
+    completed; nonzero only if the run was allowed to stall.
     """
 
     requests: list[np.ndarray]
@@ -76,13 +76,16 @@ class RequestFeed:
     """Loader of requests from sources into the queue pairs of a drive, and collector of the
     completed requests.
 
-    ``arrays``: the drive, which has one queue pair for each source. ``state``: the state of the
-    engine that `Driver` holds.
+    ``arrays``: state of the drive, which has one queue pair for each source. ``state``: the engine
+    state that Driver holds. Raises ValueError if the numbers of sources and queue pairs differ.
     """
 
     def __init__(self, arrays: Arrays, state: Any, sources: Sequence[Source]) -> None:
         if len(arrays.pair) != len(sources):
-            raise ValueError(f"{len(sources)} sources for {len(arrays.pair)} queue pairs")
+            raise ValueError(
+                f"{len(sources)} sources for {len(arrays.pair)} queue pairs: must be one source "
+                "per queue pair"
+            )
         self.arrays = arrays
         self.state = state
         self.sources = list(sources)
@@ -116,9 +119,8 @@ class RequestFeed:
             queue_pair.issue(self.state, source)
 
     def load(self) -> None:
-        """Load as many requests as the rings have room for, and issue those that can be
-        issued now.
-        """
+        """Load as many requests as fit in the rings, and issue the requests that can be issued
+        now."""
         for source in range(len(self.sources)):
             self._load(source)
         self.issue()
@@ -129,7 +131,7 @@ class RequestFeed:
         self.arrays.pair["stop"] = np.minimum(self.arrays.pair["stop"], self.arrays.reg["now"][0])
 
     def _load(self, source: int) -> None:
-        """Load as many requests as the ring of queue pair ``source`` has room for."""
+        """Load as many requests as fit in the ring of queue pair ``source``."""
         pair = self.arrays.pair
         while pair["more"][source]:
             room = self.ring - int(pair["loaded"][source] - pair["tail"][source])
@@ -151,9 +153,9 @@ class RequestFeed:
             pair["loaded"][source] += len(part)
 
     def _places(self, source: int, first: int, count: int) -> Iterator[tuple[slice, slice]]:
-        """Yield, for requests ``first`` to ``first`` + ``count`` - 1 of queue pair ``source``,
-        pairs of a slice of the request table and the matching slice of 0 to ``count`` - 1. There
-        are two pairs if the ring wraps."""
+        """Yield pairs of a slice of the request table and the matching slice of 0 to ``count`` - 1,
+        for requests ``first`` to ``first`` + ``count`` - 1 of queue pair ``source``. There are two
+        pairs if the ring wraps."""
         done = 0
         while done < count:
             at = (first + done) & (self.ring - 1)
@@ -170,9 +172,8 @@ class RequestFeed:
             self._collect(source)
 
     def _collect(self, source: int) -> None:
-        """Collect the completed requests of queue pair ``source``, up to the oldest outstanding
-        one.
-        """
+        """Collect the completed requests of queue pair ``source`` that precede the oldest
+        outstanding request."""
         tail = int(self.arrays.pair["tail"][source])
         if tail == self.collected[source]:
             return
@@ -190,7 +191,7 @@ class RequestFeed:
         """Collect all completed requests, including those issued after an outstanding request, and
         return the numbers of outstanding reads and writes of each source.
 
-        Call this once, at the end of a run with requests that never complete.
+        Call this method once, at the end of a run with requests that never complete.
         """
         self.collect()
         left = []
@@ -237,12 +238,12 @@ class Player(Driver):
     ) -> Replayed:
         """Simulate until all requests are done, and return the result.
 
-        ``half``: number of completions at which the counters are copied. ``progress`` is called
-        with the number of completed requests and the clock in ps. ``may_stall``: allow the run to
-        end while requests wait for a free block that garbage collection never provides, or for a
-        mapping entry; the result then has only the completed requests. Raises InputError for a full
-        drive, or for a request past the end of the drive. Raises Imbalance if a conservation law
-        fails.
+        ``half``: number of completions at which the counters are copied. ``progress``: function
+        that is called with the number of completed requests and the clock in ps. ``may_stall``:
+        True to allow the run to end while requests wait for a mapping entry, or for a free block
+        that garbage collection never provides; the result then has only the completed requests.
+        Raises InputError if the drive is full or a request extends past its end. Raises Imbalance
+        if a conservation law fails.
         """
         self._half, self._progress = half, progress
         warmed_s = self.warm_up()
@@ -268,9 +269,10 @@ class Player(Driver):
         )
 
     def supply(self) -> bool:
-        """Load more requests if a queue pair has issued all loaded requests; return True if so.
+        """Load more requests if a queue pair has issued all loaded requests, and return True in
+        this case.
 
-        Also copy the counters once the requested number of requests has completed.
+        Also copy the counters when the requested number of requests has completed.
         """
         drained = self.feed.drained
         if drained:
@@ -281,7 +283,7 @@ class Player(Driver):
         return drained
 
     def batch_limit(self) -> int:
-        """Return the maximum number of events to handle before `supply` is called again.
+        """Return the maximum number of events to handle before :meth:`supply` is called again.
 
         Until the counters have been copied, the limit is at most the number of completions that are
         missing for the copy, because each completion takes at least one event.
@@ -304,7 +306,8 @@ class Player(Driver):
             self._progress(sum(self.feed.collected), self.now)
 
     def warm_up(self) -> float:
-        """Compile the event loop and the issue of requests; return the wall time of this (s)."""
+        """Compile the event loop and the code that issues requests. Return the wall time of the
+        compilation, s."""
         begin = time.perf_counter()
         super().warm_up()
         self.feed.issue()
@@ -317,7 +320,8 @@ class Player(Driver):
         return {name: int(values) for name, values in zip(counters.COUNTERS, total, strict=True)}
 
     def _check(self) -> None:
-        """Check the conservation laws after the last event. Raises Imbalance or InputError."""
+        """Check the conservation laws after the last event. Raises Imbalance if a law fails, and
+        InputError as :meth:`run` does."""
         self.check_finished()
         done = self.feed.requests()
         sizes = {

@@ -1,8 +1,8 @@
 """Request log of a replay: one line or row per request.
 
-Owns the columns and both file formats; files are written atomically. Does not own the requests
-(player.py).
-Source: none; times are integer picoseconds of simulated time, sizes and offsets bytes.
+Owns the columns and both file formats, and the atomic writing of the files. Does not own the
+requests (player.py).
+Source: this project; times are integer picoseconds of simulated time, sizes and offsets are bytes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LOG_COLUMNS = {
     "end_ps": "end",
     "status": "status",
 }
-"""Field of REQUEST for each column of the log.
+"""Column of the log -> field of REQUEST.
 
-start: time at which the request entered the submission queue. status: NVMe status of its
+start: time at which the request entered the submission queue. status: NVMe status of the request's
 completion: 0, or 641 (0x281) for an unrecovered read error.
 """
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".h5", ".hdf5")
@@ -38,19 +38,19 @@ LINES = 1 << 16
 
 def check_log_path(path: Path) -> None:
     """Raise InputError or TraceError if the log cannot be written to ``path``, or if the file name
-    does not end in one of ENDINGS.
-    """
+    does not end in a member of ENDINGS."""
     if not path.name.endswith(ENDINGS):
         raise InputError(f"--log {path}: use a file name that ends in {' or '.join(ENDINGS)}")
     if path.exists() and not path.is_file():
-        raise InputError(f"--log {path}: is not a file, and would be replaced by one")
+        raise InputError(f"--log {path}: exists and is not a regular file; use another name")
     check_target(path)
 
 
 def write(requests: np.ndarray, path: Path) -> None:
     """Write requests (REQUEST[n]) to a log file in the given order.
 
-    The suffix selects CSV or HDF5. Raises InputError or TraceError if the file cannot be written.
+    The ending of the file name selects CSV or HDF5. Raises InputError or TraceError if the file
+    cannot be written.
     """
     if path.suffix in (".h5", ".hdf5"):
         _write_hdf5(requests, path)
@@ -59,7 +59,7 @@ def write(requests: np.ndarray, path: Path) -> None:
 
 
 def _write_csv(requests: np.ndarray, path: Path) -> None:
-    """Write requests (REQUEST[n]) as CSV, compressed by the ending of ``path``."""
+    """Write requests (REQUEST[n]) as CSV; the ending of ``path`` selects the compression."""
     with Target(path) as file:
         file.write(",".join(LOG_COLUMNS) + "\n")
         for at in range(0, len(requests), LINES):
@@ -72,7 +72,7 @@ def _write_csv(requests: np.ndarray, path: Path) -> None:
 
 
 def _write_hdf5(requests: np.ndarray, path: Path) -> None:
-    """Write requests (REQUEST[n]) as HDF5, one compressed data set per column."""
+    """Write requests (REQUEST[n]) as HDF5, with one compressed data set per column."""
     import h5py  # a replay without this log need not import it
 
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")

@@ -1,10 +1,11 @@
 """Statistics of a run: rates, latencies, percentiles, for the whole run and its second half.
 
-Owns the fields of `--json`, for MQSim's workloads and for replayed traces. Does not own counting
-(the simulation) or MQSim's elements (mqsim/result_xml.py). Source: none; percentiles are those of
-Hyndman, Fan, The American Statistician 50(4), 1996, type 7, with linear interpolation.
+Owns the fields of `--json`, for MQSim's workloads and for replayed traces. Does not own the
+counting (the simulation) or MQSim's elements (mqsim/result_xml.py). Source: this project;
+percentiles as in Hyndman, Fan, The American Statistician 50(4), 1996, type 7, with linear
+interpolation.
 
-With n requests, the second half consists of the completions from number n // 2 on, in order of
+With n requests, the second half consists of the completions starting at number n // 2, in order of
 completion. The duration of the second half is the time from its first to its last completion.
 """
 
@@ -36,9 +37,10 @@ INTERNAL_WRITES = (
     "gc_writes", "map_writes", "fold_writes", "padding_writes", "failed_writes",
     "refresh_writes",
 )  # fmt: skip
-"""Counters of pages programmed for other reasons than a host write; a missing counter means 0.
+"""Counters of pages that are programmed for reasons other than a host write. A missing counter
+means 0.
 
-Failed programs count, too. Padding pages complete a word line or a flash page.
+Failed programs are included. Padding pages complete a word line or a flash page.
 """
 QUANTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 REQUEST_KINDS = {"all": None, "read": READ, "write": WRITE}
@@ -56,16 +58,19 @@ def statistics(
     config: Mapping[str, Any],
     since: str = "start",
 ) -> dict[str, Any]:
-    """Return the statistics of a run as `--json` writes them; None where a divisor is zero.
+    """Return the statistics of a run as `--json` writes them. A value is None if its divisor is
+    zero.
 
-    requests: completed requests of each flow, REQUEST[n]. flash: FLASH_COUNTS and other counters,
-    in pages of ``page_bytes``. half: these counters at the first completion of the second half, if
-    known. least_pages: smallest number of pages programmed for the host at which a write
-    amplification is reported; below that it is None. since: field of REQUEST at which a latency
-    begins: "start", the entry into the submission queue (MQSim's device response time), or
-    "arrival", the arrival at the host (MQSim's end-to-end delay). Needs 30 bytes of memory per
-    request in addition to ``requests``. Raises SimulationError for a request without completion, or
-    with times out of order.
+    ``requests``: completed requests of each flow, REQUEST[n]. ``flash``: FLASH_COUNTS and other
+    counters, in pages of ``page_bytes``. ``half``: these counters at the first completion of the
+    second half, or None if unknown. ``least_pages``: minimum number of pages programmed for the
+    host for which a write amplification is reported; below it, the write amplification is None.
+    ``since``: field of REQUEST at which a latency begins: "start", the entry into the submission
+    queue (MQSim's device response time), or "arrival", the arrival at the host (MQSim's end-to-end
+    delay). Requires 30 bytes of memory per request in addition to ``requests``. Raises
+    SimulationError if a counter of FLASH_COUNTS is missing, there are no requests, a request did
+    not complete, or the times of a request are out of order. Raises TypeError if a flow is not an
+    array of REQUEST.
     """
     _check(requests, flash)
     end = _joined([flow["end"] for flow in requests])
@@ -113,7 +118,8 @@ def statistics(
 
 
 def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
-    """Raise SimulationError for missing counters, no requests, or requests with invalid times."""
+    """Raise SimulationError if counters are missing, if there are no requests, or if a request has
+    invalid times; raise TypeError if a flow is not an array of REQUEST."""
     missing = [name for name in FLASH_COUNTS if name not in flash]
     if missing:
         raise SimulationError(f"the run has no counters for {', '.join(missing)}")
@@ -151,16 +157,17 @@ def _second_half(end: I64) -> npt.NDArray[np.bool_]:
 
 
 def _joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return the concatenated columns of all flows; with one flow, its column without a copy."""
+    """Return the concatenated columns of all flows. If there is only one flow, return its column
+    without a copy."""
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def _bytes_of(
     flow: np.ndarray, ops: Sequence[int], part: npt.NDArray[np.bool_] | None = None
 ) -> int:
-    """Return the total size in bytes of those requests of a flow whose operation is in ``ops``.
+    """Return the total size in bytes of the requests of a flow whose operation is in ``ops``.
 
-    ``part``: mask of the requests that count; None for all.
+    ``part``: mask of the requests to count, or None to count all requests.
     """
     op = np.ascontiguousarray(flow["op"])
     wanted = op == ops[0]
@@ -172,7 +179,8 @@ def _bytes_of(
 
 
 def _rates(requests: int, size: int, ps: int) -> dict[str, float | None]:
-    """Return IOPS and bandwidth (bytes/s) of ``size`` bytes in ``ps``; None if ``ps`` is 0."""
+    """Return IOPS and bandwidth (bytes/s) for ``requests`` requests with ``size`` bytes in ``ps``;
+    both are None if ``ps`` is not above 0."""
     if ps <= 0:
         return {"iops": None, "bandwidth_bytes_per_s": None}
     return {
@@ -182,15 +190,15 @@ def _rates(requests: int, size: int, ps: int) -> dict[str, float | None]:
 
 
 def _ns(ps: int) -> float:
-    """Convert a time from ps to ns; the result is an integer if that is exact."""
+    """Convert a time from ps to ns. The result is an integer if that is exact."""
     return ps // 1000 if ps % 1000 == 0 else ps / 1000
 
 
 def latencies(latency: I64, op: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return the summary of the latencies of all requests, of reads and of writes, by name; None
-    for a name without requests.
+    """Return the summaries of the latencies of all requests, of reads and of writes, by name. A
+    summary is None if there are no such requests.
 
-    latency: ps, int64[n]. op: operation of each request (READ, WRITE, ...).
+    ``latency``: ps, int64[n]. ``op``: operation of each request (READ, WRITE, ...).
     """
     out: dict[str, Any] = {}
     for kind, wanted in REQUEST_KINDS.items():
@@ -200,9 +208,8 @@ def latencies(latency: I64, op: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def summary(latency: I64) -> dict[str, float]:
-    """Return mean, percentiles and maximum (us) of latencies in ps, int64[n]; n must be at
-    least 1.
-    """
+    """Return mean, percentiles and maximum (us) of latencies in ps, int64[n]; n must be at least
+    1."""
     quantiles = np.percentile(latency, list(QUANTILES.values())) / PS_PER_US
     return {
         "mean": float(latency.mean(dtype=np.float64)) / PS_PER_US,

@@ -1,7 +1,8 @@
-"""Result of `ondie calibrate`: a preset calibrated with results of fio.
+"""Result of `ondie calibrate`: a preset whose constants are fitted to fio measurements.
 
 Owns the result class. Does not own the fit (analysis/calibrate/) or the tables
-(tables/calibration.py). Source: none.
+(tables/calibration.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ if TYPE_CHECKING:
 class CalibrationResult(Result):
     """Result of a calibration. ``data`` is the document of `ondie calibrate --json`.
 
-    run: the constants, their covariance, and the figures of all points.
+    run: the constants, their covariance, and the measured and simulated values of all points.
     """
 
     run: Calibration
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row for each point: conditions, measured and simulated figures, relative
-        errors."""
+        """Return one row for each point: conditions, measured and simulated values, relative
+        errors.
+        """
         return [flat(row) for row in self.data["points"]]
 
     def table(self) -> RenderableType:
@@ -38,7 +40,8 @@ class CalibrationResult(Result):
 
     def parts(self) -> Iterator[RenderableType]:
         """Yield the tables and lines that `show` prints: constants, errors over all points, errors
-        of each point."""
+        of each point.
+        """
         yield tables.constants_table(self.data)
         yield from tables.constants_words(self.data)
         yield tables.errors_table(self.data)

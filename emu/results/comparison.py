@@ -2,7 +2,7 @@
 
 Owns the arguments of a comparison in Python, and the result class. Does not own the runs
 (analysis/compare.py), the content of result.json (analysis/result_json.py) or the tables (tables/).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ComparisonResult(Result):
     target_s: float | None = None
     sort_keys: ClassVar[bool] = True
     answer: Answer = field(init=False)
-    """Figures of the strategies for a whole step, and the verdicts."""
+    """Times, energies and other values of each strategy for a whole step, and the verdicts."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "answer", answer(self.comparison))
@@ -52,7 +52,7 @@ class ComparisonResult(Result):
         return cls(result_data(runs, runs.options.seed, target_s), runs, target_s)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row for each strategy: figures per step and per sample, then all metrics.
+        """Return one row for each strategy: values per step and per sample, then all metrics.
 
         The row of a strategy that did not run has only "strategy" and "reason".
         """
@@ -64,7 +64,8 @@ class ComparisonResult(Result):
 
     def show(self, console: Console, verbose: bool = False) -> None:
         """Print the table of strategies and the verdicts. With ``verbose``, print all tables
-        instead."""
+        instead. If there is a target step time, also print the table that compares the strategies
+        with it."""
         if verbose:
             report.show(self.comparison, console, self.target_s)
             return
@@ -74,7 +75,7 @@ class ComparisonResult(Result):
 
 
 def rows_of_document(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of :meth:`ComparisonResult.rows` from the content of result.json."""
+    """Return the rows for :meth:`ComparisonResult.rows` from the content of result.json."""
     metrics = {path["name"]: path.get("metrics", {}) for path in document["paths"]}
     found = []
     for row in document["answer"]["strategies"]:
@@ -111,15 +112,15 @@ def compare(
 ) -> ComparisonResult:
     """Replay a training trace through the update strategies on a device, and compare them.
 
-    trace: name of a shipped or synthetic trace, a file, or a trace. device: name of a preset, a
-    TOML file, or a configuration. paths: names of strategies; by default, all that apply. settings:
-    overrides such as "flash.channels=8". devices: number of drives. steps: number of steps to
-    simulate. options: formats, batches and other options of the strategies. target_step: target
-    step time, such as "2 s". swing: True to vary each constant over its range. sampled: True to
-    simulate samples of a large model and extrapolate. timeline: maximum number of intervals to
+    trace: name of a shipped or synthetic trace, a file, or a Trace object. device: name of a
+    preset, a TOML file, or a Config object. paths: names of strategies; by default, all that apply.
+    settings: overrides such as "flash.channels=8". devices: number of drives. steps: number of
+    steps to simulate. options: formats, batches and other options of the strategies. target_step:
+    target step time, such as "2 s". swing: True to vary each constant over its range. sampled: True
+    to simulate samples of a large model and extrapolate. timeline: maximum number of intervals to
     record per strategy. progress: callback (name of the strategy, completed fraction).
 
-    Raises InputError or TraceError with a one-line message if an argument is wrong.
+    Raises InputError or TraceError with a one-line message if an argument is invalid.
     """
     loaded = trace if isinstance(trace, traces.Trace) else traces.load(trace)
     cfg = configuration(device, settings, devices)

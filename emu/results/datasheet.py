@@ -1,7 +1,8 @@
 """Result of `ondie preset check`: the data sheet of a drive compared with its simulation.
 
 Owns the JSON document, its rows and its table. Does not own the data sheets (config/datasheet.py)
-or the simulations (analysis/headlines.py). Source: none.
+or the simulations (analysis/headlines.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class DataSheetResult(Result):
         return [dict(row) for row in self.data["figures"]]
 
     def table(self) -> RenderableType:
-        """Return the table of stated and simulated figures, with the constant that limits each."""
+        """Return the table of stated and simulated figures, with the constant that limits each
+        figure.
+        """
         from rich.table import Column, Table
 
         right = [Column(name, justify="right") for name in ("stated", "simulated", "difference")]
@@ -63,7 +66,9 @@ class DataSheetResult(Result):
         return out
 
     def parts(self) -> Iterable[RenderableType]:
-        """Yield the table, and a line with the capacity, the state of the drive and the source."""
+        """Yield the table, and a line with the capacity and the state of the drive and the source
+        of the data sheet.
+        """
         yield self.table()
         source = self.data["source"] or "no data sheet is stated"
         yield (
@@ -78,8 +83,9 @@ def check_datasheet(
     """Simulate the figures of the data sheet of ``source``, a preset or TOML file with
     configuration ``cfg``.
 
-    Figures that most data sheets state are simulated even if this one does not state them. Raises
-    InputError for an invalid data sheet, or for a nominal capacity that contradicts the flash.
+    Figures that most data sheets state are simulated even if this data sheet does not state them.
+    Raises InputError if the file cannot be read, if the data sheet is invalid or contradicts
+    ``cfg``, or if the nominal capacity contradicts the flash.
     """
     sheet = find_datasheet(source, cfg)
     found = tuple(simulate(cfg, sheet, seed=seed, progress=progress))

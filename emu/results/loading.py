@@ -1,7 +1,7 @@
 """Loading of training traces, block traces and saved results by name or path.
 
 Owns the choice of the format by the suffix of the name. Does not own any format (ondie.traces).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from ondie.traces.block_model import BlockTrace
 
 @dataclass(frozen=True, repr=False)
 class SavedResult(Result):
-    """Result that was loaded from its JSON document. It does not contain the objects of the
-    runs."""
+    """Result that was loaded from its JSON document, without the simulation objects of the runs."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows that the result had when it was saved."""
@@ -41,13 +40,16 @@ def load(
     name_or_path: name of a shipped trace, or a file. A .json file is a saved result, an .h5 file a
     training trace. With ``format`` ("mqsim", "msr", "fio", "blkparse"), the file is a block trace.
     options: keyword arguments of traces.block.read_block. Raises TraceError or InputError with a
-    one-line message.
+    one-line message if the file cannot be loaded or an option is invalid.
     """
     text = os.fspath(name_or_path)
     if format is not None or text in block.SAMPLES:
         return block.load_block(name_or_path, format, **options)
     if options:
-        raise InputError(f"{text}: {', '.join(options)} requires the format of a block trace")
+        raise InputError(
+            f"{text}: {', '.join(options)} can be used only with format, the format of a block "
+            "trace"
+        )
     if not text.endswith(".json"):
         return traces.load(name_or_path)
     try:

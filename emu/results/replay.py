@@ -3,7 +3,9 @@
 Owns the arguments of a replay in Python, the JSON document of its result, and the remarks. Does not
 own the replay (replay/block_trace.py), the statistics (replay/statistics.py), the formats of the
 log (replay/request_log.py) or the tables (tables/replay.py).
-Source: none. The document has the fields of `ondie mqsim --json` and the utilization of resources.
+Source: this project.
+
+The document has the fields of `ondie mqsim --json` and the utilization of resources.
 """
 
 from __future__ import annotations
@@ -48,22 +50,26 @@ WORD_LINES = (
     "padding_pages", "padded_at_flush", "padded_at_rest", "padded_in_time", "second_pass_pages",
     "gathered_most",
 )  # fmt: skip
-"""Names of the counters in `word_lines` of `--json`, which exists if flash.programming is not
-"page"."""
+"""Names of the counters in the object `word_lines` of `--json`. The object exists if
+flash.programming is not "page".
+"""
 MANAGEMENT = (
     "collections", "overruled_victims", "copyback_pages", "merge_read_pages", "trimmed_pages",
     "unmapped_pages", "wear_moves", "program_failures", "bad_blocks",
 )  # fmt: skip
-"""Names of the counters in `management` of `--json`."""
+"""Names of the counters in the object `management` of `--json`."""
 ERRORS = (
     "retried_pages", "retry_read_pages", "soft_pages", "soft_read_pages", "corrected_bits",
     "uncorrectable_pages", "newly_lost_pages", "lost_pages", "media_errors", "reclaimed_blocks",
 )  # fmt: skip
-"""Names of the counters in `errors` of `--json`, which exists if errors.kind is not "none"."""
+"""Names of the counters in the object `errors` of `--json`. The object exists if errors.kind is not
+"none".
+"""
 
 UPKEEP = tuple(tables.UPKEEP)
-"""Names of the counters in `upkeep` of `--json`, which exists if ftl.refresh_age or
-ftl.scrub_interval is not 0."""
+"""Names of the counters in the object `upkeep` of `--json`. The object exists if ftl.refresh_age or
+ftl.scrub_interval is not 0.
+"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,7 +77,7 @@ class ReplayResult(Result):
     """Result of a replay. ``data`` is the document of `ondie replay --json`.
 
     run: the requests with their times, the counters of the drive, and the utilization of its
-    resources. remarks: changes to the trace and limits of the result, one sentence each.
+    resources. remarks: sentences on changes to the trace and on limits of the result.
     """
 
     run: BlockReplayed
@@ -104,7 +110,8 @@ class ReplayResult(Result):
 
     def parts(self) -> Iterator[RenderableType]:
         """Yield the tables that `show` prints: latencies, requests by operation, flash operations,
-        utilization, and a line on the run."""
+        utilization, and a line with wall time and peak memory.
+        """
         data = self.data
         yield tables.latency_table(data)
         yield tables.operations_table(data["operations"])
@@ -123,7 +130,8 @@ class ReplayResult(Result):
     def save(self, path: str | Path) -> Path:
         """Write the document (.json), the latencies (.csv) or all requests (.h5) to a file.
 
-        Returns the path. Raises InputError for another suffix, or if the file cannot be written.
+        Returns the path. Raises InputError if the file name has another suffix or the file cannot
+        be written.
         """
         if Path(path).suffix in (".h5", ".hdf5"):
             request_log.write(self.run.requests, Path(path))
@@ -147,25 +155,26 @@ def replay(
 ) -> ReplayResult:
     """Replay a block trace through a drive.
 
-    trace: the sample "mixed-4k", a file, or a trace. format: format of the file: "mqsim", "msr",
-    "fio" or "blkparse". time_unit: unit of the timestamps of an "mqsim" file: "ps", "ns" or "us".
-    device: name of a preset, a TOML file, or a configuration. settings: overrides such as
-    "flash.channels=8". queue_depth: number of requests to keep outstanding; None submits requests
-    at their timestamps, divided by ``speed`` (1 by default). precondition: state of the drive
-    before the replay: "none", "fill" or "steady". footprint: "refuse" or "wrap" requests beyond the
-    end of the drive. seed: seed of the random number generator. progress: callback (name of the
-    stage, completed fraction).
+    trace: the sample "mixed-4k", a file, or a BlockTrace object. format: format of the file:
+    "mqsim", "msr", "fio" or "blkparse". time_unit: unit of the timestamps of an "mqsim" file: "ps",
+    "ns" or "us". device: name of a preset, a TOML file, or a Config object. settings: overrides
+    such as "flash.channels=8". queue_depth: number of requests to keep outstanding; None submits
+    requests at their timestamps, divided by ``speed`` (1 by default). precondition: state of the
+    drive before the replay: "none", "fill" or "steady". footprint: "refuse" or "wrap" requests
+    beyond the end of the drive. seed: seed of the random number generator. progress: callback (name
+    of the stage, completed fraction).
 
-    Raises InputError or TraceError with a one-line message if an argument is wrong.
+    Raises InputError or TraceError with a one-line message if an argument is invalid.
     """
     if precondition not in PRECONDITIONS:
         raise InputError(
-            f"precondition: {precondition!r}; {known_names(precondition, PRECONDITIONS)}"
+            f"precondition = {precondition!r} is unknown; "
+            f"{known_names(precondition, PRECONDITIONS)}"
         )
     if queue_depth is not None and not 1 <= queue_depth <= 65535:
-        raise InputError(f"queue_depth: {queue_depth}; must be from 1 to 65535")
+        raise InputError(f"queue_depth = {queue_depth}: must be from 1 to 65535")
     if queue_depth is not None and speed is not None:
-        raise InputError(f"speed: {speed} has no effect with queue_depth; remove one of them")
+        raise InputError(f"speed = {speed} has no effect with queue_depth; use only one of them")
     cfg = configuration(device, settings)
     if not isinstance(trace, BlockTrace):
         trace = block.load_block(trace, format, time_unit=time_unit)
@@ -192,11 +201,12 @@ def replayed(
     say: Callable[[str], None] | None = None,
 ) -> ReplayResult:
     """Replay a loaded trace on configuration ``cfg``. ``kind``: argument ``precondition`` of
-    :func:`replay`, which describes the other arguments. ``say`` is called with a remark that is
-    known before the drive is preconditioned, which may take minutes; the result does not repeat it.
+    :func:`replay`, which describes the other arguments. ``say`` is called with each remark that is
+    available before the drive is preconditioned, because preconditioning may take minutes. The
+    result does not repeat these remarks.
 
-    Raises InputError or TraceError, and SimulationError if the counts of requests and operations
-    violate a conservation law.
+    Raises InputError or TraceError if an argument is invalid, and SimulationError if the counts of
+    requests and operations violate a conservation law.
     """
     began = time.perf_counter()
     share = None if progress is None else _share(progress, len(trace))
@@ -267,19 +277,21 @@ def _about(trace: BlockTrace, loop: Loop) -> list[str]:
 
 
 def _short(run: BlockReplayed, data: Mapping[str, Any], kind: str) -> list[str]:
-    """Return a remark if the run is too short for a write amplification in steady state."""
+    """Return a remark if the run is too short to determine the steady-state write amplification."""
     return _too_few(run.config, data["flash"]["user_writes"] * mapping_unit(run.config), "", kind)
 
 
 def _too_few(cfg: Config, size: int, most: str, kind: str) -> list[str]:
-    """Return a remark if the host programs ``size`` bytes, too few for a write amplification."""
+    """Return a remark if the ``size`` bytes that the host programs are too few to determine the
+    write amplification. ``most``: "at most " if ``size`` is an upper limit, else "".
+    """
     least = least_pages(cfg, kind) * mapping_unit(cfg)
     if not size or size >= least:
         return []
     return [
-        f"no write amplification: the host programs {most}{fmt_bytes(size)}, and collection in "
-        f"steady state empties blocks of {fmt_bytes(least // FEWEST_BLOCKS)} in all units of the "
-        f"drive together; replay at least {fmt_bytes(least)} of writes, or use --precondition fill"
+        f"no write amplification: the host programs {most}{fmt_bytes(size)}, but the steady state "
+        f"requires {FEWEST_BLOCKS} programmed blocks in each unit of the drive; replay at least "
+        f"{fmt_bytes(least)} of writes, or use --precondition fill"
     ]
 
 
@@ -330,7 +342,7 @@ def operations(requests: np.ndarray) -> dict[str, dict[str, Any]]:
 
 
 def _pslc(run: BlockReplayed) -> dict[str, Any]:
-    """Return the object on pSLC blocks in `--json`: mode, counters, rated erases, capacities."""
+    """Return the object `pslc` of `--json`: mode, counters, rated erases, capacities."""
     return {
         "mode": run.config.ftl.pslc,
         **{name: run.done.counters[name] for name in tables.PSLC},

@@ -1,7 +1,8 @@
 """Base class of all results: a JSON document that can be shown, saved and converted to rows.
 
 Owns the conversion of a document to text, HTML, CSV, a DataFrame and files. Does not own the
-contents of any document. Source: none.
+contents of any document.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def frame(rows: Any) -> pandas.DataFrame:
     try:
         import pandas
     except ModuleNotFoundError as error:
-        raise InputError("to_pandas: needs pandas; pip install 'ondie[pandas]'") from error
+        raise InputError(
+            "to_pandas: requires pandas, which is not installed; pip install 'ondie[pandas]'"
+        ) from error
     return pandas.DataFrame(rows)
 
 
@@ -96,7 +99,8 @@ class Result:
     """True if the keys of the written document are sorted."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the main table as flat dictionaries with numbers in SI units."""
+        """Return the rows of the main table as flat dictionaries, with numbers instead of formatted
+        text."""
         return rows_of(self.data)
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -157,8 +161,8 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write the document (.json) or the rows (.csv) to a file. Return the path.
 
-        If writing fails, no partial file remains. Raises InputError for another suffix, or if the
-        file cannot be written.
+        If writing fails, no partial file remains. Raises InputError if the file name has another
+        suffix or the file cannot be written.
         """
         target = Path(path)
         write_atomically(self.files(target))

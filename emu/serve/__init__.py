@@ -1,6 +1,7 @@
-"""Served drive: protocols by which other programs use one drive: their messages and their sockets.
+"""Server: the protocols through which other programs use one drive, with their messages and
+sockets.
 
-Owns NBD, NVMe/TCP, vfio-user, the control socket, the server that runs them, and a client that
-measures servers. The only room with sockets. Does not own the drive and its clock (service.py,
-drive.py) or the printing (cli).
+Owns NBD, NVMe/TCP, vfio-user, the control socket, the server that runs these protocols, and the
+clients that measure the speed of servers. Does not own the drive and its clock (service.py,
+drive.py) or terminal output (cli).
 """

@@ -1,7 +1,8 @@
-"""Addresses on which the server listens: unix sockets, and TCP ports of this host.
+"""Addresses on which the server listens: Unix sockets, and TCP ports of this host.
 
-Owns their spelling, and the sockets that listen, with their errors. Does not own the
-protocols. Source: unix(7), ip(7).
+Owns the syntax of addresses, and the listening sockets with their errors. Does not own the
+protocols.
+Source: unix(7), ip(7).
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from dataclasses import dataclass
 from ondie.emu.units import InputError
 
 MOST_PATH_BYTES = 107
-"""Longest path of a unix socket."""
+"""Maximum length of the path of a Unix socket, bytes."""
 BACKLOG = 4096
 PROBE_S = 1.0
-"""Time for which a program that listens on a socket file may delay its answer."""
+"""Timeout of the connection attempt that checks whether a program listens on an existing socket
+file, s."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A unix socket with ``path``, or TCP ``port`` of ``host``."""
+    """Address: the Unix socket at ``path`` or, if ``path`` is empty, TCP port ``port`` of
+    ``host``."""
 
     path: str = ""
     host: str = ""
@@ -36,8 +39,9 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, option: str) -> Address:
-        """Return the address that ``text`` spells: unix:PATH, HOST:PORT, or :PORT for loopback.
-        Raises InputError that names ``option``."""
+        """Parse an address: unix:PATH, HOST:PORT, or :PORT for port PORT of the loopback interface.
+        ``option``: name of the option for the error message. Raises InputError if ``text`` has none
+        of these forms."""
         kind, _, path = text.partition("unix:")
         if not kind and path:
             return cls(path=path)
@@ -45,17 +49,17 @@ class Address:
         if not colon or not port.isdecimal() or int(port) > 65535:
             raise InputError(
                 f"{option} {text}: must be unix:PATH or HOST:PORT, with a port from 0 to 65535; "
-                "port 0 takes a free one"
+                "port 0 selects a free port"
             )
         return cls(host=host.removeprefix("[").removesuffix("]") or "127.0.0.1", port=int(port))
 
 
 class Listener:
-    """A socket that listens at ``address``; closed by :meth:`close`.
+    """Socket that listens at ``address`` until :meth:`close`.
 
-    A socket file is taken over if no program answers there. ``private``: only the user of this
-    process may connect to it. Raises InputError that names ``option`` if the address cannot be
-    used.
+    An existing socket file is replaced if no program listens on it. ``option``: name of the option
+    for error messages. ``private``: True if only the user who runs this process may connect to the
+    socket file. Raises InputError if the address cannot be used.
     """
 
     def __init__(self, address: Address, option: str, private: bool = False) -> None:
@@ -73,8 +77,8 @@ class Listener:
         path = address.path
         if len(os.fsencode(path)) > MOST_PATH_BYTES:
             raise InputError(
-                f"{self._option} {address}: the path of a unix socket must have at most "
-                f"{MOST_PATH_BYTES} bytes; this one has {len(os.fsencode(path))}"
+                f"{self._option} {address}: the path of a Unix socket must have at most "
+                f"{MOST_PATH_BYTES} bytes; this path has {len(os.fsencode(path))}"
             )
         if os.path.lexists(path):
             self._take_over(address)
@@ -92,7 +96,8 @@ class Listener:
         return found
 
     def _take_over(self, address: Address) -> None:
-        """Remove the socket file of a program that has ended. Raises InputError."""
+        """Remove the socket file of a program that has ended. Raises InputError if the file is not
+        a socket, or if a program listens on the socket."""
         path = address.path
         if not stat.S_ISSOCK(os.stat(path, follow_symlinks=False).st_mode):
             raise InputError(f"{self._option} {address}: the file exists and is not a socket")
@@ -100,7 +105,7 @@ class Listener:
             probe.settimeout(PROBE_S)
             code = probe.connect_ex(path)
         if code != errno.ECONNREFUSED:
-            raise InputError(f"{self._option} {address}: another program listens there")
+            raise InputError(f"{self._option} {address}: another program listens on this socket")
         os.unlink(path)
 
     def _tcp(self, address: Address) -> socket.socket:
@@ -120,7 +125,7 @@ class Listener:
         return found
 
     def close(self) -> None:
-        """Close the socket, and remove its file unless another program has taken it over."""
+        """Close the socket, and remove the socket file unless another program has replaced it."""
         self.socket.close()
         if self._file is None:
             return

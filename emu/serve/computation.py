@@ -1,13 +1,14 @@
-"""Computation commands of a served drive: plans on its engine, and the completions of the host.
+"""Computation commands of a served drive: execution as plans on its engine, and completion.
 
-Owns the hand-over to the thread that owns the drive, the commands that run, and their loss with the
-power. Does not own the rules of the commands (controller/computation.py), the plans
-(states/device_program.py, states/resident.py) or the transports.
+Owns the hand-over of commands to the thread that owns the drive, the set of running commands, and
+the loss of their state at a power cut. Does not own the rules of the commands
+(controller/computation.py), the plans (states/device_program.py, states/resident.py) or the
+transports.
 Source: NVM Express Base Specification 2.0, section 3.4 (commands complete in any order).
 
-A command that takes time in the drive completes when its plan is done, from a separate thread,
-concurrently with the other commands of all clients. A reset of a controller does not stop it; its
-completion is then dropped.
+A command that takes simulated time runs concurrently with the commands of all clients. When the
+plan of the command is done, a separate thread completes the command. A controller reset does not
+stop the plan; after a reset, the transport drops the completion.
 """
 
 from __future__ import annotations
@@ -54,42 +55,45 @@ from ondie.emu.states.resident import NotStored, ResidentStates
 from ondie.emu.units import InputError
 
 Later = Callable[[IoRequest, IoResult], None]
-"""Function that receives, from another thread, the completion of a command that was not ready at
-once."""
+"""Function that receives the completion of a command that did not complete immediately. The
+function is called from another thread."""
 
 
 def drop(request: IoRequest, result: IoResult) -> None:
-    """Drop the completion of a command whose host has gone."""
+    """Drop the completion of a command whose host has disconnected."""
 
 
 MOST_EXECUTION_PS = 3600 * PS_PER_S
-"""Longest time of a program on an idle drive."""
+"""Maximum simulated execution time of a program on an idle drive, ps. Longer executions are
+refused."""
 MOST_RUNNING = 64
-"""Commands that run at a time; more are refused until one has ended."""
+"""Maximum number of running commands other than reads of states. Further commands are refused."""
 MOST_READING = 64
-"""Reads of states that run at a time; more wait until one has ended."""
+"""Maximum number of running reads of states. Further reads wait until a running read has ended."""
 OPCODES = frozenset(map(int, Compute))
 
 
 class Outcome(NamedTuple):
-    """Result of a command whose plan is done."""
+    """Result of a command whose plan is done: dword 0 of its completion, and the data for the
+    host."""
 
     dw0: int = 0
     data: np.ndarray = NO_DATA
 
 
 class Ended(NamedTuple):
-    """A plan that has nothing to do."""
+    """Plan without operations, which is done as soon as it is created."""
 
     done: bool = True
     error: Exception | None = None
 
     def stop(self, error: Exception) -> None:
-        """Do nothing: it is done."""
+        """Do nothing, because the plan is already done."""
 
 
 class _Started(NamedTuple):
-    """A command that has been accepted. ``device``: the one whose memory it uses."""
+    """Accepted command. ``device``: device state that the command uses. ``later``: function that
+    receives the completion."""
 
     controller: Controller
     request: IoRequest
@@ -99,9 +103,12 @@ class _Started(NamedTuple):
 
 
 class Computation:
-    """Computation on ``served`` with ``states``, which its namespace ``namespace`` shows.
-    ``tables``: lock that is held for every use of a controller's tables; the caller of a method
-    does not hold it. ``gate``: passed by commands that use the bytes of other namespaces."""
+    """Executes computation commands on ``served``, which holds ``states``.
+
+    ``namespace``: namespace through which hosts access the states. ``tables``: lock that protects
+    the state of all controllers; callers of methods must not hold it. ``gate``: lock that commands
+    hold while they access other namespaces.
+    """
 
     def __init__(
         self, served: ServedDrive, states: ResidentStates, namespace: Namespace,
@@ -110,15 +117,16 @@ class Computation:
         self._served, self.states, self._tables, self._gate = served, states, tables, gate
         self._lock = threading.Lock()
         self._running = self._reading = 0
-        """Commands that run: reads of states, and others."""
+        """Number of running reads of states (``_reading``), and of all other running commands
+        (``_running``)."""
         self._waiting: deque[_Started] = deque()
-        """Reads of states that wait until another one has ended."""
+        """Reads of states that wait until another read has ended."""
         self.namespace = namespace
         self._reset()
         served.at_power_on.append(self._power_on)
 
     def _reset(self) -> None:
-        """Forget what is lost with the power."""
+        """Initialize the state that is lost at a power cut."""
         cfg = self.states.cfg
         self.device = Device(
             self.namespace,
@@ -133,20 +141,21 @@ class Computation:
              "copied_bytes"), 0,
         )  # fmt: skip
         self._last_ps = 0
-        """Simulated time of the last execution that has ended."""
+        """Simulated execution time of the last completed program, ps."""
 
     def _power_on(self) -> None:
-        """The power has come on again: recover the states. Raises InputError if they cannot be."""
+        """Recover the states after power-on. Raises InputError if the states cannot be
+        recovered."""
         with self._lock:
             self._reset()
         try:
             self.states.open(self._served.drive)
         except Unrecoverable as error:
-            raise InputError(f"the states cannot be recovered: {error}") from error
+            raise InputError(f"the optimizer states cannot be recovered: {error}") from error
 
     def takes(self, request: IoRequest) -> bool:
-        """Return True for a command that is executed here: a computation command, or a read of the
-        namespace."""
+        """Return True if this object executes the command ``request``: a computation command, or a
+        read of the namespace of states."""
         sqe = request.sqe
         return sqe.opcode in OPCODES or (sqe.opcode in READS and sqe.nsid == self.namespace.nsid)
 
@@ -155,8 +164,8 @@ class Computation:
     def start(
         self, controller: Controller, request: IoRequest, later: Later, most: int
     ) -> IoResult | None:
-        """Start a command of ``controller``; return its completion, or None: ``later`` gets it.
-        ``most``: largest transfer, bytes."""
+        """Start the command ``request`` of ``controller``. Return the completion, or None if
+        ``later`` will receive it. ``most``: maximum transfer size, bytes."""
         sqe = request.sqe
         request = request._replace(data=bytes(request.data))  # the memory is the transport's
         try:
@@ -170,8 +179,9 @@ class Computation:
         return None
 
     def _begin(self, started: _Started) -> None:
-        """Let a thread run a command, or a read wait for one. The caller holds the lock. Raises
-        Refused."""
+        """Start a thread that runs a command, or put a read in the queue if MOST_READING reads are
+        running. The caller holds ``_lock``. Raises Refused if MOST_RUNNING other commands are
+        running, or if no thread can be started."""
         is_read = isinstance(started.task, NamespaceRead)
         if not is_read and self._running >= MOST_RUNNING:
             raise Refused(Code.COMMAND_INTERRUPTED)
@@ -196,7 +206,9 @@ class Computation:
     def _decode(
         self, controller: Controller, request: IoRequest, most: int
     ) -> Task | NamespaceRead:
-        """Return what a command asks for. Raises Refused."""
+        """Return the task of a command. Raises Refused if the command is invalid, if its namespace
+        does not hold the states, if the state of sanitize operations does not allow the command, or
+        if the power is off."""
         sqe = request.sqe
         if sqe.flags & FUSED:
             raise Refused(Code.INVALID_FIELD, FLAGS_BYTE)
@@ -214,7 +226,8 @@ class Computation:
         )
 
     def _hold(self, task: Task | NamespaceRead, device: Device, change: int) -> None:
-        """Count a command that runs on ``device``, or (-1) has run. The caller holds the lock."""
+        """Update the usage counts of ``device`` when a command starts (``change`` = 1) or has ended
+        (``change`` = -1). The caller holds ``_lock``."""
         self._running += change
         for each in _memories(task):
             each.users += change
@@ -229,8 +242,8 @@ class Computation:
         return IoResult(Cqe(request.sqe.cid, status))
 
     def _run(self, started: _Started) -> None:
-        """Run a command until its plan is done, and complete it; then the read that has no thread
-        of its own, if there is one."""
+        """Run a command until its plan is done, and complete the command. After a read, run a
+        waiting read in this thread if no other thread can be started for it."""
         left: _Started | None = started
         while left is not None:
             controller, request, task, device, later = left
@@ -248,8 +261,8 @@ class Computation:
             later(request, result)  # waits for a host that takes nothing
 
     def _next_read(self) -> _Started | None:
-        """A read has ended: begin one that waits. Return it if there is no thread for it. The
-        caller holds the lock."""
+        """Start the next waiting read after another read has ended. Return the waiting read if no
+        thread can be started for it, otherwise None. The caller holds ``_lock``."""
         self._reading -= 1
         if not self._waiting:
             return None
@@ -264,8 +277,11 @@ class Computation:
     def _run_copy(
         self, controller: Controller, request: IoRequest, task: Copy, device: Device
     ) -> IoResult:
-        """Run a copy until its plan is done; return its completion. The caller has passed the gate,
-        before which a command that runs alone may have changed the source."""
+        """Run a copy until its plan is done; return the completion of the command.
+
+        The caller holds the gate. The source is checked again, because a command that held the gate
+        alone may have changed the namespace after the first check.
+        """
         try:
             with self._tables:
                 controller.check_sanitize(allowed=False)
@@ -282,12 +298,15 @@ class Computation:
         self, controller: Controller, request: IoRequest, task: Task | NamespaceRead,
         device: Device,
     ) -> IoResult:  # fmt: skip
-        """Run a command until its plan is done; return its completion."""
+        """Run a command until its plan is done; return the completion of the command."""
         begin, end = self._work(task, request)
 
         def begin_here() -> Any:
             if device is not self.device:
-                raise InputError("the power was cut")
+                raise InputError(
+                    "the command was aborted because the power of the drive was cut; send it again "
+                    "after power-on"
+                )
             return begin()
 
         try:
@@ -305,7 +324,8 @@ class Computation:
     def _work(
         self, task: Task | NamespaceRead, request: IoRequest
     ) -> tuple[Callable[[], Any], Callable[[], Outcome]]:
-        """Return what the owner of the drive does at the start and at the end of a command."""
+        """Return two functions that the thread that owns the drive calls. The first function starts
+        the plan of a command. The second function returns the result when the plan is done."""
         match task:
             case Transfer():
                 return lambda: self._begin_transfer(task), lambda: self._transferred(task, request)
@@ -353,7 +373,10 @@ class Computation:
     def _begin_update(self, task: Update) -> Any:
         states = self.states
         if self._served.drive.off:
-            raise InputError("the power was cut")
+            raise InputError(
+                "the command was aborted because the power of the drive was cut; send it again "
+                "after power-on"
+            )
         if states.updating:
             raise Refused(Code.COMMAND_INTERRUPTED)
         step, complete = states.step, states.complete
@@ -384,7 +407,9 @@ class Computation:
     def _begin_execution(
         self, task: Execution, begun: list[tuple[int, MixedPlan]]
     ) -> MixedPlan:  # fmt: skip
-        """Start a program; add the time of its begin (ps) and its plan to ``begun``."""
+        """Start the execution of a program and return its plan. Append (start time in ps, plan) to
+        ``begun``. Raises Refused if the execution takes longer than MOST_EXECUTION_PS, and
+        InputError if the drive's clock could overflow."""
         drive, cfg, program = self._served.drive, self.states.cfg, task.program
         cost = (
             program.instructions, program.fixed_instructions, program.read_bytes,
@@ -394,7 +419,10 @@ class Computation:
         if takes_ps > MOST_EXECUTION_PS:
             raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
         if drive.now + MOST_RUNNING * MOST_EXECUTION_PS > NEVER:
-            raise InputError("program: could end after the maximum of the drive's clock")
+            raise InputError(
+                "the program is refused because its execution could exceed the maximum time of the "
+                "drive's clock"
+            )
         plan = drive.start_beside(
             device_program.execution(cfg, task.elements, program.element_bytes, *cost)
         )
@@ -421,7 +449,10 @@ class Computation:
     def _report(self) -> Outcome:
         states, drive = self.states, self._served.drive
         if drive.off:
-            raise InputError("the power was cut")
+            raise InputError(
+                "the command was aborted because the power of the drive was cut; send it again "
+                "after power-on"
+            )
         facts = ReportFacts(
             params=states.n_params, granule=states.stop_params, stripes=states.stripes,
             stripes_done=states.stripes_done, step=states.step, complete=states.complete,
@@ -434,8 +465,8 @@ class Computation:
 
 
 def _source(controller: Controller) -> Namespace | None:
-    """Return the namespace of which COPY reads; None: it does not exist. The caller holds the
-    tables."""
+    """Return the namespace that COPY reads (namespace 1), or None if namespace 1 does not exist, is
+    not attached, or holds states. The caller holds the lock ``tables``."""
     found = controller.namespaces.by_nsid.get(1)
     return found if found is not None and found.attached and not found.states else None
 

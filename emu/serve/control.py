@@ -1,8 +1,9 @@
 """Control socket of a served drive: power, faults and counters.
 
-Owns the execution of the commands, and the socket's threads. Does not own the messages of the
-socket and the client's side (control_words.py), the drive (drive.py), whose service executes the
-commands, or the output (cli). Source: this project.
+Owns the threads of the socket, and the dispatch of its commands to the drive's service. Does not
+own the message format and the client side (control_words.py), the drive and its service
+(emu/drive.py, emu/service.py), or terminal output (cli).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -26,35 +27,36 @@ from ondie.emu.units import InputError, quoted, whole_number
 
 MOST_CLIENTS = 16
 IDLE_S = 60.0
-"""Time after which a silent client is disconnected."""
+"""Time without a request after which a client is disconnected, s."""
 MOST_EVENTS = 10**12
 
 
 class Controls:
-    """Commands for ``served``; each returns its result. All raise InputError, and CommandError if a
-    command of the drive has failed."""
+    """Commands of the control socket for ``served``. Each method returns the result of a command.
+    Each method raises InputError if an argument is invalid or the drive does not support the
+    command, and CommandError if a command of the drive has failed."""
 
     def __init__(self, served: ServedDrive) -> None:
         self._served = served
 
     def _call(self, function: Callable[[], Any]) -> Any:
-        """Let the thread of the service call ``function``; return its result."""
+        """Call ``function`` in the service thread; return its result."""
         return self._served.service.call(function).result()
 
     def counters(self) -> Result:
-        """Return the condition of the drive, its counters since the power came on, and the requests
-        of clients since the server started."""
+        """Return the condition of the drive, its counters since the last power-on, and the number
+        of client requests since the start of the server."""
         return self._call(lambda: report(self._served))
 
     def power_cut(self, after: int = 0, restart: bool = False) -> Result:
-        """Cut the power after ``after`` events of the engine. Without ``restart``, the drive is
-        then offline until :meth:`power_on`."""
+        """Cut the power after ``after`` events of the simulation engine. If ``restart`` is True,
+        switch the power on again; otherwise the drive stays offline until :meth:`power_on`."""
         after = whole_number("after", after, 0, MOST_EVENTS)
         events = self._call(lambda: self._served.power_cut(after))
         return {"events": events, **(self.power_on() if restart else {})}
 
     def power_on(self) -> Result:
-        """Switch the power on again: the drive recovers its tables from flash."""
+        """Switch the power on. The drive then recovers its tables from flash."""
         drive = self._served.drive
 
         def switch_on() -> Result:
@@ -64,12 +66,14 @@ class Controls:
         return self._call(switch_on)
 
     def inject_media_error(self, offset: int, size: int) -> Result:
-        """Damage the flash pages of ``size`` bytes from byte ``offset`` on."""
+        """Damage the flash pages that hold the ``size`` bytes of the drive starting at byte
+        ``offset``, so that reads of them fail. Return the number of damaged mapping units."""
         drive = self._served.drive
         return {"units": self._call(lambda: drive.inject_media_errors(offset, size))}
 
     def wear_out(self) -> Result:
-        """Use up the spare blocks."""
+        """Inject program failures until all spare blocks are used, so that the drive becomes
+        read-only. Return the number of failed blocks and the new condition of the drive."""
         drive = self._served.drive
 
         def use_up() -> Result:
@@ -79,15 +83,16 @@ class Controls:
         return self._call(use_up)
 
     def replace_die(self, die: int) -> Result:
-        """Replace a die by an empty one, and restore its part of the states from the parities over
-        dies."""
+        """Replace the die with index ``die`` by an empty die, and reconstruct its part of the
+        optimizer states from the parity across dies."""
         drive = self._served.drive
 
         def replace() -> Result:
             states = drive.moved.plans
             if not isinstance(states, DriveStates):
                 raise InputError(
-                    f"die {die}: the drive holds no states, and only they have parities over dies"
+                    f"die {die}: cannot be replaced, because the drive holds no optimizer states; "
+                    "only optimizer states have parity across dies"
                 )
             return states.replace_die(die)._asdict()
 
@@ -102,12 +107,12 @@ RUN: dict[str, Callable[..., Result]] = {
     "wear-out": Controls.wear_out,
     "replace-die": Controls.replace_die,
 }
-"""Method of Controls by name of the command (control_words.COMMANDS)."""
+"""Method of Controls for each command name (control_words.COMMANDS)."""
 
 
 def report(served: ServedDrive) -> Result:
-    """Return the result of :meth:`Controls.counters`; only the thread that owns the drive may
-    call."""
+    """Return the result of :meth:`Controls.counters`. Only the thread that owns the drive may call
+    this function."""
     drive = served.drive
     decoder = drive.decode_counts
     states = None if drive.store is None else drive.moved.plans
@@ -127,7 +132,7 @@ def report(served: ServedDrive) -> Result:
 
 
 def execute(controls: Controls, line: bytes) -> Result:
-    """Return the reply to a request."""
+    """Execute the request ``line`` (control_words.parse); return the reply."""
     try:
         command, arguments = parse(line)
         return {"result": RUN[command](controls, **arguments)}
@@ -139,7 +144,8 @@ def execute(controls: Controls, line: bytes) -> Result:
 
 
 class ControlServer:
-    """Answers requests at ``listener``, for ``served``, until :meth:`close`."""
+    """Accepts clients at ``listener``, and executes their requests on ``served``, until
+    :meth:`close`."""
 
     def __init__(self, served: ServedDrive, listener: Listener) -> None:
         self.listener = listener
@@ -151,7 +157,8 @@ class ControlServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Disconnect all clients, after the command that is executed, and end."""
+        """Wait for the commands that are being executed, disconnect all clients, and stop the
+        threads."""
         self._closing = True
         with contextlib.suppress(OSError):
             self.listener.socket.shutdown(socket.SHUT_RDWR)  # ends accept
@@ -181,7 +188,8 @@ class ControlServer:
                     sock.sendall(line_of({"error": why}))
 
     def _start(self, thread: threading.Thread, sock: socket.socket) -> str:
-        """Start the thread of a client; return why it cannot, or ""."""
+        """Start ``thread``, which serves the client at ``sock``. Return "", or the reason if the
+        thread cannot be started."""
         with self._lock:
             if len(self._clients) >= MOST_CLIENTS:
                 return f"all {MOST_CLIENTS} connections are in use"
@@ -190,11 +198,11 @@ class ControlServer:
                 thread.start()
             except (RuntimeError, MemoryError) as error:
                 del self._clients[thread]
-                return f"no thread for another client: {error}"
+                return f"cannot start a thread for another client: {error}"
         return ""
 
     def _answer(self, sock: socket.socket) -> None:
-        """Answer the requests of a client until it leaves."""
+        """Reply to the requests of a client until it disconnects."""
         try:
             with sock, sock.makefile("rb") as lines, contextlib.suppress(OSError):
                 while line := lines.readline(MOST_BYTES):
@@ -209,8 +217,9 @@ class ControlServer:
 
 
 def socket_address(text: str, option: str) -> Address:
-    """Return the address of the control socket at PATH or unix:PATH. Raises InputError."""
+    """Parse the address of a control socket: PATH or unix:PATH. ``option``: name of the option for
+    the error message. Raises InputError if the path is empty."""
     path = text.removeprefix("unix:")
     if not path:
-        raise InputError(f"{option} {quoted(repr(text))}: must be the path of a unix socket")
+        raise InputError(f"{option} {quoted(repr(text))}: must be the path of a Unix socket")
     return Address(path=path)

@@ -1,12 +1,13 @@
-"""Messages of the control socket: the commands with their arguments, lines of JSON, the client's
-side.
+"""Messages of the control socket (commands and arguments as lines of JSON), and its client side.
 
-Owns the definitions that both sides share; it imports no part of a drive, so that a client starts
-fast. Does not own the execution of commands (control.py) or the output (cli).
-Source: this project; JSON lines (jsonlines.org), as QEMU's monitor (QMP) has them.
+Owns the definitions that server and client share. Does not own the execution of commands
+(control.py) or terminal output (cli). The module does not import modules of the drive, so that a
+client starts fast.
+Source: this project; JSON lines (jsonlines.org), as in QEMU's monitor protocol (QMP).
 
-A request is an object with "command" and its arguments, and ends with a newline. The reply is
-{"result": {...}} or {"error": "one sentence"}. A connection carries any number of requests.
+A request is a JSON object with the key "command" and the arguments of the command, and ends with a
+newline. The reply is {"result": {...}} or {"error": "message"}. A client may send any number of
+requests through one connection.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from typing import Any
 from ondie.emu.units import InputError, quoted
 
 MOST_BYTES = 4096
-"""Longest request, bytes."""
+"""Maximum size of a request, bytes."""
 MOST_SHOWN = 40
-"""Longest value that an error repeats, characters."""
+"""Maximum number of characters of a value that an error message quotes."""
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a command: their types by name, and the names of those that must be given."""
+    """Arguments of a command: ``types`` by argument name, and the names of the ``required``
+    arguments."""
 
     types: dict[str, type]
     required: tuple[str, ...] = ()
@@ -45,24 +47,26 @@ COMMANDS = {
 
 
 def line_of(message: Result) -> bytes:
-    """Return a request or a reply as a line."""
+    """Return ``message``, a request or a reply, as a line of JSON."""
     return json.dumps(message).encode() + b"\n"
 
 
 def _shown(value: object) -> str:
-    """Return a value of a request as JSON, shortened."""
+    """Return ``value`` as JSON for an error message, shortened to MOST_SHOWN characters."""
     text = json.dumps(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def parse(line: bytes) -> tuple[str, Result]:
-    """Return the command of a request and its arguments. Raises InputError."""
+    """Return (command, arguments) of the request ``line``. Raises InputError if the request is not
+    a JSON object, if the command or an argument is invalid, or if a required argument is
+    missing."""
     try:
         request = json.loads(line)
     except ValueError as error:  # also bytes that are no UTF-8
         raise InputError(f"request {quoted(repr(line[:40]))}: must be one JSON object") from error
     except RecursionError as error:
-        raise InputError("request: is nested too deeply") from error
+        raise InputError("request: the JSON object is nested too deeply") from error
     if not isinstance(request, dict):
         raise InputError(f"request {quoted(repr(line[:40]))}: must be one JSON object")
     name = request.pop("command", None)
@@ -73,7 +77,7 @@ def parse(line: bytes) -> tuple[str, Result]:
         kind = known.types.get(key)
         if kind is None:
             names = ", ".join(known.types) or "none"
-            raise InputError(f"{name}: argument {_shown(key)}: must be one of: {names}")
+            raise InputError(f"{name}: argument {_shown(key)}: unknown; the arguments are: {names}")
         if type(value) is not kind:
             wanted = "a whole number" if kind is int else "true or false"
             raise InputError(f"{name}: {key} = {_shown(value)}: must be {wanted}")
@@ -83,8 +87,8 @@ def parse(line: bytes) -> tuple[str, Result]:
 
 
 def send(path: str, command: str, arguments: Result) -> Result:
-    """Send a request to the control socket at ``path``; return its result. Raises InputError if
-    there is no answer, or with the error of the reply."""
+    """Send a request to the control socket at ``path``; return the result of the command. Raises
+    InputError if the socket does not reply, or if the reply is an error."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.connect(path)
@@ -93,15 +97,15 @@ def send(path: str, command: str, arguments: Result) -> Result:
             with sock.makefile("rb") as lines:
                 line = lines.readline()
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; is this the --ctl of a running "
-                         "`ondie serve`?") from error  # fmt: skip
+        raise InputError(f"{path}: {error.strerror or error}; is this the --ctl socket of "
+                         "a running `ondie serve`?") from error  # fmt: skip
     try:
         reply = json.loads(line)
     except ValueError as error:
         if line:
-            why = "is not a control socket; give the one of `ondie serve --ctl SOCKET`"
+            why = "is not a control socket; give the SOCKET of `ondie serve --ctl SOCKET`"
         else:
-            why = "no reply; the server has ended, or this is not its --ctl socket"
+            why = "no reply; give the SOCKET of a running `ondie serve --ctl SOCKET`"
         raise InputError(f"{path}: {why}") from error
     if "error" in reply:
         raise InputError(reply["error"])
@@ -109,7 +113,8 @@ def send(path: str, command: str, arguments: Result) -> Result:
 
 
 def flat(result: Result) -> list[tuple[str, Any]]:
-    """Return the names and values of a result; those of an inner object have a prefix."""
+    """Return (name, value) pairs of a result. The name of a value in an inner object has the form
+    OBJECT.NAME."""
     found: list[tuple[str, Any]] = []
     for name, value in result.items():
         if isinstance(value, dict):

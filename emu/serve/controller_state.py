@@ -1,10 +1,11 @@
-"""State that a drive's controllers keep over power cycles, in a file next to the pages of its
-store.
+"""State that the controllers of a drive preserve across power cycles, in a file in the store of the
+drive.
 
-Owns the file `nvme.json`. Does not own its meaning (controller/shared.py, controller/health.py) or
-the store (nand/store_folder.py).
-Source: NVM Express Base Specification 2.0: namespaces, saved feature values, sanitize operations
-and the counts of the SMART / Health Information log page outlive a loss of power.
+Owns the file `nvme.json` and its checks. Does not own the meaning of its contents
+(controller/shared.py, controller/health.py) or the other files of the store (nand/store_folder.py).
+Source: NVM Express Base Specification 2.0, which requires that namespaces, saved feature values,
+sanitize operations and the counters of the SMART / Health Information log page persist across a
+loss of power.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ NAME = "nvme.json"
 VERSION = 2
 Found = TypeVar("Found")
 MOST_COUNT = (1 << 128) - 1
-"""Largest value of a count of the log pages."""
+"""Maximum value of a counter in the log pages."""
 
 
 def save(folder: Path, shared: Shared, past: Past, ran: Ran, running: bool, durable: bool) -> None:
-    """Write the state of the controllers of the store in ``folder``, complete or not at all.
+    """Write the state of the controllers atomically to the store in ``folder``.
 
-    ``past``: health data of the last start without a checkpoint; ``ran``: counters since then.
-    ``running``: True if a loss of power now is an unsafe shutdown. ``durable``: True if the file
-    must survive a failure of the host. Raises InputError if the file cannot be written.
+    ``past``: health data up to the last start at which the counters of the drive began at 0.
+    ``ran``: counters since that start. ``running``: True if a power cut at this time would be an
+    unsafe shutdown. ``durable``: True if the file must survive a failure of the host. Raises
+    InputError if the file cannot be written.
     """
     document = {
         "version": VERSION,
@@ -66,10 +68,10 @@ def save(folder: Path, shared: Shared, past: Past, ran: Ran, running: bool, dura
 
 
 class Loaded:
-    """The state that :func:`save` has written."""
+    """State of the controllers in a file that :func:`save` has written."""
 
     def __init__(self, document: dict[str, Any], namespaces: Namespaces) -> None:
-        """Raises KeyError, TypeError or ValueError for a document that ``save`` has not written."""
+        """Raises KeyError, TypeError or ValueError if ``document`` was not written by ``save``."""
         self.running = bool(document["running"])
         past = document["past"]
         self.past = Past(**(past | {"ran": _ran(past["ran"])}))
@@ -92,18 +94,19 @@ class Loaded:
 
 
 class WithoutController:
-    """State that :func:`save` has written, for a drive that is served without a controller: only
-    the state of the media may change."""
+    """State in a file that :func:`save` has written, for a drive that is served without an NVMe
+    controller. Only the media state (``state``) may change."""
 
     def __init__(self, folder: Path, document: dict[str, Any], capacity: int) -> None:
-        """Raises KeyError, TypeError or ValueError for a document that ``save`` has not written."""
+        """Raises KeyError, TypeError or ValueError if ``document`` was not written by ``save``."""
         self._folder, self._document = folder, document
         self.state = MediaState(
             Uncorrectable(_marks(document, capacity)), SanitizeState(**document["sanitize"])
         )
 
     def save(self, durable: bool) -> None:
-        """Write the state, complete or not at all. Raises InputError."""
+        """Write the state atomically. ``durable``: True if the file must survive a failure of the
+        host. Raises InputError if the file cannot be written."""
         changed = {
             "uncorrectable": self.state.uncorrectable.ranges,
             "sanitize": self.state.sanitize._asdict(),
@@ -113,19 +116,24 @@ class WithoutController:
 
 
 def _marks(document: dict[str, Any], capacity: int) -> list[tuple[int, int]]:
-    """Return the ranges of marked bytes. Raises KeyError, TypeError or ValueError."""
+    """Return the byte ranges that are marked uncorrectable, as (first byte, end). ``capacity``:
+    capacity of the drive, bytes. Raises KeyError, TypeError or ValueError if the ranges are
+    invalid."""
     marks, last = [(low, high) for low, high in document["uncorrectable"]], 0
     for low, high in marks:
-        _number(high, "end of uncorrectable bytes", capacity)
-        if _number(low, "first of uncorrectable bytes", high - 1) < last:
-            raise ValueError("the ranges of uncorrectable bytes are not sorted and disjoint")
+        _number(high, "end of the uncorrectable bytes", capacity)
+        if _number(low, "first uncorrectable byte", high - 1) < last:
+            raise ValueError(
+                f"uncorrectable bytes {low} to {high}: the range must begin at or after byte "
+                f"{last}, the end of the previous range"
+            )
         last = high
     return marks
 
 
 def of_version_1(document: dict[str, Any]) -> dict[str, Any]:
-    """Convert a document of version 1 to version 2. Of all counters, version 1 has only the
-    power-on time."""
+    """Convert a document from version 1 to version 2. Of the counters in Ran, version 1 contains
+    only the power-on time."""
     past = dict(document["past"])
     before = {"power_on_ps": past.pop("power_on_ps")}
     ran = {"power_on_ps": document["now_ps"]}
@@ -133,24 +141,27 @@ def of_version_1(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ran(counts: dict[str, Any]) -> Ran:
-    """Return counts. Raises TypeError or ValueError for what is no count."""
+    """Return the counters ``counts`` of a document as Ran. Raises TypeError or ValueError if a name
+    or a value is invalid."""
     return Ran(**{name: _number(each, name, MOST_COUNT) for name, each in counts.items()})
 
 
 def _number(value: object, name: str, most: int, least: int = 0) -> int:
-    """Return ``value``, an integer from ``least`` to ``most``. Raises ValueError."""
+    """Return ``value`` if it is an integer from ``least`` to ``most``. Raises ValueError
+    otherwise."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{name} = {value!r}: must be an integer from {least} to {most}")
     return value
 
 
 def _check(found: Namespace, namespaces: Namespaces) -> None:
-    """Raise ValueError for a namespace that cannot be beside ``namespaces``."""
+    """Raise ValueError if the namespace ``found`` is invalid, or if it conflicts with one of
+    ``namespaces``."""
     offered, others = namespaces.capabilities, namespaces.by_nsid
     capacity, unit = offered.capacity_bytes, offered.mapping_unit_bytes
     _number(found.nsid, "nsid", offered.namespaces, 1)
     if found.nsid in others:
-        raise ValueError(f"namespace {found.nsid} exists twice")
+        raise ValueError(f"namespace {found.nsid} is listed twice")
     name = f"namespace {found.nsid}:"
     _number(found.first, f"{name} first", capacity - 1)
     _number(found.size, f"{name} size", capacity - found.first, 1)
@@ -164,19 +175,22 @@ def _check(found: Namespace, namespaces: Namespaces) -> None:
 
 
 def load(folder: Path, namespaces: Namespaces) -> Loaded | None:
-    """Return the state of the store in ``folder``, whose namespaces are added to ``namespaces``;
-    None if it has none. Raises InputError for a file that cannot be read or is damaged."""
+    """Return the state of the controllers from the store in ``folder``, or None if the store has no
+    such file. Add the namespaces of the file to ``namespaces``. Raises InputError if the file
+    cannot be read or is damaged."""
     return _load(folder, lambda document: Loaded(document, namespaces))
 
 
 def load_without_controller(folder: Path, capacity: int) -> WithoutController | None:
-    """Return the state of the store for a drive of ``capacity`` bytes that is served without a
-    controller."""
+    """Return the state from the store in ``folder`` for a drive of ``capacity`` bytes that is
+    served without an NVMe controller, or None if the store has no such file. Raises InputError if
+    the file cannot be read or is damaged."""
     return _load(folder, lambda document: WithoutController(folder, document, capacity))
 
 
 def _load(folder: Path, take: Callable[[dict[str, Any]], Found]) -> Found | None:
-    """Return what ``take`` makes of the document in ``folder``; None if there is none."""
+    """Read the file in ``folder``, and return the result of ``take`` for its JSON document, or None
+    if there is no file. Raises InputError if the file cannot be read or is damaged."""
     path = folder / NAME
     try:
         document = json.loads(path.read_bytes())
@@ -188,17 +202,17 @@ def _load(folder: Path, take: Callable[[dict[str, Any]], Found]) -> Found | None
         if document["version"] == 1:
             document = of_version_1(document)
         if document["version"] != VERSION:
-            raise ValueError(f"version {document['version']}; must be 1 or {VERSION}")
+            raise ValueError(f"version = {document['version']}: must be 1 or {VERSION}")
         return take(document)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InputError(f"{path}: is damaged: {error}; restore it, or remove it to have one "
-                         "namespace of the whole drive") from error  # fmt: skip
+        raise InputError(f"{path}: is damaged ({error}); restore the file, or remove it to start "
+                         "with one namespace of the whole drive") from error  # fmt: skip
 
 
 def follow_marks(served: Served) -> None:
-    """Apply the marks of Write Uncorrectable that NVMe hosts have set to a drive that is served
-    without a controller, and save the changes that its clients make to them. Raises InputError for
-    a file that cannot be read or is damaged."""
+    """Apply the ranges that the store lists as uncorrectable to a drive that is served without an
+    NVMe controller, and save later changes of these ranges. Raises InputError if the file cannot be
+    read or is damaged."""
     files = None if served.store is None else served.store.files
     if files is None:
         return

@@ -1,7 +1,8 @@
-"""Reports of a server's internal defects: each is printed once, to standard error.
+"""Reports of internal defects of a server. Each defect is reported once, on standard error.
 
-Owns the text and the record of earlier reports. Does not own the reply to a client (the protocols):
-after such an error, the server continues. Source: none.
+Owns the text of reports, and the record of earlier reports. Does not own the reply to a client (the
+protocols). The server continues after a defect.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ _lock = threading.Lock()
 
 
 def say_once(text: str) -> None:
-    """Write ``text`` to standard error, unless it was written before."""
+    """Write ``text`` to standard error unless this process has written it before."""
     _write_once(text, f"ondie serve: {text}\n")
 
 
 def show_exception(where: str) -> None:
-    """Write the traceback of the exception that is handled to standard error, once for each place
-    that has raised it. ``where``: the task of the server at that time."""
+    """Write the traceback of the current exception to standard error, but only once for each
+    exception type and source line. ``where``: task during which the exception was raised."""
     kind, error, trace = sys.exc_info()
     frames = traceback.extract_tb(trace)
     place = (kind, frames[-1].filename, frames[-1].lineno) if frames else (kind, where)

@@ -1,6 +1,7 @@
-"""Gate for commands that must run alone, such as Format NVM, among those that run together.
+"""Lock ("gate") that separates commands that must run alone, such as Format NVM, from commands that
+may run at the same time.
 
-Owns the gate. Does not own which commands run alone (controller/opcodes.py).
+Owns the gate. Does not own the choice of the commands that run alone (controller/opcodes.py).
 Source: NVM Express Base Specification 2.0, field Command Submission and Execution of the Commands
 Supported and Effects data structure.
 """
@@ -13,20 +14,24 @@ from contextlib import contextmanager
 
 
 class Gate:
-    """Gate that threads enter together, or one thread alone. A thread that waits to be alone stops
-    later ones, so that it does not wait forever. A thread must not enter it twice."""
+    """Lock that either any number of threads hold together or one thread holds alone. While a
+    thread waits to hold the gate alone, threads that arrive later must wait, so that it does not
+    wait forever. The gate is not reentrant."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._inside = 0
         self._alone = 0
-        """Threads that are alone or wait for it."""
+        """Number of threads that hold the gate alone or wait to do so."""
 
     @contextmanager
     def together(self, refused: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Enter the gate together with other threads; yield True. If ``refused`` returns True while
-        another thread is alone or waits for it, yield False without passing. ``refused`` is called
-        at the start, and whenever a thread is no longer alone."""
+        """Hold the gate together with other threads during a ``with`` block; yield True.
+
+        If another thread holds the gate alone or waits to do so, call ``refused``. If ``refused``
+        returns True, yield False without holding the gate; otherwise wait. ``refused`` may be
+        called repeatedly while this thread waits.
+        """
         with self._changed:
             while self._alone and not refused():
                 self._changed.wait()
@@ -45,7 +50,8 @@ class Gate:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Enter the gate alone: wait until the threads inside have left, and let others wait."""
+        """Hold the gate alone during a ``with`` block. Wait until all other threads have released
+        the gate; other threads that arrive later must wait."""
         with self._changed:
             self._alone += 1
             while self._inside:

@@ -1,12 +1,13 @@
-"""Memory of a virtual machine: the regions that its client has mapped, and accesses to them.
+"""Memory of a virtual machine: the regions that the vfio-user client has mapped, and accesses to
+them.
 
-Owns the regions and their checks. Does not own the protocol that announces them (vfio_user.py) or
-their content (pcie_queues.py).
+Owns the regions and their checks. Does not own the protocol messages that map regions
+(vfio_user.py) or the contents of the memory (pcie_queues.py).
 Source: vfio-user Protocol Specification, "VFIO_USER_DMA_MAP", "VFIO_USER_DMA_UNMAP"; Linux,
 mmap(2).
 
-Regions without a file can only be reached through messages, which the server does not send: they
-count as missing memory.
+A region without a file could be accessed only with messages, which the server does not send. Such a
+region is treated as if its memory did not exist.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from ondie.kernels.guest import Guest
 
 MOST_REGIONS = 1 << 12
 END = 1 << 64
-"""End of the address space."""
+"""End of the 64-bit address space."""
 
 
 class Region(NamedTuple):
-    """Mapped range of addresses."""
+    """Mapped range of guest addresses."""
 
     first: int
     end: int
     memory: np.ndarray | None
-    """uint8[end - first]; None: the region has no file."""
+    """Contents, uint8[end - first], or None if the region has no file."""
     readable: bool
     writable: bool
 
 
 class GuestMemory:
-    """The regions of one client, sorted by address, as ``guest`` accesses them. It is used by one
-    thread."""
+    """Regions of one client. ``guest``: object that accesses their memory. Only one thread may use
+    a GuestMemory object."""
 
     def __init__(self, guest: Guest) -> None:
         self.guest = guest
@@ -51,16 +52,22 @@ class GuestMemory:
         return len(self._regions)
 
     def _changed(self) -> None:
-        """Tell the guest its regions. Their memory was not released before."""
+        """Pass the regions to ``guest``. The caller must not release the memory of removed regions
+        before this method returns."""
         self.guest.set_regions(
             [(first, end - 1, 0 if memory is None else memory.ctypes.data, readable, writable)
              for first, end, memory, readable, writable in self._regions]
         )  # fmt: skip
 
     def map(self, first: int, size: int, flags: int, fd: int | None, offset: int) -> None:
-        """Map ``size`` bytes of the file ``fd`` from ``offset`` on at address ``first``; ``fd`` may
-        be closed afterwards. Raises Refused: a range that is empty, leaves the address space, the
-        file or the pages of the system; EEXIST for one that overlaps another."""
+        """Map the ``size`` bytes of file ``fd`` starting at ``offset`` at guest address ``first``.
+
+        ``flags``: MAP_READ, MAP_WRITE or both. ``fd``: file descriptor, which may be closed
+        afterwards, or None for a region without a file. Raises Refused with EINVAL if the flags are
+        invalid, or if the range is empty, is not page-aligned, or exceeds the address space or the
+        file. Raises Refused with EEXIST if the range overlaps another region, and with ENOSPC if
+        MOST_REGIONS regions exist.
+        """
         end = first + size
         if size == 0 or end > END or not flags & (MAP_READ | MAP_WRITE):
             raise Refused(errno.EINVAL)
@@ -82,8 +89,8 @@ class GuestMemory:
         self._changed()
 
     def unmap(self, first: int, size: int) -> None:
-        """Unmap the region that begins at ``first`` and has ``size`` bytes. Raises Refused (EINVAL)
-        for another range."""
+        """Unmap the region that begins at ``first`` and has ``size`` bytes. Raises Refused with
+        EINVAL if there is no such region."""
         at = bisect.bisect_left(self._firsts, first)
         if at == len(self._firsts) or self._firsts[at] != first:
             raise Refused(errno.EINVAL)
@@ -104,28 +111,33 @@ class GuestMemory:
     # --- accesses
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return ``size`` bytes; None if some of them are not memory of the guest."""
+        """Return the ``size`` bytes starting at ``address``, or None if any of these bytes is not
+        readable memory of the guest."""
         found = self.guest.read(address, size)
         return None if found is None else bytes(found)
 
     def write(self, address: int, data: bytes | np.ndarray) -> bool:
-        """Write ``data``; return False, without effect, if a byte of the range is not writable
-        memory of the guest."""
+        """Write ``data`` at ``address`` and return True. Return False if any byte of the range is
+        not writable memory of the guest."""
         return self.accepts(address, len(data)) and self.guest.write(address, data)
 
     def holds(self, address: int, size: int) -> bool:
-        """Return True if all bytes can be read."""
+        """Return True if all ``size`` bytes starting at ``address`` are readable memory of the
+        guest."""
         return self.guest.holds(address, size)
 
     def accepts(self, address: int, size: int) -> bool:
-        """Return True if all bytes can be written."""
+        """Return True if all ``size`` bytes starting at ``address`` are writable memory of the
+        guest."""
         return self.guest.holds(address, size, to_guest=True)
 
 
 def mapped(fd: int, offset: int, size: int, writable: bool) -> np.ndarray:
-    """Return ``size`` bytes of a file from ``offset`` on, uint8[size]. Raises Refused.
+    """Map the ``size`` bytes of file ``fd`` starting at ``offset``; return the mapped memory,
+    uint8[size]. ``writable``: True to allow writes. Raises Refused if the file is too short or
+    cannot be mapped.
 
-    If the file shrinks later, its pages are gone (kernels/guest.py).
+    If the file is truncated later, accesses to the removed pages fail (kernels/guest.py).
     """
     try:
         if os.fstat(fd).st_size < offset + size:

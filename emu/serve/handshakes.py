@@ -1,8 +1,11 @@
-"""Handshakes of all clients of one listener, in one event loop; each client then gets a thread.
+"""Handshakes of all clients of one listener, in one event loop. After the handshake, each client is
+served by a separate thread.
 
-Owns the sockets until the handshake has ended, the limits of their number, time and memory, and the
-threads of clients. Does not own the messages of a handshake or the phase after it (a protocol).
-Source: C10K practice: a connection costs a thread only once it is in use.
+Owns the sockets until the end of the handshake, the limits on the number, duration and memory of
+handshakes, and the threads of clients. Does not own the messages of a handshake or the
+communication after it (a protocol).
+Source: the usual solution of the C10K problem: an event loop serves the connections that do not
+need a thread.
 """
 
 from __future__ import annotations
@@ -22,24 +25,27 @@ from ondie.emu.serve.address import Listener
 from ondie.emu.serve.defects import show_exception
 
 MOST_SESSIONS = 64
-"""Largest number of clients that a protocol admits."""
+"""Maximum number of clients that a protocol admits after the handshake."""
 HANDSHAKE_S = 10.0
-"""Time in which a client must have finished its handshake."""
+"""Time limit of a handshake, s."""
 MOST_UNSENT = 1 << 16
-"""Bytes that a client may leave unread during the handshake."""
+"""Maximum number of bytes that the server keeps for a client that does not receive them during the
+handshake. A client that exceeds it is disconnected."""
 MOST_GUESTS, LEAST_GUESTS = 16384, 8
-"""Largest number of clients of all listeners in the handshake, and that of a listener in a process
-with few open files."""
+"""MOST_GUESTS: maximum number of clients in the handshake, for all listeners together. The limit is
+lower if the process may open only few files, but at least LEAST_GUESTS per listener."""
 SPARE_FILES = 128
-"""Open files that are left to the store and to other parts of the process."""
+"""Number of file descriptors that are reserved for the store and other parts of the process."""
 ACCEPTED_AT_ONCE = 64
-"""Largest number of clients that are accepted before others are served."""
+"""Maximum number of clients that are accepted before the event loop serves other clients."""
 NO_FILES_S = 0.05
-"""Pause of the event loop when no file can be opened and no client can make room, s."""
+"""Pause of the event loop after a client could not be accepted, for example because no file
+descriptor was free, s. If another client is in the handshake, that client is disconnected
+instead."""
 GRACE_S = 5.0
-"""Time in which clients must have taken the replies to their commands when the server ends."""
+"""Time limit for clients to receive the replies to their commands when the server is closed, s."""
 TICK_S = 0.1
-"""Time between two calls of a protocol's ``tick`` while it has clients."""
+"""Maximum time between two calls of a protocol's ``tick`` while clients have threads, s."""
 
 
 class Phase(Enum):
@@ -56,21 +62,21 @@ class Handshake(Protocol):
     phase: Phase
 
     def greeting(self) -> bytes:
-        """Return the bytes that the server sends first."""
+        """Return the bytes that the server sends when the client has connected."""
 
     def feed(self, data: bytes) -> bytes:
-        """Process bytes from the client; return the bytes to send."""
+        """Process ``data`` from the client; return the bytes to send."""
 
     def drop(self) -> bytes:
-        """Drop a client that has gone in the phase SERVED, or for which there is no thread; return
-        the bytes to send."""
+        """End a handshake in the phase SERVED, because the client has disconnected or no thread can
+        be started for the client. Return the bytes to send."""
 
 
 Shake = TypeVar("Shake", bound=Handshake)
 
 
 class Guest(Generic[Shake]):
-    """A client in the handshake."""
+    """Client in the handshake."""
 
     def __init__(self, sock: socket.socket, handshake: Shake) -> None:
         self.socket, self.handshake = sock, handshake
@@ -81,11 +87,12 @@ class Guest(Generic[Shake]):
 class Handshakes(Generic[Shake]):
     """Accepts clients of ``listener`` until :meth:`close`.
 
-    ``make``: returns the handshake of a socket. ``run``: serves a client after its handshake, in a
-    separate thread; when it returns, the socket is closed. ``name``: name of the threads. ``tick``:
-    called every TICK_S while there are clients. A protocol admits at most MOST_SESSIONS clients;
-    while twice as many threads have not ended, more clients are disconnected. ``listeners``: number
-    of those in this process, which share the room for clients in handshakes.
+    ``make``: function that returns the handshake for a new socket. ``run``: function that serves a
+    client after its handshake, in a separate thread; the socket is closed when the function
+    returns. ``name``: name of the threads. ``tick``: function that is called at least every TICK_S
+    seconds while clients have threads, or None. ``listeners``: number of Handshakes objects in this
+    process, which share the limits. A protocol admits at most MOST_SESSIONS clients. If 2 *
+    MOST_SESSIONS threads are still running, further clients are disconnected.
     """
 
     def __init__(
@@ -116,8 +123,9 @@ class Handshakes(Generic[Shake]):
         self._thread.start()
 
     def close(self) -> None:
-        """Complete the commands that have arrived, disconnect all clients, and end. A client that
-        does not take its replies in GRACE_S is disconnected without them."""
+        """Complete the commands that have arrived, disconnect all clients, and stop the threads. A
+        client that does not receive its replies within GRACE_S seconds is disconnected without the
+        replies."""
         if self._closing:
             return
         self._closing = True
@@ -134,12 +142,13 @@ class Handshakes(Generic[Shake]):
         self._woken.close()
 
     def _running(self) -> list[threading.Thread]:
-        """Return the threads of clients."""
+        """Return the threads of clients that are running."""
         with self._lock:
             return list(self._sessions)
 
     def _shut(self, how: int) -> None:
-        """Let all clients end: no more bytes are received, or sent either."""
+        """Shut down the sockets of all clients that have a thread. ``how``: argument of
+        socket.shutdown."""
         with self._lock:
             for sock in self._sessions.values():
                 with contextlib.suppress(OSError):
@@ -163,7 +172,7 @@ class Handshakes(Generic[Shake]):
             self.listener.close()
 
     def _timeout(self) -> float | None:
-        """Return the time until the next deadline, s; None if there is none."""
+        """Return the time until the next deadline, s, or None if there is no deadline."""
         found = [] if self._tick is None or not self._sessions else [TICK_S]
         if self._guests:
             oldest = next(iter(self._guests.values()))
@@ -171,7 +180,7 @@ class Handshakes(Generic[Shake]):
         return min(found, default=None)
 
     def _expire(self) -> None:
-        """Disconnect the clients whose time is over."""
+        """Disconnect the clients whose handshake deadline has passed."""
         now = time.monotonic()
         while self._guests:
             guest = next(iter(self._guests.values()))
@@ -181,7 +190,8 @@ class Handshakes(Generic[Shake]):
             self._drop(guest)
 
     def _accept(self) -> None:
-        """Accept clients; the oldest one in a handshake makes room if there are too many."""
+        """Accept clients. If too many clients are in the handshake, disconnect the one that
+        connected first."""
         for _ in range(ACCEPTED_AT_ONCE):
             if len(self._guests) >= self._most_guests:
                 self.expired += 1
@@ -211,7 +221,8 @@ class Handshakes(Generic[Shake]):
             self._send(guest)
 
     def _serve(self, guest: Guest[Shake], events: int) -> None:
-        """Receive from and send to a client in the handshake."""
+        """Receive bytes from a client in the handshake, and send bytes to it. ``events``: selector
+        events of its socket."""
         if events & selectors.EVENT_READ and guest.handshake.phase is Phase.OPEN:
             try:
                 data = guest.socket.recv(MOST_UNSENT)
@@ -227,7 +238,8 @@ class Handshakes(Generic[Shake]):
         self._send(guest)
 
     def _send(self, guest: Guest[Shake]) -> None:
-        """Send what can be sent; go on with a client whose handshake has ended."""
+        """Send as many bytes as the socket accepts. If the handshake has ended and all bytes are
+        sent, disconnect the client, or start its thread if it is to be served."""
         try:
             del guest.unsent[: guest.socket.send(guest.unsent) if guest.unsent else 0]
         except BlockingIOError:
@@ -265,7 +277,8 @@ class Handshakes(Generic[Shake]):
         guest.socket.close()
 
     def _begin(self, guest: Guest[Shake]) -> None:
-        """Give a client its thread; without memory or thread, disconnect it."""
+        """Start the thread of a client, or disconnect the client if the thread cannot be
+        started."""
         self._forget(guest)
         guest.socket.setblocking(True)
         thread = threading.Thread(
@@ -286,7 +299,7 @@ class Handshakes(Generic[Shake]):
             self._disconnect(guest)
 
     def _session(self, guest: Guest[Shake]) -> None:
-        """Serve a client."""
+        """Serve a client after its handshake."""
         try:
             self._run(guest.socket, guest.handshake)
         except Exception:  # noqa: BLE001 - a defect ends the connection of one client
@@ -298,7 +311,8 @@ class Handshakes(Generic[Shake]):
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files of this process as far as it may; return it."""
+    """Raise the limit of open files of this process to the hard limit; return the resulting
+    limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):

@@ -1,7 +1,9 @@
-"""Health monitor of a served drive: reports events, and saves the counters.
+"""Health monitor of a served drive, which reports critical warnings as events and saves the
+counters.
 
-Owns the thread and its times. Does not own the events or the counters (nvme_drive.py). Source: NVM
-Express Base Specification 2.0, section 5.2 (events of the SMART / Health Information log page).
+Owns the thread and its intervals. Does not own the events and the counters (nvme_drive.py).
+Source: NVM Express Base Specification 2.0, section 5.2 (events of the SMART / Health Information
+log page).
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.units import InputError
 
 LOOK_S = 0.5
-"""Interval of the checks, s."""
+"""Interval of the checks for critical warnings, s."""
 SAVE_S = 5.0
-"""Interval at which changed counts are written to the store, s: a killed process loses at most
-those of this time."""
+"""Interval at which changed counters are written to the store, s. If the process is killed, the
+counts of at most one interval are lost."""
 
 
 class HealthWatch:
-    """Watches ``drive`` until :meth:`close`."""
+    """Monitors ``drive`` until :meth:`close`."""
 
     def __init__(self, drive: NvmeDrive) -> None:
         self._drive = drive
@@ -43,4 +45,4 @@ class HealthWatch:
                     saved = time.monotonic()
                     self._drive.save_counts()
             except InputError as error:  # the file cannot be written, or the service has ended
-                say_once(f"the counts of the drive are not kept: {error}")
+                say_once(f"the counters of the drive cannot be saved: {error}")

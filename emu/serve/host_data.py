@@ -1,7 +1,8 @@
-"""Data of commands in host memory: the pieces that PRPs and SGLs name, gathered and scattered.
+"""Data of commands in host memory: gathering and scattering of the pieces that PRPs and SGLs
+describe.
 
-Owns the choice between PRP and SGL, and the copies. Does not own the walks (controller/prp.py,
-controller/sgl.py) or host memory (guest_memory.py).
+Owns the choice between PRP and SGL, and the copies. Does not own the traversal of PRPs and SGLs
+(controller/prp.py, controller/sgl.py) or host memory (guest_memory.py).
 Source: NVM Express Base Specification 2.0, section 4.1 and figure "Common Command Format" (PSDT).
 """
 
@@ -17,13 +18,15 @@ from ondie.emu.nvme.wire import Sqe
 from ondie.emu.serve.guest_memory import GuestMemory
 
 PSDT = 0b11 << 6
-"""PRP or SGL for Data Transfer."""
+"""Mask of the field PRP or SGL for Data Transfer (PSDT) in the byte Flags."""
 POINTER_BYTE = 24
 Pieces = Sequence[prp.Piece | sgl.Piece]
 
 
 def pieces_of(sqe: Sqe, size: int, to_controller: bool, page: int, memory: GuestMemory) -> Pieces:
-    """Return the pieces of a command's data of ``size`` bytes. ``page``: CC.MPS. Raises Refused."""
+    """Return the pieces of host memory for the ``size`` data bytes of a command. ``to_controller``:
+    True if the data is sent to the controller. ``page``: size of a memory page (CC.MPS), bytes.
+    Raises Refused if a PRP or SGL is invalid, or if a piece is not accessible host memory."""
     if size == 0:
         return ()
     pieces: Pieces
@@ -37,7 +40,8 @@ def pieces_of(sqe: Sqe, size: int, to_controller: bool, page: int, memory: Guest
 
 
 def gather(pieces: Pieces, memory: GuestMemory) -> bytes:
-    """Return the bytes of pieces. Raises Refused."""
+    """Return the contents of all pieces in order. Raises Refused if a piece is not readable host
+    memory."""
     found = []
     for each in pieces:
         data = memory.read(each.address, each.size)
@@ -48,8 +52,8 @@ def gather(pieces: Pieces, memory: GuestMemory) -> bytes:
 
 
 def scatter(pieces: Pieces, data: bytes | np.ndarray, memory: GuestMemory) -> bool:
-    """Write ``data``, bytes or uint8[n], to the first bytes of pieces; return False if some memory
-    has gone."""
+    """Write ``data``, bytes or uint8[n], to the pieces in order, and return True. ``data`` may be
+    shorter than the pieces. Return False if a piece is no longer writable host memory."""
     at = 0
     for each in pieces:
         if at >= len(data):

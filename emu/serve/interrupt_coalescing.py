@@ -1,9 +1,9 @@
-"""Times of the interrupts of I/O queues: features Interrupt Coalescing and Interrupt Vector
-Configuration.
+"""Interrupt coalescing: delay of the interrupts of I/O queues as set with the features Interrupt
+Coalescing and Interrupt Vector Configuration.
 
-Owns which interrupts wait, and until when. Does not own the queues (pcie_queues.py), the values of
-the features (controller/features.py) or the events of the host (vfio_user.py).
-Source: NVM Express Base Specification 2.0, section 5.27.1.6 (Interrupt Coalescing, which does not
+Owns the delayed interrupts and their deadlines. Does not own the queues (pcie_queues.py), the
+values of the features (controller/features.py) or the event descriptors of the host (vfio_user.py).
+Source: NVM Express Base Specification 2.0, sections 5.27.1.6 (Interrupt Coalescing, which does not
 apply to admin queues) and 5.27.1.7 (Interrupt Vector Configuration).
 """
 
@@ -17,20 +17,22 @@ from ondie.emu.serve.pcie_queues import CompletionQueue
 UNIT_NS = 100_000
 """Unit of the aggregation time, ns."""
 DISABLED = 1 << 16
-"""Bit of the configuration of a vector: its interrupts do not wait."""
+"""Bit of the Interrupt Vector Configuration that disables coalescing for a vector."""
 
 
 class InterruptCoalescing:
-    """Interrupts of the I/O queues of a controller that wait for more completions or for a time."""
+    """Delayed interrupts of the I/O queues of one controller. An interrupt is delayed until the
+    number of posted completions reaches the aggregation threshold, or until the deadline of the
+    interrupt has passed."""
 
     def __init__(self, features: Features) -> None:
         self._features = features
         self._waiting: dict[int, tuple[int, set[CompletionQueue]]] = {}
-        """Time at which the interrupt of a vector is due (ns), and the queues that it is for."""
+        """(Deadline in ns, completion queues) of each delayed interrupt, by vector."""
 
     def posted(self, queues: Iterable[CompletionQueue], now_ns: int) -> set[int]:
-        """Record completions that were posted to ``queues`` at ``now_ns``; return the vectors whose
-        interrupts are to be sent now."""
+        """Record that completions were posted to ``queues`` at time ``now_ns``; return the vectors
+        whose interrupts must be sent immediately."""
         setting = self._features.value(INTERRUPT_COALESCING)
         most, wait_ns = (setting & 0xFF) + 1, (setting >> 8) * UNIT_NS
         found = set()
@@ -48,8 +50,8 @@ class InterruptCoalescing:
         return found
 
     def due(self, now_ns: int) -> set[int]:
-        """Return the vectors whose interrupts have waited until ``now_ns``. A host that has taken
-        all completions in the meantime needs none."""
+        """Return the vectors of the interrupts whose deadlines have passed at time ``now_ns``. Drop
+        each interrupt for which the host has already consumed all completions."""
         found = set()
         for vector, (until_ns, queues) in list(self._waiting.items()):
             if not any(each.used for each in queues):
@@ -59,16 +61,17 @@ class InterruptCoalescing:
         return found
 
     def sent(self, vector: int) -> None:
-        """Record that the interrupt of a vector has been sent."""
+        """Record that the interrupt of ``vector`` was sent."""
         for queue in self._waiting.pop(vector, (0, ()))[1]:
             queue.signaled = queue.memory.tail
 
     def forget(self) -> None:
-        """Drop all interrupts: the queues are gone."""
+        """Drop all delayed interrupts because the queues were removed."""
         self._waiting.clear()
 
     def wait_ns(self, now_ns: int) -> int | None:
-        """Return the time from ``now_ns`` until an interrupt is due, or None."""
+        """Return the time from ``now_ns`` to the next deadline, ns, or None if no interrupt is
+        delayed."""
         if not self._waiting:
             return None
         return max(min(until_ns for until_ns, _ in self._waiting.values()) - now_ns, 0)

@@ -1,6 +1,7 @@
-"""I/O commands of an NVMe transport and their completions, as records.
+"""Records of the I/O commands of an NVMe transport, and of their completions.
 
-Owns the records. Does not own the commands (nvme_io.py, computation.py) or the transports.
+Owns the records. Does not own the execution of commands (nvme_io.py, computation.py) or the
+transports.
 Source: NVM Express Base Specification 2.0, section 3.4 (command processing).
 """
 
@@ -16,19 +17,19 @@ NO_DATA = np.zeros(0, np.uint8)
 
 
 class IoRequest(NamedTuple):
-    """I/O command as the host has sent it."""
+    """I/O command from a host."""
 
     sqid: int
     sqe: Sqe
     data: bytes | memoryview | np.ndarray = b""
-    """Data to the controller, of the size that io_commands.transfer_of returns."""
+    """Data from the host, of the size that io_commands.transfer_of returns."""
 
 
 class IoResult(NamedTuple):
     """Completion of an I/O command."""
 
     cqe: Cqe
-    """``status`` is the status field without the phase tag."""
+    """Completion queue entry. Its ``status`` is the status field without the phase tag."""
     data: np.ndarray = NO_DATA
-    """Data to the host, uint8[n]: memory of the runner that the next batch overwrites; none if the
-    command has failed."""
+    """Data for the host, uint8[n]; empty if the command has failed. The data may be in a buffer of
+    IoRunner that the next batch overwrites."""

@@ -1,9 +1,9 @@
-"""Marks of Write Uncorrectable, and that nothing was written since a sanitize operation, as all
-protocols of a served drive respect them.
+"""State of the media that all protocols of a served drive respect: the byte ranges that are marked
+uncorrectable, and whether data was written since the last sanitize operation.
 
-Owns the lock around both, and the storage of changes. Does not own the ranges
-(controller/uncorrectable.py), or the commands that read or clear them: those of NVMe
-(controller/io_commands.py) and of NBD (nbd_session.py).
+Owns the protection of this state by a lock, and the saving of changes. Does not own the ranges
+(controller/uncorrectable.py), or the NVMe commands (controller/io_commands.py) and NBD requests
+(nbd_session.py) that set, check or remove marks.
 Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable); NVM Express Base
 Specification 2.0, Sanitize Status log page (Global Data Erased).
 """
@@ -25,13 +25,19 @@ Found = TypeVar("Found")
 
 
 def keep_nothing() -> None:
-    """Do nothing when marks change: the drive has had no NVMe controller, and so no marks."""
+    """Do nothing: default of the argument ``save`` of MarkedBlocks, for a drive whose store
+    contains no state of an NVMe controller."""
 
 
 class MarkedBlocks:
-    """The marks of one drive in ``state``. ``lock``: held for every use of the state. ``save``:
-    writes the state to the store, without ``lock``; raises InputError. The truth value is True if a
-    read may fail, or writes must be recorded."""
+    """Access to the media state ``state`` of one drive: the byte ranges that are marked
+    uncorrectable, and the sanitize state.
+
+    ``lock``: lock that is held for every access to the state. ``save``: function that writes the
+    state to the store; it is called without holding ``lock``, and raises InputError if it fails.
+    The truth value of the object is False if no range is marked, no write has to be recorded and no
+    change has to be saved; clients then do not need to call its methods.
+    """
 
     def __init__(
         self,
@@ -41,7 +47,8 @@ class MarkedBlocks:
     ) -> None:
         self._state, self._lock, self._save = state, lock, save
         self._kept = True
-        """False: a change could not be kept. The next one tries again."""
+        """False if the last change could not be saved. The next call of ``change`` then saves the
+        state, even if it does not change it."""
 
     def __bool__(self) -> bool:
         sanitize = self._state.sanitize
@@ -53,13 +60,14 @@ class MarkedBlocks:
         return self._state.uncorrectable
 
     def touched(self, ranges: Iterable[tuple[int, int]]) -> list[bool]:
-        """Return for each of ``ranges``, (first byte, bytes), whether a byte of it is marked."""
+        """Return a list with one value for each of ``ranges`` (first byte, number of bytes): True
+        if the range contains a marked byte."""
         with self._lock:
             return [self._marked.touches(first, size) for first, size in ranges]
 
     def units(self, first: int, count: int, unit: int) -> np.ndarray:
-        """Return which of ``count`` mapping units of ``unit`` bytes from number ``first`` on hold a
-        marked byte, bool[count]."""
+        """Return a mask, bool[count], of the mapping units ``first`` to ``first + count - 1``: True
+        if the mapping unit contains a marked byte. ``unit``: size of a mapping unit, bytes."""
         found = np.zeros(count, bool)
         with self._lock:
             for low, high in self._marked.ranges:
@@ -68,9 +76,12 @@ class MarkedBlocks:
         return found
 
     def clear(self, ranges: Iterable[tuple[int, int]], written: bool = False) -> bool:
-        """Remove the marks of ``ranges``, (first byte, bytes), that a client other than an NVMe
-        host has written or deallocated. ``written``: data of that client were written. Return False
-        if a change cannot be kept: after the next start, blocks of them may be marked."""
+        """Remove the marks in ``ranges`` (first byte, number of bytes), which a client that is not
+        an NVMe host has written or deallocated.
+
+        ``written``: True if the client has written data. Return True, or False if the change cannot
+        be saved; the marks may then exist again after the next start of the drive.
+        """
 
         def clear_all() -> None:
             for first, size in ranges:
@@ -82,8 +93,9 @@ class MarkedBlocks:
         return self.change(clear_all)[1]
 
     def change(self, function: Callable[[], Found]) -> tuple[Found, bool]:
-        """Call ``function``, which may change the state, with the lock, and save a change. Return
-        its result, and False if there is a change that cannot be saved."""
+        """Call ``function``, which may change the state, while holding the lock. Then save the
+        state if it has changed. Return (result of ``function``, False if the state cannot be saved,
+        otherwise True)."""
         with self._lock:
             before = list(self._marked.ranges), self._state.sanitize
             found = function()

@@ -1,9 +1,10 @@
-"""Drive without a model of flash: commands are executed from memory at once.
+"""Drive without a flash model, which executes commands immediately from host memory.
 
-Owns that memory and the execution of commands. Does not own protocols. It is the null device with
-which the speed of a served drive is compared, and a RAM disk of any size, which uses memory only
-for written data.
-Source: nbdkit's memory plugin and Linux's null_blk with memory_backed, for the idea.
+Owns the memory that holds the data, and the execution of commands. Does not own protocols.
+Source: this project, after nbdkit's memory plugin and Linux's null_blk with memory_backed=1.
+
+The drive is the baseline with which the speed of a served drive is compared. Only written data
+occupies host memory, so the capacity of the drive may exceed the size of the host's memory.
 """
 
 from __future__ import annotations
@@ -31,15 +32,19 @@ from ondie.kernels.jit import entry, njit
 
 NO_BYTES = np.zeros(0, np.uint8)
 MAP_NORESERVE = 0x4000
-"""Flag of mmap(2) on Linux: memory is counted when it is written, not when it is mapped."""
+"""Flag of mmap(2) on Linux: do not reserve swap space for the mapped memory."""
 
 
 @njit
 def execute(commands, memory, store, held, unit, done):
-    """Execute ``commands``, COMMAND[n], on ``store``, uint8[bytes], with their bytes in ``memory``,
-    uint8. ``held``: uint8[units], 1 for mapping units that were written and not trimmed since;
-    others are zeros. Written: ``done``, COMPLETION[n]. Return True if there was a TRIM, whose
-    memory is not yet zero."""
+    """Execute drive commands except TRIM on memory. Return True if there is a TRIM; the caller must
+    then set the trimmed bytes to zero.
+
+    ``commands``: COMMAND[n]. ``memory``: uint8, buffer with the data of the commands. ``store``:
+    uint8[bytes], contents of the drive. ``held``: uint8[units], set to 1 for mapping units that are
+    written. ``unit``: size of a mapping unit, bytes. ``done``: COMPLETION[n], set to the
+    completions.
+    """
     trims = False
     for at in range(commands.size):
         command = commands[at]
@@ -58,10 +63,11 @@ def execute(commands, memory, store, held, unit, done):
 
 
 class MemoryDrive(Served):
-    """A drive in memory, of the sizes that configuration ``cfg`` states, with logical blocks of
-    ``block_bytes`` (None: the default of a drive).
+    """Drive in host memory with the capacity of a drive with configuration ``cfg``.
+    ``block_bytes``: logical block size, or None for the default of a drive.
 
-    Raises InputError for an impossible block size, or if the memory cannot be mapped.
+    Raises InputError if a block size or transfer size is invalid for the protocols, or if the
+    memory cannot be mapped.
     """
 
     def __init__(self, cfg: Config, block_bytes: int | None = None) -> None:
@@ -75,7 +81,10 @@ class MemoryDrive(Served):
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
             self._pages = mmap.mmap(-1, capacity, flags)
         except (OSError, ValueError, OverflowError) as error:
-            raise InputError(f"{capacity} bytes of memory cannot be mapped: {error}") from error
+            raise InputError(
+                f"{capacity} bytes of memory, the size of the drive, cannot be mapped: {error}; "
+                "use a smaller drive"
+            ) from error
         self._store = np.frombuffer(self._pages, np.uint8)
         self._held = np.zeros(-(-capacity // unit), np.uint8)
         commands, done = (as_records(np.zeros(1, each)) for each in (COMMAND, COMPLETION))
@@ -104,7 +113,7 @@ class MemoryDrive(Served):
         return int(done[0]["status"])
 
     def erase_stale(self) -> int:
-        """Return 0: trimmed data are not kept in memory."""
+        """Return 0 (success), because the memory does not contain old versions of data."""
         return 0
 
     def critical_warning(self) -> int:
@@ -114,11 +123,11 @@ class MemoryDrive(Served):
         return 0, 0, Ran()
 
     def ran(self, busy_ps: int) -> Ran:
-        """Return the counters of a start: all but the busy time are 0."""
+        """Return the counters of this start, which are 0 except the busy time."""
         return Ran(busy_ps=busy_ps)
 
     def health(self, past: Past, ran: Ran) -> Health:
-        """Return the health of a drive without wear."""
+        """Return the health data of a drive that does not wear out."""
         return health_of(
             ran,
             page_bytes=self.unit,
@@ -135,14 +144,16 @@ class MemoryDrive(Served):
         )
 
     def execute(self, commands: np.ndarray, memory: np.ndarray, done: np.ndarray) -> None:
-        """Execute ``commands``, COMMAND[n], with their bytes in ``memory``; write COMPLETION[n]."""
+        """Execute ``commands``, COMMAND[n], with their data in ``memory``, uint8. Write the
+        completions to ``done``, COMPLETION[n]."""
         if self._execute(commands, memory, self._store, self._held, self.unit, done):
             for command in commands[commands["op"] == TRIM]:
                 begin = int(command["offset"])
                 self._trim(begin, begin + int(command["size"]))
 
     def _trim(self, begin: int, end: int) -> None:
-        """Make a range zeros, and return whole pages to the system."""
+        """Set the bytes ``begin`` to ``end - 1`` to zero, and return whole memory pages of this
+        range to the operating system."""
         page = mmap.PAGESIZE
         first, last = -(-begin // page) * page, end // page * page
         if first < last:
@@ -155,14 +166,15 @@ class MemoryDrive(Served):
 
 
 class MemoryClient:
-    """A client of a :class:`MemoryDrive`, for one thread."""
+    """Client of a :class:`MemoryDrive`, for use by one thread."""
 
     def __init__(self, drive: MemoryDrive) -> None:
         self._drive = drive
         self._done = as_records(np.zeros(0, COMPLETION))
 
     def run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray:
-        """Execute commands, COMMAND[n]. Return COMPLETION[n], valid until the next call."""
+        """Execute ``commands``, COMMAND[n], with their data in ``buffer``, uint8. Return the
+        completions, COMPLETION[n], which the next call overwrites."""
         if len(commands) > len(self._done):
             self._done = as_records(np.zeros(2 * len(commands), COMPLETION))
         done = self._done[: len(commands)]

@@ -1,9 +1,9 @@
-"""NBD server: a drive at one address, and its clients.
+"""NBD server, which serves a drive at one address to several clients.
 
-Owns the number of clients after the handshake, and which session each of them gets. Does not own
-sockets and threads (handshakes.py), the messages of the handshake (nbd_wire.py) or the requests of
-a client (nbd_session.py, nbd_paced.py).
-Source: the NBD protocol.
+Owns the number of clients after the handshake, and the choice of the kind of session for a client.
+Does not own sockets and threads (handshakes.py), the messages of the handshake (nbd_wire.py) or the
+requests of a client (nbd_session.py, nbd_paced.py).
+Source: the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from ondie.emu.serve.served import Served
 
 
 class NbdServer:
-    """Serves ``served`` at ``listener`` until :meth:`close`. ``listeners``: see Handshakes."""
+    """Serves ``served`` at ``listener`` until :meth:`close`. ``listeners``: number of Handshakes
+    objects in this process."""
 
     def __init__(self, served: Served, listener: Listener, listeners: int = 1) -> None:
         self.served = served
         warm_up(served)
         self.admitted = 0
-        """Number of clients after the handshake."""
+        """Number of connected clients that have completed the handshake."""
         self._lock = threading.Lock()
         self.handshakes = Handshakes(
             listener, self._handshake, self._run, "ondie nbd", listeners=listeners
@@ -37,8 +38,7 @@ class NbdServer:
         return self.handshakes.listener
 
     def close(self) -> None:
-        """Complete the requests that clients have sent, disconnect the clients, and end; see
-        Handshakes.close."""
+        """Complete the requests that have arrived, disconnect all clients, and stop the threads."""
         self.handshakes.close()
 
     def _handshake(self, _: socket.socket) -> Handshake:
@@ -46,7 +46,8 @@ class NbdServer:
         return Handshake(self.served.export, self._admit, self._leave)
 
     def _admit(self) -> str:
-        """Take a place for a client; return why there is none, or ""."""
+        """Reserve one of the MOST_SESSIONS connections. Return "", or the reason if no connection
+        is free."""
         with self._lock:
             if self.admitted >= MOST_SESSIONS:
                 return f"all {MOST_SESSIONS} connections are in use"
@@ -54,12 +55,13 @@ class NbdServer:
             return ""
 
     def _leave(self) -> None:
-        """Give the place of a client back."""
+        """Release the connection that was reserved for a client."""
         with self._lock:
             self.admitted -= 1
 
     def _run(self, sock: socket.socket, handshake: Handshake) -> None:
-        """Run the requests of a client in its thread; without memory, disconnect it."""
+        """Run the session of a client in its thread. Disconnect the client if the session cannot be
+        created, for example because memory is exhausted."""
         try:
             try:
                 session = session_of(sock, self.served, handshake)
@@ -71,7 +73,8 @@ class NbdServer:
 
 
 def session_of(sock: socket.socket, served: Served, handshake: Handshake) -> Session:
-    """Return the session of a client, whose replies are paced if completions of the drive are."""
+    """Return the session of a client: a PacedSession if the drive delivers completions at their
+    modeled times on the wall clock, otherwise a Session."""
     paced = served.paced()
     if paced is None:
         return Session(sock, served, handshake)

@@ -1,9 +1,11 @@
-"""A client of NBD that measures a server: requests in flight at a fixed depth, and their rate.
+"""NBD client that measures the request rate of a server with a fixed number of requests in flight.
 
-Owns the handshake by EXPORT_NAME, the load, and the check that every reply is a success. Does not
-own the servers (validate/speed/servers.py). It is as cheap as Python allows: the replies to one
-kind of request have one size, so that their number is that of the bytes.
+Owns the handshake with the option EXPORT_NAME, the requests, and the check that every reply reports
+success. Does not own the start of the servers (validate/speed/servers.py).
 Source: the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), with simple replies.
+
+The client uses as little CPU time as Python allows. All replies to one kind of request have the
+same size, so the client counts bytes instead of parsing replies.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ HEADER = struct.Struct(">IHHqQI")
 REQUEST_MAGIC, REPLY_MAGIC = 0x25609513, 0x67446698
 TIMEOUT_S = 30.0
 SPAN = 256 << 20
-"""Bytes of the export to which requests go."""
+"""Size of the part of the export, starting at byte 0, that requests access, bytes."""
 
 
 class Load:
-    """A connection to the server with the unix socket ``path``.
+    """Connection to the NBD server at the Unix socket ``path``.
 
-    Raises InputError if it does not answer as a server of NBD does.
+    Raises InputError if the connection fails, or if the peer is not an NBD server.
     """
 
     def __init__(self, path: str) -> None:
@@ -37,20 +39,24 @@ class Load:
             self._socket.connect(path)
             greeting = receive(self._socket, 18)
             if greeting[:16] != b"NBDMAGICIHAVEOPT":
-                raise InputError(f"{path}: the server does not speak NBD")
+                raise InputError(
+                    f"{path}: the peer is not an NBD server; give the socket of an NBD server"
+                )
             self._socket.sendall(struct.pack(">I8sII", 3, b"IHAVEOPT", 1, 0))
             self.size, _ = struct.unpack(">QH", receive(self._socket, 10))
         except OSError as error:
             self.close()
-            raise InputError(f"{path}: {error}") from error
+            raise InputError(f"{path}: cannot connect to the NBD server: {error}") from error
 
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
 
     def rate(self, kind: int, size: int, depth: int, seconds: float) -> float:
-        """Return the requests per second of ``kind`` and ``size`` bytes at random places of the
-        first SPAN bytes, with ``depth`` in flight. Raises InputError for a reply with an error."""
+        """Measure the rate of requests of ``kind`` and ``size`` bytes at random offsets in the
+        first SPAN bytes, with ``depth`` requests in flight, for ``seconds``. Return the rate
+        (requests per second). Raises InputError if a reply reports an error or the server
+        disconnects."""
         reply = 16 + (size if kind == READ else 0)
         count = max(4 * depth, 256 if size < 65536 else 64)
         step = HEADER.size + (size if kind == WRITE else 0)
@@ -64,7 +70,9 @@ class Load:
         while True:
             got = self._socket.recv_into(view[held:])
             if not got:
-                raise InputError("the server has disconnected")
+                raise InputError(
+                    "the NBD server has disconnected during the measurement; check its output"
+                )
             held += got
             replies = held // reply
             if not replies:
@@ -87,8 +95,9 @@ class Load:
         return rate
 
     def waits(self, size: int, count: int) -> np.ndarray:
-        """Return the times in s that ``count`` reads of ``size`` bytes take one after the other, at
-        random places of the first SPAN bytes that were written, float64[count]."""
+        """Measure ``count`` reads of ``size`` bytes, one at a time, at random offsets in the first
+        SPAN bytes. Return their latencies (s), float64[count]. The bytes must have been written
+        (see :meth:`fill`)."""
         sent = requests(READ, size, count, min(self.size, SPAN))
         found = np.zeros(count)
         for number in range(count):
@@ -99,7 +108,8 @@ class Load:
         return found
 
     def fill(self) -> None:
-        """Write the first SPAN bytes once."""
+        """Write the first SPAN bytes once with requests of 128 KiB. If the export is smaller, write
+        all complete blocks of 128 KiB in it."""
         size = 128 << 10
         for place in range(0, min(self.size, SPAN) // size * size, size):
             header = HEADER.pack(REQUEST_MAGIC, 0, WRITE, 0, place, size)
@@ -108,18 +118,20 @@ class Load:
 
 
 def receive(sock: socket.socket, count: int) -> bytes:
-    """Return the next ``count`` bytes. Raises InputError if the server has disconnected."""
+    """Return the next ``count`` bytes from ``sock``. Raises InputError if the server has
+    disconnected."""
     found = bytearray()
     while len(found) < count:
         part = sock.recv(count - len(found))
         if not part:
-            raise InputError("the server has disconnected")
+            raise InputError("the server has disconnected; check its output")
         found += part
     return bytes(found)
 
 
 def requests(kind: int, size: int, count: int, span: int) -> bytes:
-    """Return ``count`` requests of ``kind`` at random places of the first ``span`` bytes."""
+    """Return ``count`` encoded requests of type ``kind`` for ``size`` bytes each, at random offsets
+    in the first ``span`` bytes of the export."""
     places = np.random.default_rng(0).integers(0, span // size, count) * size
     data = bytes([7]) * size if kind == WRITE else b""
     return b"".join(
@@ -129,11 +141,14 @@ def requests(kind: int, size: int, count: int, span: int) -> bytes:
 
 
 def check(buffer: np.ndarray, count: int, reply: int) -> None:
-    """Raise InputError unless the first ``count`` replies of ``buffer``, uint8, are successes of
-    ``reply`` bytes each."""
+    """Raise InputError if any of the first ``count`` replies in ``buffer``, uint8, does not report
+    success. ``reply``: size of a reply, bytes."""
     heads = buffer[: count * reply].reshape(count, reply)[:, :8]
     right = np.frombuffer(struct.pack(">II", REPLY_MAGIC, 0), np.uint8)
     wrong = np.flatnonzero((heads != right).any(axis=1))
     if len(wrong):
         magic, error = struct.unpack(">II", heads[wrong[0]].tobytes())
-        raise InputError(f"a reply has magic 0x{magic:x} and error {error}")
+        raise InputError(
+            f"NBD reply with magic 0x{magic:x} and error {error}: must have magic "
+            f"0x{REPLY_MAGIC:x} and error 0 (success)"
+        )

@@ -1,9 +1,11 @@
-"""One NBD client of a drive that delivers completions at their modeled times on the wall clock.
+"""Session of one NBD client of a drive that delivers completions at their modeled times on the wall
+clock.
 
 Owns the batches in flight, and the thread that replies to each request when it completes, while
-others are in flight and new ones arrive. Does not own the requests themselves (nbd_session.py), the
-messages (nbd_request.py) or the time of completions (service.py).
-Source: the NBD protocol, which lets replies come in any order; NVMe completion queues.
+other requests are in flight and new requests arrive. Does not own the requests that need several
+steps (nbd_session.py), the messages (nbd_request.py) or the times of completions (emu/service.py).
+Source: the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), which allows replies in
+any order.
 """
 
 from __future__ import annotations
@@ -28,31 +30,36 @@ from ondie.emu.units import InputError
 from ondie.kernels.errors import KernelError
 
 Replies = tuple[list[bytes], dict[int, tuple[int, ...]]]
-"""Replies, and the requests without an error by number of their reply."""
+"""(Replies in order; for each request that completed without an error, its fields by the index of
+its reply)."""
 ERROR = REQUEST.names.index("error") if REQUEST.names else -1
 TAG_SHIFT = 16
-"""Tags of commands: number of the batch, and below this bit number of the request."""
+"""Bit position of the batch number in the tag of a command. The lower bits of the tag are the
+number of the request in the batch."""
 MOST_BATCHES = 32
-"""Largest number of batches in flight; the number of their commands is that of the drive's depth.
-"""
+"""Maximum number of batches in flight. The queue depth of the drive limits the total number of
+their commands."""
 
 
 class Flight:
-    """A batch in flight: requests without a reply, and the errors of those that have failed."""
+    """Batch in flight: its requests that have no reply yet, and the errors of its failed requests.
+    ``stream``: stream of the completions of its commands, or None if the drive does not execute the
+    batch."""
 
     def __init__(self, batch: Batch, count: int, commands: int, stream: Ticket | None) -> None:
         self.batch, self.commands = batch, commands
         self.requests: list[tuple[int, ...]] = batch.requests[:count].tolist()
         self.left = batch.requests["count"][:count].tolist()
-        """Number of commands in flight, by request."""
+        """Number of commands in flight for each request of the batch."""
         self.errors: dict[int, int] = {}
         self.waiting = {number for number, left in enumerate(self.left) if left}
-        """Requests without a reply."""
+        """Numbers of the requests in the batch that have no reply yet."""
         self.stream = stream
 
 
 class PacedSession(Session):
-    """A session that replies to each request when it completes. ``source``: client of the drive."""
+    """Session that replies to each request when the request completes. ``source``: connection to
+    the drive that delivers completions at their modeled times."""
 
     def __init__(
         self, sock: socket.socket, served: Served, handshake: Handshake, source: Connection
@@ -63,23 +70,26 @@ class PacedSession(Session):
         self._batches = 1
         self._flights: dict[int, Flight] = {}
         self._changed = threading.Condition()
-        """Guards the flights and the end; notified when there is something to wait for."""
+        """Protects ``_flights`` and the attributes that describe the end of the session. Notified
+        when a waiting thread may continue."""
         self._in_flight = 0
-        """Number of commands in flight."""
+        """Total number of commands in flight."""
         self._alone = False
-        """The only flight belongs to the thread that executes it."""
+        """True while the thread that receives requests itself waits for the only batch in
+        flight."""
         self._ending = False
         self._sending = threading.Lock()
         self._fileno = sock.fileno()
         self._begun: Flight
-        """The last flight whose command this thread has begun."""
+        """Last batch whose single command the receiving thread has started itself."""
         self._early: list[Replies] = []
-        """Replies to what this thread has completed, and the requests without an error."""
+        """Replies that were prepared for the command that the receiving thread has started
+        itself."""
         self._gone = False
 
     def run(self) -> None:
-        """Execute requests until the client has gone or has sent an invalid one, and those in
-        flight have completed."""
+        """Execute requests until the client disconnects or sends an invalid request. Then wait for
+        the requests in flight."""
         replies = threading.Thread(target=self._reply, name="ondie nbd replies", daemon=True)
         replies.start()
         try:
@@ -95,7 +105,8 @@ class PacedSession(Session):
             super().send(data)
 
     def execute(self, count: int, commands: int, out: int, refused: int) -> None:
-        """Hand over commands, and reply to the requests that have none."""
+        """Submit the commands of the batch, and reply to the requests that have no command because
+        of an error. Arguments as for Session.execute."""
         batch = self.batch
         if self.served.detached:
             super().execute(count, commands, out, refused)
@@ -126,9 +137,13 @@ class PacedSession(Session):
             self._take_spare()
 
     def _execute_alone(self, out: int) -> bool:
-        """Execute the only command of the only batch in this thread, if nobody else uses the drive,
-        and reply. ``out``: end of the reply. Return False, without effect, if somebody does. If
-        another request arrives meanwhile, the thread of replies goes on with it."""
+        """Execute the only command of the batch in this thread, and reply to its request. Return
+        True.
+
+        Do nothing and return False if another client uses the drive, or if another batch is in
+        flight. If another request arrives during the execution, the reply thread waits for the
+        command instead. ``out``: end of the reply in the memory of the batch.
+        """
         if self._flights:
             return False
         batch, handed_ns = self.batch, self.received_ns or time.perf_counter_ns()
@@ -148,7 +163,8 @@ class PacedSession(Session):
         return True
 
     def _reply_single(self, out: int, status: int) -> None:
-        """Reply to the only request of the batch, whose command has completed with ``status``."""
+        """Reply to the only request of the batch, whose command has completed with ``status``.
+        ``out``: end of the reply in the memory of the batch."""
         batch = self.batch
         if not status and not self.served.marks:
             self.send(batch.view[batch.input : out])
@@ -161,7 +177,8 @@ class PacedSession(Session):
         self.send(self.reply(batch, request, error))
 
     def _fly(self) -> Stream:
-        """Return the batch of a command that this thread has begun, which is in flight now."""
+        """Register the batch whose single command this thread has started as a batch in flight;
+        return the stream of its completions."""
         batch = self.batch
         self._early.clear()
         stream = self._source.begun(batch.commands[:1], batch.memory, self._prepare)
@@ -172,12 +189,13 @@ class PacedSession(Session):
         return stream
 
     def _prepare(self, done: np.ndarray) -> None:
-        """Prepare the replies to what completes next in this thread."""
+        """Prepare the replies for the completions ``done``, COMPLETION[n], of the command that the
+        receiving thread has started itself."""
         self._early.append(self._replies(done))
 
     def _end_alone(self) -> None:
-        """Reply to a request whose command this thread has begun, if it has completed; otherwise
-        the thread of replies does. Go on with another batch."""
+        """Reply to the request whose command this thread has started, if the command has completed;
+        otherwise the reply thread replies later. Then continue with another batch."""
         data = b""
         try:
             with contextlib.suppress(TimeoutError):  # then it is in flight
@@ -195,7 +213,8 @@ class PacedSession(Session):
         self._take_spare()
 
     def _take_spare(self) -> None:
-        """Go on with a batch that is not in flight, and with the bytes that have arrived."""
+        """Continue with a batch that is not in flight, and move the bytes that have arrived but are
+        not parsed to this batch. Wait if all batches are in flight."""
         old = self.batch
         try:
             new = self._spare.get_nowait()
@@ -214,7 +233,8 @@ class PacedSession(Session):
     # --- the thread of replies
 
     def _reply(self) -> None:
-        """Reply to requests as they complete, until the end."""
+        """Reply to requests when they complete, until the session ends (main loop of the reply
+        thread)."""
         while True:
             with self._changed:
                 while self._alone or not (self._flights or self._ending):
@@ -229,7 +249,7 @@ class PacedSession(Session):
                     self._leave()
 
     def _leave(self) -> None:
-        """Disconnect a client that takes no replies."""
+        """Disconnect the client because a reply cannot be sent."""
         self._gone = True
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -237,7 +257,8 @@ class PacedSession(Session):
             return
 
     def _take(self, ticket: Ticket) -> bytes:
-        """Return the replies to the requests that the completions of ``ticket`` complete."""
+        """Wait for the completions of ``ticket``; return the replies to the requests that they
+        complete."""
         with self._changed:  # a batch is known when it was handed over
             flights = self._flights
         try:
@@ -250,8 +271,9 @@ class PacedSession(Session):
         return self._written(self._replies(done))
 
     def _written(self, replies: Replies) -> bytes:
-        """Take the marks of what requests have written away, in which the drive takes part; return
-        their replies."""
+        """Remove the marks (Write Uncorrectable) of the ranges that completed requests have written
+        or deallocated; return the replies as bytes. Requests fail if the removal of marks cannot be
+        saved."""
         answers, completed = replies
         if self.served.marks:
             for at in self.clear_marks(completed):
@@ -261,8 +283,8 @@ class PacedSession(Session):
         return b"".join(answers)
 
     def _replies(self, done: np.ndarray) -> Replies:
-        """Return the replies to the requests that ``done``, COMPLETION[n], completes, and those
-        without an error, by number of their reply."""
+        """Return the replies to the requests that the completions ``done``, COMPLETION[n],
+        complete, and the fields of each request that completed without an error (see Replies)."""
         flights = self._flights
         replies: list[bytes] = []
         completed: dict[int, tuple[int, ...]] = {}
@@ -286,7 +308,8 @@ class PacedSession(Session):
         return replies, completed
 
     def _fail(self, flight: Flight) -> bytes:
-        """Return the replies to the requests of a batch that the drive does not execute."""
+        """Return error replies to the requests of a batch that have no reply yet, because the drive
+        does not execute them."""
         waiting = sorted(flight.waiting)
         self.served.count([0] * 8, len(waiting))
         replies = [
@@ -296,7 +319,7 @@ class PacedSession(Session):
         return b"".join(replies)
 
     def _land(self, flight: Flight) -> None:
-        """Forget a batch that is done; its memory is free unless the drive has not taken it."""
+        """Remove a completed batch from the batches in flight, and make it available for reuse."""
         with self._changed:
             if self._flights.pop(flight.batch.number, None) is None:
                 return

@@ -1,8 +1,9 @@
-"""Requests and replies of NBD after the handshake: from bytes to commands of a drive, and back.
+"""NBD requests and replies after the handshake: conversion of requests to drive commands, and of
+the statuses of commands to replies.
 
-Owns the compiled parser, which writes commands and the headers of their replies, the errors, and
-the chunks of structured replies. Does not own the handshake (nbd_wire.py), sockets or the execution
-of commands (nbd_session.py).
+Owns the compiled parser that writes commands and reply headers, the conversion of statuses to error
+numbers, and the chunks of structured replies. Does not own the handshake (nbd_wire.py), sockets or
+the execution of commands (nbd_session.py).
 Source: the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md): transmission phase.
 """
 
@@ -25,7 +26,7 @@ SIMPLE = struct.Struct(">IIq")
 CHUNK = struct.Struct(">IHHqI")
 """Chunk of a structured reply: magic, flags, type, cookie, length."""
 CONTEXT = struct.Struct(">I")
-"""Number of the metadata context at the start of a chunk."""
+"""Identifier of the metadata context, at the start of a BLOCK_STATUS chunk."""
 
 (NBD_READ, NBD_WRITE, NBD_DISC, NBD_FLUSH, NBD_TRIM, NBD_CACHE, NBD_WRITE_ZEROES,
  NBD_BLOCK_STATUS) = range(8)  # fmt: skip
@@ -39,7 +40,7 @@ HEADER_BYTES, SIMPLE_BYTES, DATA_CHUNK_BYTES = 28, 16, 28
 
 
 class NbdError(IntEnum):
-    """Errors of replies."""
+    """Error numbers of replies."""
 
     NONE = 0
     EPERM = 1
@@ -57,7 +58,8 @@ ERRORS: dict[int, NbdError] = {
     Status.NAMESPACE_WRITE_PROTECTED: NbdError.EPERM,
     Status.CAPACITY_EXCEEDED: NbdError.ENOSPC,
 }
-"""Error of a status; others are EIO."""
+"""Error number for each status of a drive command. The error number of all other statuses is
+EIO."""
 
 REQUEST = np.dtype(
     [
@@ -93,24 +95,23 @@ LIMITS = np.dtype(
 )
 
 MORE, FULL, SLOW, LEFT, BAD = range(5)
-"""Reason why the parser stops: bytes are missing; the batch is full; the first request left needs
-several steps (the batch is empty, or to be run first); the client has disconnected; the next bytes
-are no request.
-"""
+"""Reasons why the parser stops. MORE: the next request is incomplete. FULL: the batch is full.
+SLOW: the next request needs several steps (see is_slow). LEFT: the client has sent a disconnect
+request. BAD: the next bytes are not a request."""
 POSITION, COUNT, COMMANDS, OUT, SKIP, WHY, REFUSED, MISSING, KINDS = range(9)
-"""Numbers that the parser returns: position behind the last request taken, number of requests and
-of commands, end of the replies, bytes of refused data that are still to arrive, why it stops,
-number of requests that are refused, bytes that the write at the position lacks, and from KINDS on
-the number of requests of each known kind.
-"""
+"""Indexes of the values that the parser returns. POSITION: position after the last parsed request.
+COUNT: number of requests. COMMANDS: number of commands. OUT: end of the replies. SKIP: number of
+bytes of refused data that have not arrived. WHY: reason to stop. REFUSED: number of refused
+requests. MISSING: number of bytes that are missing from the write at the position. KINDS and the
+following 7 indexes: number of requests of each type."""
 NUMBERS = KINDS + 8
 """Number of values that the parser returns."""
 
 
 @njit
 def word(memory, at, size):
-    """Return the number of ``size`` bytes, 8 at most, at ``memory[at]``, most significant first.
-    One of 8 bytes has a sign."""
+    """Return the big-endian number in the ``size`` bytes (at most 8) that start at ``memory[at]``.
+    A number of 8 bytes is signed."""
     found = 0
     for i in range(min(size, 4)):
         found = (found << 8) | int(memory[at + i])
@@ -124,7 +125,7 @@ def word(memory, at, size):
 
 @njit
 def put_word(memory, at, size, value):
-    """Write the number ``value`` in ``size`` bytes at ``memory[at]``."""
+    """Write ``value`` as a big-endian number of ``size`` bytes that starts at ``memory[at]``."""
     rest = value
     for i in range(size):
         memory[at + size - 1 - i] = rest & 255
@@ -133,7 +134,8 @@ def put_word(memory, at, size, value):
 
 @njit
 def fault(kind, flags, offset, length, limits):
-    """Return the error of a request that the drive cannot execute, or 0."""
+    """Return 0 if a request can be executed, or its error number if it is invalid or exceeds the
+    limits of the export. ``limits``: LIMITS."""
     known = FLAG_FUA
     if kind == NBD_READ and limits.structured != 0:
         known |= FLAG_DF
@@ -165,8 +167,8 @@ def fault(kind, flags, offset, length, limits):
 
 @njit
 def is_slow(kind, flags, offset, length, limits):
-    """Return True if a request needs several steps: zeros that a single TRIM cannot give, a TRIM
-    that is to be on flash, the state of blocks."""
+    """Return True if a request needs several steps. Such requests are BLOCK_STATUS, a TRIM with
+    FUA, and a WRITE_ZEROES that is not equivalent to a single TRIM."""
     if kind == NBD_BLOCK_STATUS:
         return True
     odd = limits.unit - 1
@@ -179,8 +181,10 @@ def is_slow(kind, flags, offset, length, limits):
 
 @njit
 def add_commands(command_op, request, data, fua, limits, commands, first, tag):
-    """Write the commands of ``request``, which are all of operation ``command_op``, from
-    ``commands[first]`` on; ``data``: place of its bytes, -1: none. Return their number."""
+    """Split ``request`` into commands with operation ``command_op``. Write the commands to
+    ``commands``, starting at index ``first``, and return their number. ``data``: index of the first
+    data byte in the memory of the batch, or -1 if the commands transfer no data. ``tag``: tag of
+    the commands."""
     left, offset, count = request.length, request.offset, 0
     while True:
         size = left
@@ -204,12 +208,14 @@ def add_commands(command_op, request, data, fua, limits, commands, first, tag):
 
 @njit
 def parse(memory, begin, end, limits, requests, commands, found):
-    """Parse requests in ``memory[begin:end]``, uint8, into a batch.
+    """Parse the requests in ``memory[begin:end]``, uint8, into a batch.
 
-    ``limits``: LIMITS[1]. Written: ``requests``, REQUEST[r]; ``commands``, COMMAND[c], whose tags
-    are those of their requests: ``limits.tag`` and the numbers that follow. Their data are places
-    in ``memory``: those of writes where they have arrived, those of reads between the headers of
-    the replies, which are written as if all succeeded. ``found``, int64[NUMBERS]: see POSITION.
+    ``limits``: LIMITS[1]. The results are written to ``requests``, REQUEST[r], to ``commands``,
+    COMMAND[c], and to ``found``, int64[NUMBERS] (see POSITION). The headers of the replies are
+    written to ``memory``, as if all requests succeeded. All commands of a request have the same
+    tag. The tag is ``limits.tag`` for the first request, and increases by 1 with each request. The
+    data of a write is not moved: its commands refer to the location in ``memory`` where it has
+    arrived. The data of a read is placed directly after the header of its reply.
     """
     limit = limits[0]
     at, count, made, out = begin, 0, 0, limit.out
@@ -307,27 +313,30 @@ def simple_reply(cookie: int, error: int = 0) -> bytes:
 
 
 def chunk(cookie: int, kind: int, data: bytes) -> bytes:
-    """Return the only chunk of a structured reply."""
+    """Return a structured reply that consists of one chunk of type ``kind`` with ``data``."""
     return CHUNK.pack(CHUNK_MAGIC, CHUNK_DONE, kind, cookie, len(data)) + data
 
 
 def error_of(status: int) -> int:
-    """Return the error of a reply for the status of a command."""
+    """Return the error number of the reply to a request whose drive command has completed with
+    ``status``."""
     return ERRORS.get(status, NbdError.EIO)
 
 
 def error_reply(kind: int, cookie: int, error: int, structured: bool) -> bytes:
-    """Return the reply of a request that has failed: a chunk where the protocol requires one."""
+    """Return the reply to a failed request of type ``kind``: an error chunk if structured replies
+    were negotiated and the type requires them, otherwise a simple reply."""
     if structured and kind in (NBD_READ, NBD_BLOCK_STATUS):
         return chunk(cookie, CHUNK_ERROR, struct.pack(">IH", error, 0))
     return simple_reply(cookie, error)
 
 
 def extents(mapped: np.ndarray, unit: int, offset: int, length: int, most: int) -> bytes:
-    """Return the extents of base:allocation, (length, flags) each, from ``offset`` on for up to
-    ``length`` bytes, at most ``most`` extents.
+    """Return the encoded extents (length, flags) of the context base:allocation for the ``length``
+    bytes starting at ``offset``. At most ``most`` extents are returned.
 
-    ``mapped``: bool[units] of the mapping units that the range touches; others read as zeros.
+    ``mapped``: bool[units], True for each mapping unit of the range that holds data. Mapping units
+    without data read as zeros. ``unit``: size of a mapping unit, bytes.
     """
     edges = np.flatnonzero(np.diff(mapped)) + 1
     starts = np.concatenate(([0], edges))[:most]

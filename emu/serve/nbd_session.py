@@ -1,9 +1,10 @@
-"""One NBD client after the handshake: a thread that runs its requests in batches.
+"""Session of one NBD client after the handshake, which executes its requests in batches.
 
-Owns the memory of a client, the execution of its requests, and its replies. Does not own the
-messages (nbd_request.py), connections before that (handshakes.py), replies at their time on the
-wall clock (nbd_paced.py) or the drive's clock (service.py). Source: the NBD protocol, transmission
-phase; batches as in io_uring: all requests that have arrived are submitted together.
+Owns the buffers of a client, the execution of its requests, and the replies to the requests. Does
+not own the messages (nbd_request.py), the connection before the session (handshakes.py), replies at
+modeled times on the wall clock (nbd_paced.py) or the drive's clock (emu/service.py).
+Source: the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), transmission phase;
+batches as in Linux's io_uring: all requests that have arrived are submitted together.
 """
 
 from __future__ import annotations
@@ -27,49 +28,53 @@ from ondie.kernels.errors import KernelError
 from ondie.kernels.jit import entry
 
 MOST_REQUESTS = 256
-"""Largest number of requests in a batch."""
+"""Maximum number of requests in a batch."""
 ROOM = 1 << 20
-"""Memory for requests and for replies beyond that of the largest one, bytes."""
+"""Additional space in the buffer for requests, and in the buffer for replies, bytes."""
 WHOLE = 1 << 16
-"""Number of missing bytes of a write from which on the session waits for all of them at once."""
+"""If at least this number of bytes is missing from a write, the session waits for all missing bytes
+with one system call."""
 SEND_BUFFER = 1 << 20
-"""Bytes that the system keeps of replies that the client has not taken."""
+"""Size of the socket's send buffer, bytes."""
 CLEARS = (words.NBD_WRITE, words.NBD_TRIM, words.NBD_WRITE_ZEROES)
-"""Requests that clear marks of Write Uncorrectable, as their commands of NVMe do."""
+"""Types of the requests that remove marks (Write Uncorrectable) from the bytes that they write or
+deallocate."""
 MOST_EXTENTS = 4096
-"""Largest number of extents in a reply to BLOCK_STATUS."""
+"""Maximum number of extents in a reply to BLOCK_STATUS."""
 FIRST_STATUS_UNITS = 64
-"""Number of mapping units that are examined first for one extent."""
+"""Number of mapping units that are examined first if BLOCK_STATUS requests only one extent."""
 MOST_STATUS_UNITS = 1 << 20
-"""Largest number of mapping units whose state a reply may contain."""
+"""Maximum number of mapping units that one reply to BLOCK_STATUS covers."""
 
 
 class Batch:
-    """Memory of the requests that have arrived and of their replies, and both as records. Only
-    touched parts occupy memory."""
+    """Batch: a buffer for the requests that have arrived and for their replies, and the records of
+    the parsed requests and commands. Memory pages of the buffer that are never used do not occupy
+    memory."""
 
     def __init__(self, served: Served, largest: int, number: int = 0) -> None:
-        """``largest``: bytes of the largest read or write. ``number``: of this batch among those of
-        its client, 0 to 65535."""
+        """``largest``: maximum size of a read or write, bytes. ``number``: number of this batch
+        among the batches of the client, 0 to 65535."""
         self.input = 4 * (largest + words.HEADER_BYTES) + ROOM
-        """Bytes for requests; replies follow. With room for several large ones, the rest of one is
-        seldom moved to the beginning."""
+        """Size of the part of ``memory`` for requests, bytes; the rest is for replies. This part
+        has room for several large requests, so that an incomplete request is seldom moved to the
+        start of the part."""
         self.memory = np.empty(self.input + largest + words.DATA_CHUNK_BYTES + ROOM, np.uint8)
         self.view = self.memory.data
         self.requests = as_records(np.zeros(MOST_REQUESTS, words.REQUEST))
         most = served.depth + -(-largest // served.transfer)
         self.commands = as_records(np.zeros(most, COMMAND))
         self.single = Single(self.commands[:1], self.memory)
-        """The first command, if it is the only one."""
+        """The first command of ``commands``, for execution without other commands."""
         self.number = number
         self.begin = self.end = 0
-        """Bytes that have arrived and are not parsed: from begin to end."""
+        """Range ``memory[begin:end]`` of the bytes that have arrived but are not parsed."""
 
 
 class Session:
-    """The requests of one client of ``served``, after ``handshake``. :meth:`run` returns when the
-    client has gone, or when the socket receives no more and all requests that had arrived are
-    done."""
+    """Session of one client of ``served`` after ``handshake``. :meth:`run` executes the requests of
+    the client. It returns when the client has disconnected, or when the socket is shut down for
+    receiving and all requests that have arrived are done."""
 
     def __init__(self, sock: socket.socket, served: Served, handshake: Handshake) -> None:
         self.socket, self.served = sock, served
@@ -101,12 +106,13 @@ class Session:
         self.batch.end = len(rest)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self.received_ns = 0
-        """time.perf_counter_ns after the last bytes have arrived; 0: unknown."""
+        """Time at which the last bytes arrived (time.perf_counter_ns), or 0 if this time is
+        unknown."""
         self._skip = 0
-        """Bytes of refused data that are still to arrive."""
+        """Number of data bytes of refused writes that have not arrived. They are discarded."""
 
     def run(self) -> None:
-        """Execute requests until the client has gone or has sent an invalid one."""
+        """Execute requests until the client disconnects or sends an invalid request."""
         try:
             while self._turn():
                 pass
@@ -114,11 +120,12 @@ class Session:
             return  # the client has gone; requests in flight take effect
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send ``data``. Raises OSError if the client has gone."""
+        """Send ``data``. Raises OSError if the client has disconnected."""
         self.socket.sendall(data)
 
     def _turn(self) -> bool:
-        """Execute what has arrived, or wait for more. Return False at the end."""
+        """Execute the requests that have arrived, or wait for more bytes. Return False at the end
+        of the session."""
         batch = self.batch
         self._parse(
             batch.memory, batch.begin, batch.end, self.limits, batch.requests, batch.commands,
@@ -147,8 +154,8 @@ class Session:
         return True
 
     def _receive(self, missing: int) -> bool:
-        """Wait for bytes; ``missing``: number without which the next request cannot be executed, or
-        0. Return False if there will be none."""
+        """Wait for bytes. Return False if the client has disconnected. ``missing``: number of bytes
+        that must arrive before the next request can be executed, or 0 if this number is unknown."""
         batch = self.batch
         while True:
             if batch.begin == batch.end:
@@ -175,8 +182,12 @@ class Session:
     # --- batches
 
     def execute(self, count: int, commands: int, out: int, refused: int) -> None:
-        """Run the first ``commands`` commands, of ``count`` requests, of which ``refused`` have
-        none; reply to them. ``out``: end of their replies."""
+        """Run the commands of the batch, and reply to its requests.
+
+        ``count``: number of requests. ``commands``: number of commands. ``out``: end of the replies
+        in the memory of the batch. ``refused``: number of requests that have no command because of
+        an error.
+        """
         batch = self.batch
         errors: dict[int, int] = {}
         if self.served.detached:
@@ -204,8 +215,8 @@ class Session:
             self.send(b"".join(self.replies(batch, count, errors)))
 
     def _refuse_marked(self, count: int, commands: int, refused: int) -> tuple[int, int]:
-        """Refuse the reads of marked blocks among the first ``count`` requests; return the number
-        of commands that are left, and of requests without any."""
+        """Refuse those of the first ``count`` requests that read blocks marked uncorrectable, and
+        remove their commands. Return (number of remaining commands, number of refused requests)."""
         requests, place = self.batch.requests[:count], self.batch.commands[:commands]
         reads = np.isin(requests["kind"], (words.NBD_READ, words.NBD_CACHE)) & (
             requests["error"] == 0
@@ -224,9 +235,12 @@ class Session:
         return len(left), refused + len(marked)
 
     def clear_marks(self, requests: dict[int, tuple[int, ...]]) -> list[int]:
-        """Clear the marks of Write Uncorrectable of the bytes that successful requests (fields of
-        words.REQUEST, by number) have written or deallocated, and record that data were written.
-        Return the numbers of requests that fail because the change cannot be saved."""
+        """Remove the marks (Write Uncorrectable) from the ranges that successful requests have
+        written or deallocated, and record whether data was written.
+
+        ``requests``: fields of each request (words.REQUEST) by request number. Return the numbers
+        of the requests that fail because the change cannot be saved.
+        """
         done = {
             at: (kind, (offset, length))
             for at, (_, offset, length, _, _, kind, _, _, _, refused) in requests.items()
@@ -237,16 +251,16 @@ class Session:
         return [] if kept else list(done)
 
     def replies(self, batch: Batch, count: int, errors: dict[int, int]) -> list[bytes]:
-        """Return the replies to the first ``count`` requests of ``batch``; ``errors``: of requests
-        that the drive has failed, by number."""
+        """Return the replies to the first ``count`` requests of ``batch``. ``errors``: error
+        numbers of failed requests, by request number."""
         return [
             self.reply(batch, request, errors.get(number, 0))
             for number, request in enumerate(batch.requests[:count].tolist())
         ]
 
     def reply(self, batch: Batch, request: tuple[int, ...], error: int) -> bytes:
-        """Return the reply to a request (fields of words.REQUEST) of ``batch``, with ``error`` of
-        the drive or 0."""
+        """Return the reply to ``request`` (fields of words.REQUEST) of ``batch``. ``error``: error
+        number of the execution, or 0."""
         cookie, _, _, out, size, kind, _, _, _, refused = request
         if error := refused or error:
             return words.error_reply(kind, cookie, error, self.structured)
@@ -255,7 +269,7 @@ class Session:
     # --- requests of several steps
 
     def _execute_slow(self) -> None:
-        """Execute and answer the request at the beginning of what has arrived."""
+        """Execute the next request, which needs several steps, and reply to it."""
         batch = self.batch
         _, flags, kind, cookie, offset, length = words.HEADER.unpack_from(batch.view, batch.begin)
         batch.begin += words.HEADER_BYTES
@@ -276,7 +290,8 @@ class Session:
         self.send(reply)
 
     def _steps(self, steps: list[Row]) -> int:
-        """Run commands, writes of zeros among them. Return an error or 0."""
+        """Run the commands ``steps``, which write zeros or transfer no data. Return 0 or an error
+        number."""
         if self.served.detached:
             return NbdError.ESHUTDOWN
         for first in range(0, len(steps), self.served.depth):
@@ -289,8 +304,10 @@ class Session:
         return 0
 
     def _write_zeroes(self, offset: int, length: int, flags: int) -> int:
-        """Make a range read as zeros: trim whole mapping units and write the rest, or all of it
-        with NO_HOLE. Return an error or 0."""
+        """Execute WRITE_ZEROES: trim the whole mapping units in the range, and write zeros to the
+        rest of the range. If the flag NO_HOLE is set, write zeros to the whole range. Return 0 or
+        an error number, which is ENOTSUP if the flag FAST_ZERO is set and nothing can be
+        trimmed."""
         unit, end = self.served.unit, offset + length
         first, last = -(-offset // unit) * unit, end // unit * unit
         if flags & words.FLAG_NO_HOLE or first >= last:
@@ -307,7 +324,7 @@ class Session:
         return self._steps(steps)
 
     def _block_status(self, cookie: int, offset: int, length: int, flags: int) -> tuple[bytes, int]:
-        """Return the reply to BLOCK_STATUS, and its error or 0."""
+        """Execute BLOCK_STATUS; return (reply, 0 or an error number)."""
         unit, one = self.served.unit, bool(flags & words.FLAG_REQ_ONE)
         first = offset // unit
         count = min(-(-(offset + length) // unit) - first, MOST_STATUS_UNITS)
@@ -330,22 +347,22 @@ class Session:
         return words.chunk(cookie, words.CHUNK_BLOCK_STATUS, context + found), 0
 
     def _data(self, first: int, count: int) -> np.ndarray:
-        """Return which of ``count`` mapping units from ``first`` on do not read as zeros, as far as
-        the drive knows, bool[count]: marked ones are no holes. Raises InputError if the drive
-        serves no more."""
+        """Return a mask, bool[count], of the mapping units ``first`` to ``first + count - 1``. An
+        entry is True if the mapping unit holds data or contains a byte that is marked
+        uncorrectable. Raises InputError if the drive is no longer served."""
         mapped, marks = self.served.mapped(first, count), self.served.marks
         return mapped | marks.units(first, count, self.served.unit) if marks else mapped
 
 
 def warm_up(served: Served) -> None:
-    """Load or compile the functions that sessions of ``served`` need, so that no client waits for
-    it."""
+    """Load or compile the functions that sessions of ``served`` use, so that no client has to wait
+    for the compilation."""
     batch = Batch(served, served.export.largest)
     parser(batch, as_records(np.zeros(1, words.LIMITS)), np.zeros(words.NUMBERS, np.int64))
 
 
 def parser(batch: Batch, limits: np.ndarray, found: np.ndarray) -> Callable[..., None]:
-    """Return the compiled parser of requests (nbd_request.parse)."""
+    """Return the function nbd_request.parse, compiled for the types of these arguments."""
     found_entry: Callable[..., None] = entry(
         words.parse, batch.memory, 0, 0, limits, batch.requests, batch.commands, found
     )
@@ -353,9 +370,9 @@ def parser(batch: Batch, limits: np.ndarray, found: np.ndarray) -> Callable[...,
 
 
 def run(connection: Commands, commands: np.ndarray, memory: np.ndarray) -> np.ndarray | None:
-    """Run commands with their bytes in ``memory``. Return COMPLETION[n], or None if the drive
-    executes none: its power was cut, its service has ended, or it has a defect, which is
-    printed."""
+    """Run ``commands``, COMMAND[n], with their data in ``memory``, uint8. Return the completions,
+    COMPLETION[n], or None if the drive cannot execute the commands because its power was cut, its
+    service has ended, or a defect has occurred. A defect is reported on standard error."""
     try:
         return connection.run(commands, memory)
     except (InputError, KernelError):

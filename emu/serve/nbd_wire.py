@@ -1,7 +1,6 @@
-"""Messages of the NBD protocol, and the handshake of one client as a state machine from bytes to
-bytes.
+"""Messages of the NBD protocol, and the handshake of one client as a state machine without I/O.
 
-Owns the numbers of the protocol, the description of the export, and the options that a client
+Owns the constants of the protocol, the description of the export, and the options that a client
 negotiates. Does not own requests and replies after the handshake (nbd_request.py) or sockets
 (handshakes.py).
 Source: the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md): fixed newstyle
@@ -25,24 +24,25 @@ IHAVEOPT = 0x49484156454F5054
 OPTION_REPLY_MAGIC = 0x0003E889045565A9
 
 FIXED_NEWSTYLE, NO_ZEROES = 1, 2
-"""Flags of the greeting, and of the client's answer."""
+"""Handshake flags in the server's greeting and in the client's answer."""
 MOST_OPTION_BYTES = 8192
-"""Largest data of an option; a name has at most 4096 bytes."""
+"""Maximum size of the data of an option, bytes. The data may contain a name of up to 4096 bytes."""
 MOST_OPTIONS = 256
-"""Number of options after which a client is disconnected."""
+"""Maximum number of options. A client that sends more options is disconnected."""
 MOST_QUERIES = 64
-"""Largest number of queries in an option about metadata contexts."""
+"""Maximum number of queries in an option about metadata contexts."""
 MOST_BLOCK = 1 << 16
-"""Largest logical block, bytes."""
+"""Maximum size of a logical block, bytes."""
 EXPORT_NAMES = (b"", b"drive")
-"""Names of the export: the default, and the one that is listed."""
+"""Names of the export that a client may use: the empty default name, and the name that LIST
+returns."""
 ALLOCATION = b"base:allocation"
 ALLOCATION_ID = 1
-"""Number of the metadata context base:allocation."""
+"""Identifier of the metadata context base:allocation."""
 
 
 class Option(IntEnum):
-    """Options of the handshake."""
+    """Options that a client sends in the handshake."""
 
     EXPORT_NAME = 1
     ABORT = 2
@@ -56,7 +56,7 @@ class Option(IntEnum):
 
 
 class Reply(IntEnum):
-    """Replies to options."""
+    """Types of replies to options."""
 
     ACK = 1
     SERVER = 2
@@ -71,7 +71,7 @@ class Reply(IntEnum):
 
 
 class Info(IntEnum):
-    """Kinds of information about an export."""
+    """Types of information about an export."""
 
     EXPORT = 0
     NAME = 1
@@ -102,20 +102,22 @@ WRITABLE = (
 
 @dataclass(frozen=True)
 class Export:
-    """The drive as NBD describes it. Sizes in bytes."""
+    """Properties of the drive that NBD reports. Sizes are in bytes."""
 
     size: int
     block: int
-    """Smallest request: a logical block."""
+    """Logical block size: the minimum size and the granularity of requests."""
     preferred: int
-    """Size that causes no read of the rest of a mapping unit."""
+    """Preferred request size. A write that is aligned to this size and is a multiple of it causes
+    no reads of mapping units."""
     largest: int
-    """Largest read or write."""
+    """Maximum size of a read or write request."""
     description: str
     read_only: bool = False
 
     def flags(self, structured: bool) -> int:
-        """Return the transmission flags."""
+        """Return the transmission flags. ``structured``: True if structured replies were
+        negotiated."""
         found = ExportFlag.HAS_FLAGS | ExportFlag.CAN_MULTI_CONN | ExportFlag.SEND_CACHE
         found |= ExportFlag.READ_ONLY if self.read_only else WRITABLE
         return int(found | (ExportFlag.SEND_DF if structured else 0))
@@ -124,12 +126,14 @@ class Export:
 class Handshake:
     """Handshake of one client for ``export``.
 
-    :meth:`feed` takes bytes of the client and returns bytes for it. When :attr:`phase` is SERVED,
-    :attr:`rest` has the bytes that follow the handshake, and the caller feeds no more. ``admit``:
-    reserves a place for a client that is served; returns the reason why there is none, or "".
-    ``leave``: releases the place if the client has gone before it is served. Memory is bounded by
-    MOST_OPTION_BYTES and the bytes fed at once: longer data of an option are skipped as they
-    arrive. A client without the flag FIXED_NEWSTYLE can only choose an export.
+    :meth:`feed` processes bytes from the client and returns the bytes to send. When :attr:`phase`
+    is SERVED, the caller must not call :meth:`feed` any more; :attr:`rest` then contains the bytes
+    that arrived after the handshake. ``admit``: function that reserves a connection for a client
+    that will be served; it returns "", or the reason if no connection is free. ``leave``: function
+    that releases the connection if the client disconnects before it is served. The size of the
+    buffer is limited to MOST_OPTION_BYTES plus the bytes of one call of :meth:`feed`: if the data
+    of an option is larger, it is discarded when it arrives. A client that does not set the flag
+    FIXED_NEWSTYLE can only use the option EXPORT_NAME.
     """
 
     def __init__(self, export: Export, admit: Callable[[], str], leave: Callable[[], None]) -> None:
@@ -140,29 +144,31 @@ class Handshake:
         self.rest = b""
         self._admit, self._leave = admit, leave
         self._flags_taken = False
-        """True once the client's flags have arrived; options follow."""
+        """True if the client's flags have arrived. The options of the client follow its flags."""
         self._fixed = self._no_zeroes = False
-        """Flags of the client."""
+        """Handshake flags of the client."""
         self._selected: bytes | None = None
-        """Name of the export for which the context base:allocation was selected; None: none."""
+        """Name of the export for which the client has selected the context base:allocation, or None
+        if the client has not selected this context."""
         self._export_named = b""
-        """Name by which the client entered the next phase."""
+        """Export name with which the client entered the transmission phase."""
         self._options = 0
         self._skip = 0
-        """Bytes of an option that is too long and are still to arrive."""
+        """Number of data bytes of an oversized option that have not arrived."""
         self._late_reply = b""
-        """Reply when they have arrived."""
+        """Reply that is sent when all bytes of the oversized option have arrived."""
         self._aborted = False
-        """True if the connection ends then."""
+        """True if the oversized option is ABORT, so that the connection ends when all its bytes
+        have arrived."""
 
     @property
     def allocation(self) -> bool:
         """True if the client has selected the context base:allocation for the export name with
-        which it entered transmission."""
+        which it entered the transmission phase."""
         return self._selected is not None and self._selected == self._export_named
 
     def greeting(self) -> bytes:
-        """Return the bytes that the server sends first."""
+        """Return the greeting, which the server sends when the client has connected."""
         return GREETING.pack(NBD_MAGIC, IHAVEOPT, FIXED_NEWSTYLE | NO_ZEROES)
 
     def feed(self, data: bytes) -> bytes:
@@ -179,13 +185,14 @@ class Handshake:
         return b"".join(out)
 
     def drop(self) -> bytes:
-        """Drop a client that has gone or cannot be served; return no bytes, since the protocol has
-        no message for this."""
+        """Release the connection of a client that has disconnected or cannot be served. Return no
+        bytes, because the protocol defines no message for this case."""
         self._leave()
         return b""
 
     def _step(self) -> bytes | None:
-        """Handle the next word; return its reply, or None if it has not arrived as a whole."""
+        """Process the next message from the client; return the bytes to send, or None if the
+        message is incomplete."""
         if self._skip:
             count = min(self._skip, len(self.rest))
             self.rest, self._skip = self.rest[count:], self._skip - count
@@ -215,8 +222,8 @@ class Handshake:
         return self._answer(option, data)
 
     def _skip_data(self, option: int, size: int) -> bytes:
-        """Skip ``size`` bytes of data of an option, which are too many. Those of ABORT and of
-        unknown options do not matter."""
+        """Start to discard the ``size`` data bytes of an oversized option, and prepare the reply.
+        The replies to ABORT and to unknown options do not depend on the size of the data."""
         self._options += 1
         self.rest, self._skip = self.rest[OPTION.size :], size
         if option == Option.EXPORT_NAME:  # this option has no reply for errors
@@ -244,7 +251,7 @@ class Handshake:
         return b""
 
     def _answer(self, option: int, data: bytes) -> bytes:
-        """Return the replies to an option."""
+        """Process ``option`` with its ``data``; return the replies."""
         match option:
             case Option.EXPORT_NAME:
                 return self._export_name(data)
@@ -253,13 +260,15 @@ class Handshake:
                 return reply_to(option, Reply.ACK)
             case Option.LIST:
                 if data:
-                    return reply_to(option, Reply.ERR_INVALID, b"LIST has no data")
+                    return reply_to(option, Reply.ERR_INVALID, b"LIST must have no data")
                 name = EXPORT_NAMES[-1]
                 listed = len(name).to_bytes(4, "big") + name
                 return reply_to(option, Reply.SERVER, listed) + reply_to(option, Reply.ACK)
             case Option.STRUCTURED_REPLY:
                 if data:
-                    return reply_to(option, Reply.ERR_INVALID, b"STRUCTURED_REPLY has no data")
+                    return reply_to(
+                        option, Reply.ERR_INVALID, b"STRUCTURED_REPLY must have no data"
+                    )
                 self.structured = True
                 return reply_to(option, Reply.ACK)
             case Option.INFO | Option.GO:
@@ -267,7 +276,9 @@ class Handshake:
             case Option.LIST_META_CONTEXT | Option.SET_META_CONTEXT:
                 return self._meta_context(option, data)
             case Option.STARTTLS:
-                return reply_to(option, Reply.ERR_POLICY, b"no TLS; use a unix socket")
+                return reply_to(
+                    option, Reply.ERR_POLICY, b"TLS is not supported; use a Unix socket"
+                )
         return reply_to(option, Reply.ERR_UNSUP, b"unknown option")
 
     def _export_name(self, name: bytes) -> bytes:
@@ -281,7 +292,7 @@ class Handshake:
     def _info(self, option: int, data: bytes) -> bytes:
         name, rest = _string(data)
         if name is None or len(rest) < 2 or len(rest) != 2 + 2 * int.from_bytes(rest[:2], "big"):
-            return reply_to(option, Reply.ERR_INVALID, b"a name and kinds of information must fit")
+            return reply_to(option, Reply.ERR_INVALID, b"data must be a name and types")
         if name not in EXPORT_NAMES:
             return reply_to(option, Reply.ERR_UNKNOWN, b"the export is named 'drive'")
         asked = set(struct.unpack(f">{len(rest) // 2 - 1}H", rest[2:]))
@@ -303,15 +314,16 @@ class Handshake:
         return found + reply_to(option, Reply.ACK)
 
     def _meta_context(self, option: int, data: bytes) -> bytes:
-        """Answer LIST_META_CONTEXT, and SET_META_CONTEXT, which replaces an earlier selection."""
+        """Process LIST_META_CONTEXT or SET_META_CONTEXT; return the replies. SET_META_CONTEXT
+        replaces an earlier selection of the client."""
         select = option == Option.SET_META_CONTEXT
         if select:
             self._selected = None
         if not self.structured:
-            return reply_to(option, Reply.ERR_INVALID, b"STRUCTURED_REPLY must be first")
+            return reply_to(option, Reply.ERR_INVALID, b"negotiate STRUCTURED_REPLY first")
         name, rest = _string(data)
         if name is None or len(rest) < 4:
-            return reply_to(option, Reply.ERR_INVALID, b"a name and queries must fit")
+            return reply_to(option, Reply.ERR_INVALID, b"data must be a name and queries")
         if name not in EXPORT_NAMES:
             return reply_to(option, Reply.ERR_UNKNOWN, b"the export is named 'drive'")
         count, rest = int.from_bytes(rest[:4], "big"), rest[4:]
@@ -321,10 +333,10 @@ class Handshake:
         for _ in range(count):
             query, rest = _string(rest)
             if query is None:
-                return reply_to(option, Reply.ERR_INVALID, b"a query must fit")
+                return reply_to(option, Reply.ERR_INVALID, b"a query exceeds the data")
             queries.append(query)
         if rest:
-            return reply_to(option, Reply.ERR_INVALID, b"bytes follow the queries")
+            return reply_to(option, Reply.ERR_INVALID, b"bytes after the queries")
         found = ALLOCATION in queries or (not select and (not queries or b"base:" in queries))
         if not found:
             return reply_to(option, Reply.ACK)
@@ -336,8 +348,8 @@ class Handshake:
 
 
 def _string(data: bytes) -> tuple[bytes | None, bytes]:
-    """Return the string at the start of ``data``, behind its length of 4 bytes, and what follows.
-    (None, b""): the string is longer than ``data``."""
+    """Return (string, remaining bytes) of ``data``, which begins with the length of the string in 4
+    bytes and the string. Return (None, b"") if ``data`` is too short."""
     size = int.from_bytes(data[:4], "big")
     if len(data) < 4 or len(data) < 4 + size:
         return None, b""
@@ -345,5 +357,5 @@ def _string(data: bytes) -> tuple[bytes | None, bytes]:
 
 
 def reply_to(option: int, reply: Reply, data: bytes = b"") -> bytes:
-    """Return one reply to ``option``."""
+    """Return a reply of type ``reply`` with ``data`` to ``option``."""
     return OPTION_REPLY.pack(OPTION_REPLY_MAGIC, option, reply, len(data)) + data

@@ -1,20 +1,21 @@
-"""The served drive as an NVM subsystem: the state that the controllers of all transports share.
+"""Served drive as an NVM subsystem: the state that the controllers of all transports share.
 
-Owns the capabilities and namespaces of a served drive, the counters that its logs report, and the
-actions of admin commands that change the media. Does not own the tables of the controller
-(emu/controller), I/O commands (nvme_io.py), queues, registers or sockets (the transports).
+Owns the capabilities and namespaces of a served drive, the health data that its log pages report,
+and the actions of admin commands on the media. Does not own the state of individual controllers
+(emu/controller), I/O commands (nvme_io.py), or queues, register accesses and sockets (the
+transports).
 Source: NVM Express Base Specification 2.0, sections 2.4 (NVM subsystem), 3.6 (shutdown), 5.14
 (Format NVM) and 8.21 (sanitize operations).
 
 A transport does this for each controller:
 
-1. ``NvmeDrive.controller`` makes the tables, and registers a function that posts completions of
-   Async Event Requests from any thread.
-2. Admin commands go to ``NvmeDrive.execute``. Actions left in ``Reply.actions`` are the
-transport's: queues, doorbell buffers, the host's identifier.
-3. I/O commands go to ``nvme_io.IoRunner.run``; each thread of the transport has a runner.
-4. For the actions of the registers it calls ``enabled`` or ``shut_down``; for RESET, it stops its
-   threads and calls ``Controller.disabled``.
+1. It calls ``NvmeDrive.controller``, which creates the controller and registers a function that
+   posts completions of Async Event Requests from any thread.
+2. It passes admin commands to ``NvmeDrive.execute``, and performs the remaining actions in
+   ``Reply.actions``: the actions for queues, doorbell buffers, and the host identifier.
+3. It passes I/O commands to ``nvme_io.IoRunner.run``. Each thread has a separate IoRunner.
+4. For the actions of register writes, it calls ``enabled`` or ``shut_down``; for RESET, it stops
+   its threads and calls ``Controller.disabled``.
 """
 
 from __future__ import annotations
@@ -55,35 +56,40 @@ from ondie.emu.states.resident import ResidentStates
 from ondie.emu.units import InputError
 
 Post = Callable[[tuple[Cqe, ...]], None]
-"""Function that posts completions of the admin queue, from any thread."""
+"""Function that posts completions to the admin queue. The function may be called from any
+thread."""
 ALONE = frozenset(
     int(opcode)
     for opcode, effects in ADMIN_EFFECTS.items()
     if effects & (Effect.CONTENT | Effect.NAMESPACE_INVENTORY | Effect.NAMESPACE_CAPABILITY)
 )
-"""Admin commands during which no I/O command runs."""
+"""Opcodes of admin commands during which no I/O command may run."""
 TUNNEL = frozenset(int(opcode) for opcode in Tunnel)
 BUSY_S = 0.1
-"""Longest time for which a log page waits for a drive that is being sanitized, s."""
+"""Maximum time for which Get Log Page waits for current data during a sanitize operation, s."""
 FIRMWARE_CHARACTERS, SERIAL_CHARACTERS = 8, 20
 
 
 @functools.cache
 def firmware_revision() -> str:
-    """Return the version of the package, as far as the field has room."""
+    """Return the version of the package ondie, shortened to the size of the field Firmware
+    Revision."""
     return version("ondie")[:FIRMWARE_CHARACTERS]
 
 
 class NvmeDrive:
-    """The drive of ``served`` with one namespace of all its bytes.
+    """Drive ``served`` as an NVM subsystem. A new drive has one namespace that consists of all its
+    bytes.
 
-    ``states``: weights and states that the drive holds, which get a separate namespace and
-    computation commands; None: there are none. ``serial``: serial number, of which the names of
-    subsystem and namespaces are made; None: that of the store, without a store a new one at each
-    start. ``io_queues``, ``vectors``: of each controller. ``several_controllers``: there may be
-    more than one at a time, as on fabrics. ``shadow_doorbells``: hosts of PCIe may keep doorbells
-    in their memory. ``tunnel``: the drive's end of its tunnel, or None. Raises InputError
-    for a drive that no NVMe controller can have (capabilities.capabilities_of).
+    ``serial``: serial number, from which the names of the subsystem and of namespaces are derived.
+    If it is None, the serial number is derived from the UUID of the store; without a store, it is
+    random. ``io_queues``, ``vectors``: numbers of I/O queue pairs and of interrupt vectors per
+    controller. ``several_controllers``: True if several controllers may exist at the same time, as
+    with NVMe over Fabrics. ``states``: weights and optimizer states on the drive, or None; a
+    separate namespace provides access to them, and hosts may send computation commands.
+    ``shadow_doorbells``: True if PCIe hosts may use shadow doorbells in their memory. ``tunnel``:
+    drive end of a tunnel, or None. Raises InputError if the drive exceeds the limits of an NVMe
+    controller (capabilities.capabilities_of), or if its saved state cannot be read or written.
     """
 
     def __init__(
@@ -114,41 +120,44 @@ class NvmeDrive:
             several_controllers=several_controllers,
             shadow_doorbells=shadow_doorbells,
         )
-        """Those of the controller of PCIe."""
+        """Capabilities of the PCIe controller."""
         self.shared = Shared(Namespaces(self.capabilities))
         self.past = Past()
         self._folder: Path | None = None if files is None else files.folder.path
         self._durable = files is not None and files.folder.syncs
         self._keeps = served.online
-        """What changes is written to the folder."""
+        """True if changes of the state are written to the store."""
         self.lock = threading.Lock() if tunnel is None else tunnel.lock
-        """Held for every use of ``shared`` and of a controller's tables, and not while commands
-        run or the service is asked, which may take seconds."""
+        """Held for every access to ``shared`` and to the state of a controller, but not while the
+        drive runs commands or the service is called, because that may take seconds."""
         self._health_read: Health | None = None
         self._at_sanitize: Health | None = None
-        """Counters at the start of the last sanitize operation."""
+        """Health data at the start of the last sanitize operation."""
         self._used_read: dict[int, int] = {}
-        """Counters and mapped bytes by namespace, read for the command that holds ``lock``."""
+        """Number of mapped bytes by namespace identifier, for the current admin command."""
         self.gate = Gate()
-        """Passed together by I/O commands, alone by admin commands that change the media."""
+        """Lock that I/O commands hold together, and that an admin command that changes the media
+        holds alone."""
         self.generation = 0
-        """Changes with the namespaces."""
+        """Counter that every command that may change the namespaces increments."""
         self._posts: dict[Controller, Post] = {}
         self._busy_ps = self._busy_until = 0
         self._warning = 0
-        """Critical warnings at the last look."""
+        """Critical warnings at the last check."""
         self._unsafe_cuts = 0
-        """Power cuts since the drive was opened without an announcement of the hosts."""
+        """Number of unsafe power cuts since the drive was opened."""
         self._saved: Ran | None = None
-        """Counts that were written last."""
+        """Counters at the time of the last save."""
         self._sanitizing: threading.Thread | None = None
         self._at_work: set[Controller] = set()
-        """Controllers that were enabled and not shut down since."""
+        """Controllers that were enabled, and not shut down since then."""
         self._running = True
-        """Not all hosts have announced the end of power: it would be an unsafe shutdown."""
+        """True if a power cut at this time would be an unsafe shutdown: a host has enabled its
+        controller and not sent a shutdown notification."""
         served.at_power_cut.append(self._power_was_cut)
         self.computation: Computation | None = None
-        """Computation commands; None: the drive has no states."""
+        """Object that executes computation commands, or None if the drive holds no optimizer
+        states."""
         self._begin()
         self.tunnel = tunnel
         if tunnel is not None:
@@ -162,7 +171,8 @@ class NvmeDrive:
             self.computation = Computation(served, states, namespace, self.lock, self.gate)
 
     def _begin(self) -> None:
-        """Continue with what the last start has left, or create a namespace of all bytes."""
+        """Restore the state of the last start from the store, or create a namespace of all
+        bytes."""
         found = None
         if self._folder is not None:
             found = controller_state.load(self._folder, self.shared.namespaces)
@@ -181,14 +191,15 @@ class NvmeDrive:
             self.perform(Action(Do.SANITIZE))
 
     def _follow_namespaces(self) -> None:
-        """Let NBD serve no more, or again: its bytes are namespace 1, if that has all bytes."""
+        """Set ``served.detached``: NBD may serve the drive only while namespace 1 consists of all
+        its bytes."""
         first = self.shared.namespaces.by_nsid.get(1)
         whole = first is not None and (first.first, first.size) == (0, self.served.capacity)
         self.served.detached = not whole
 
     def save(self) -> None:
-        """Write the state that survives a loss of power to the store, if there is one and the drive
-        was online at its start. Raises InputError."""
+        """Write the state that must survive a power cut to the store, if the drive has a store and
+        was online when it was opened. Raises InputError if the state cannot be written."""
         if self._folder is None or not self._keeps:
             return
         past, ran = self.served.ask(self._counted).result()
@@ -199,7 +210,8 @@ class NvmeDrive:
             self._saved = ran
 
     def save_counts(self) -> None:
-        """Save if the counts have changed since the last time. Raises InputError."""
+        """Save the state if the counters have changed since the last save. Raises InputError if the
+        state cannot be written."""
         _, ran = self.served.ask(self._counted).result()
         if ran != self._saved:
             self.save()
@@ -207,11 +219,13 @@ class NvmeDrive:
     # --- controllers
 
     def controller(self, post: Post, deliver: Deliver | None = None, **changes: Any) -> Controller:
-        """Return the tables of a new controller. ``post``: posts completions of Async Event
-        Requests from any thread. ``deliver``: posts completions of commands of the tunnel; None: it
-        has no such commands.
-        ``changes``: capabilities that differ from those of the drive, for example the
-        identifier."""
+        """Return a new controller.
+
+        ``post``: function that posts completions of Async Event Requests; it may be called from any
+        thread. ``deliver``: function that posts completions of tunnel commands, or None if the
+        controller does not support tunnel commands. ``changes``: values that differ from
+        ``capabilities``, for example ``controller_id``.
+        """
         offered = replace(self.capabilities, **changes)
         if deliver is None:
             offered = replace(offered, tunnel=False)
@@ -223,7 +237,7 @@ class NvmeDrive:
         return found
 
     def remove(self, controller: Controller) -> None:
-        """Forget a controller whose transport has gone."""
+        """Remove a controller whose transport has disconnected."""
         with self.lock:
             self._posts.pop(controller, None)
             self._at_work.discard(controller)
@@ -231,9 +245,10 @@ class NvmeDrive:
             self.tunnel.remove(controller)
 
     def execute(self, controller: Controller, entry: bytes, data: bytes = b"") -> Reply:
-        """Execute an admin command and its actions on the media; return the reply with the actions
-        that are left for the transport. ``entry``, ``data``: see Controller.execute. A command
-        whose effect cannot be saved, or whose drive has gone, ends with Internal Error."""
+        """Execute an admin command, and perform its actions on the media. Return the reply with the
+        actions that the transport must perform. ``entry``, ``data``: see Controller.execute. The
+        command fails with Internal Error if its effect cannot be saved or the drive is no longer
+        served."""
         if self.tunnel is not None and entry[0] in TUNNEL:  # many a second
             with self.lock:
                 reply = controller.execute(entry, data)
@@ -259,7 +274,8 @@ class NvmeDrive:
         return reply
 
     def _execute(self, controller: Controller, entry: bytes, data: bytes) -> Reply:
-        """Execute an admin command and its actions on the media. Raises InputError."""
+        """Execute an admin command, and perform its actions on the media; return the reply. Raises
+        InputError if a change cannot be saved, or if the drive is no longer served."""
         saved = dict(self.shared.saved_features)
         health, used = self._read_for(Sqe.unpack(entry))
         with self.lock:
@@ -274,8 +290,9 @@ class NvmeDrive:
         return reply
 
     def _read_for(self, sqe: Sqe) -> tuple[Health | None, dict[int, int]]:
-        """Return the counters that an admin command reports, or None, and the mapped bytes of the
-        namespaces that it describes. The caller does not hold ``lock``. Raises InputError."""
+        """Return (health data or None, number of mapped bytes by namespace identifier), as far as
+        the admin command reports them. The caller must not hold ``lock``. Raises InputError if the
+        service has ended."""
         if sqe.opcode == Admin.GET_LOG_PAGE and sqe.cdw10 & 0xFF in WITH_HEALTH:
             return self._health_soon(), {}
         if sqe.opcode != Admin.IDENTIFY or sqe.cdw10 & 0xFF not in WITH_USED_BLOCKS:
@@ -287,8 +304,9 @@ class NvmeDrive:
         return None, {} if found is None else {found.nsid: self.used_bytes(found)}
 
     def _health_soon(self) -> Health:
-        """Return the counters now; while a sanitize operation keeps the drive busy, those of its
-        begin. Raises InputError if the service has ended."""
+        """Return the current health data or, if a sanitize operation delays it by more than BUSY_S,
+        the health data at the start of the operation. Raises InputError if the service has
+        ended."""
         if not self.sanitizing() or self._at_sanitize is None:
             return self.health()
         asked = self.served.ask(self._health)
@@ -303,8 +321,8 @@ class NvmeDrive:
         return self._health_read
 
     def _read_used(self, namespace: Namespace) -> int:
-        """Return the mapped logical blocks of a namespace; none if it was created since they were
-        read."""
+        """Return the number of mapped logical blocks of a namespace, or 0 if the namespace was
+        created after the blocks were counted."""
         used = self._used_read.get(namespace.nsid, 0) // namespace.block_bytes
         return min(used, namespace.blocks)
 
@@ -313,8 +331,8 @@ class NvmeDrive:
         return self.shared.sanitize.status == IN_PROGRESS
 
     def _perform_all(self, controller: Controller, entry: bytes, reply: Reply) -> Reply:
-        """Perform the actions of ``reply`` on the media; return it with the others, or the reply of
-        a command whose actions have failed."""
+        """Perform the actions of ``reply`` on the media. Return the reply with the remaining
+        actions. If an action fails, return the reply for a failed command instead."""
         left = []
         for action in reply.actions:
             status = self.perform(action)
@@ -326,8 +344,8 @@ class NvmeDrive:
         return reply._replace(actions=tuple(left))
 
     def perform(self, action: Action) -> int | None:
-        """Perform an action on the media; return its status, or None for an action of the
-        transport."""
+        """Perform an action on the media and return its status (0 for success). Return None if the
+        transport must perform the action instead."""
         match action.do:
             case Do.FLUSH:
                 return self.served.run_one(FLUSH)
@@ -352,7 +370,8 @@ class NvmeDrive:
         return None
 
     def shut_down(self, controller: Controller, abrupt: bool) -> None:
-        """Perform the action SHUT_DOWN: write the data cache to flash, unless ``abrupt``."""
+        """Perform the action SHUT_DOWN: flush the drive unless ``abrupt`` is True, and set
+        CSTS.SHST."""
         if not abrupt:
             self.served.run_one(FLUSH)
         with self.lock:
@@ -360,14 +379,15 @@ class NvmeDrive:
         self._set_running(controller, False)
 
     def enabled(self, controller: Controller) -> None:
-        """Complete the action ENABLE: set the controller ready."""
+        """Complete the action ENABLE: set CSTS.RDY."""
         if self._set_running(controller, True):
             with self.lock:
                 controller.registers.enabled()
 
     def _set_running(self, controller: Controller, running: bool) -> bool:
-        """Keep whether a loss of power would be an unsafe shutdown, as long as one controller is at
-        work; return False if that fails, with the controller."""
+        """Record that a controller was enabled (``running`` = True) or shut down. Save the state if
+        this changes ``_running``. If the state cannot be saved, set the controller to the failed
+        state and return False; otherwise return True."""
         with self.lock:
             if running:
                 self._at_work.add(controller)
@@ -386,8 +406,8 @@ class NvmeDrive:
         return True
 
     def close(self) -> None:
-        """Wait until a sanitize operation has ended, so that the drive may close. Raises InputError
-        if its file cannot be written."""
+        """Wait for the end of a sanitize operation in progress, and save the state. Raises
+        InputError if the state cannot be written."""
         if self._sanitizing is not None:
             self._sanitizing.join()
         if self._power_was_cut in self.served.at_power_cut:
@@ -396,7 +416,7 @@ class NvmeDrive:
         self.save()
 
     def _tell_others(self, controller: Controller, changed: tuple[int, ...]) -> None:
-        """Report changed namespaces to the other controllers."""
+        """Report the namespaces ``changed`` as changed to all controllers except ``controller``."""
         for nsid in changed:
 
             def report(other: Controller, nsid: int = nsid) -> tuple[Cqe, ...]:
@@ -407,8 +427,8 @@ class NvmeDrive:
     def _tell(
         self, report: Callable[[Controller], tuple[Cqe, ...]], but: Controller | None = None
     ) -> None:
-        """Let ``report`` report an event to every controller except ``but``, and post what
-        follows."""
+        """Call ``report`` for every controller except ``but``, and post the completions that
+        ``report`` returns."""
         with self.lock:
             found = [(post, report(each)) for each, post in self._posts.items() if each is not but]
         for post, entries in found:
@@ -418,7 +438,7 @@ class NvmeDrive:
     # --- media
 
     def _sanitize(self) -> None:
-        """Deallocate all bytes and erase all blocks; report the end."""
+        """Deallocate all bytes, erase all blocks with data, and report the end of the operation."""
         with self.gate.alone():
             size = self.served.capacity
             whole = Action(Do.ERASE, size=size)
@@ -437,8 +457,9 @@ class NvmeDrive:
     # --- counters
 
     def add_busy(self, first_ps: int, last_ps: int) -> None:
-        """Count the time from ``first_ps`` to ``last_ps``, in which commands were in flight. The
-        caller holds ``lock``."""
+        """Add the simulated time from ``first_ps`` to ``last_ps``, in which commands were in
+        flight, to the busy time. Time that was added before is not counted twice. The caller holds
+        ``lock``."""
         self._busy_ps += max(last_ps - max(first_ps, self._busy_until), 0)
         self._busy_until = max(last_ps, self._busy_until)
 
@@ -448,27 +469,28 @@ class NvmeDrive:
             self._busy_until = 0  # the clock of the next start begins at 0
 
     def _counted(self) -> tuple[Past, Ran]:
-        """Return what was before this start of the drive, and what it has counted. Only the thread
-        of the service calls."""
+        """Return (health data of the starts before the current start of the drive, counters of the
+        current start). Only the service thread may call this method."""
         starts, saves, before = self.served.before()
         past = self.past.after(starts, self._unsafe_cuts, saves, before)
         return past, self.served.ran(self._busy_ps)
 
     def look(self) -> None:
-        """Report the critical warnings that are new to a controller, as its host has enabled it.
-        Raises InputError if the service has ended."""
+        """Read the critical warnings of the drive, and report new warnings to each controller whose
+        host has enabled them. Raises InputError if the service has ended."""
         self._warning = self.served.ask(self.served.critical_warning).result()
         self._tell(lambda each: each.look(self._warning))
 
     def health(self) -> Health:
-        """Return the drive's counters now. Raises InputError if the service has ended."""
+        """Return the current health data of the drive. Raises InputError if the service has
+        ended."""
         return self.served.ask(self._health).result()
 
     def _health(self) -> Health:
         return self.served.health(*self._counted())
 
     def used_bytes(self, namespace: Namespace) -> int:
-        """Return the bytes of a namespace that are mapped. Raises InputError if the service has
+        """Return the number of mapped bytes of a namespace. Raises InputError if the service has
         ended."""
         unit = self.served.unit
         if namespace.states:

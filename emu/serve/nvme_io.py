@@ -1,8 +1,8 @@
-"""I/O commands of an NVMe transport: batches of submission entries, run on the served drive.
+"""I/O commands of an NVMe transport: execution of batches of commands on the served drive.
 
-Owns the data area of a batch, the order of the stages of its commands, and their completions. Does
-not own the rules of the commands (controller/io_commands.py), host memory, capsules or queues (the
-transports), or the drive and its clock (service.py).
+Owns the data area of a batch, the order of the stages of its commands, and the completions of the
+commands. Does not own the rules of the commands (controller/io_commands.py), host memory, capsules
+or queues (the transports), or the drive and its clock (emu/service.py).
 Source: NVM Express Base Specification 2.0, section 3.4 (command processing); batches as in
 nbd_session.py.
 """
@@ -27,28 +27,31 @@ from ondie.kernels.errors import KernelError
 
 CID_BYTE = 2
 CHANGES_MARKS = (Nvm.WRITE, Nvm.WRITE_ZEROES, Nvm.DATASET_MANAGEMENT, Nvm.WRITE_UNCORRECTABLE)
-"""Commands that mark blocks as uncorrectable or remove marks."""
+"""Commands that mark blocks as uncorrectable or remove such marks."""
 MOST_AREA = 1 << 24
-"""Bytes of the data area of a batch from which it is run in parts."""
+"""Maximum size of the data area of a part of a batch, bytes. A batch that needs a larger data area
+is run in several parts."""
 
 
 @dataclass(eq=False)
 class _Running:
-    """Command of a batch that has been decoded."""
+    """Decoded command of a batch."""
 
     at: int
-    """Place in the batch."""
+    """Index of the command in the batch."""
     request: IoRequest
     plan: IoPlan
     first: int = 0
-    """First byte in the data area."""
+    """Offset of the command's data in the data area."""
     statuses: list[int] = field(default_factory=list)
 
 
 class IoRunner:
-    """Runs the I/O commands of one thread for ``controller`` of ``drive``.
+    """Runs batches of I/O commands for ``controller`` of ``drive``. An object is used by one
+    thread.
 
-    All commands of a batch are in flight together, and complete in any order, as NVMe allows.
+    All commands of a batch are in flight at the same time and may complete in any order, as NVMe
+    allows.
     """
 
     def __init__(self, drive: NvmeDrive, controller: Controller) -> None:
@@ -62,11 +65,13 @@ class IoRunner:
         later: Later = drop,
         seen: set[tuple[int, int]] | None = None,
     ) -> list[IoResult | None]:
-        """Run ``requests`` and return their completions in the same order. A command with the
-        identifier of another command of its queue in the batch ends with Command ID Conflict.
-        ``later`` gets the completion of a computation command that is not ready; its place in the
-        result has None. ``seen``: (queue, identifier) of the commands of earlier parts of the
-        batch, if it is run in parts; those of ``requests`` are added.
+        """Run ``requests``; return their completions in the same order.
+
+        The result for a computation command that does not complete immediately is None; ``later``
+        receives its completion. ``seen``: set of the commands in earlier parts of the batch as
+        (queue, command identifier); the commands of ``requests`` are added to it. If two commands
+        of the same queue in the batch have the same identifier, the later command fails with
+        Command ID Conflict.
         """
         computation = self._drive.computation
         seen = set() if seen is None else seen
@@ -93,8 +98,8 @@ class IoRunner:
         return results
 
     def _refused(self, request: IoRequest, refused: Refused) -> IoResult:
-        """Return the completion of a command that is refused. The caller holds the lock of the
-        drive."""
+        """Return the completion of a refused command, and add the error to the error log. The
+        caller holds the lock of the drive."""
         sqid, sqe, _ = request
         status = record(self._controller, sqid, sqe, refused.code, refused.where)
         return IoResult(Cqe(sqe.cid, status))
@@ -102,7 +107,8 @@ class IoRunner:
     def _run_commands(
         self, requests: Sequence[IoRequest], seen: set[tuple[int, int]]
     ) -> list[IoResult]:
-        """Run commands of the NVM Command Set, and return their completions. ``seen``: see run."""
+        """Run commands of the NVM Command Set; return their completions. ``seen``: see
+        :meth:`run`."""
         while True:
             with self._drive.gate.together(self._drive.sanitizing) as passed:
                 if passed:
@@ -114,7 +120,8 @@ class IoRunner:
                     return [each for each in refused if each is not None]
 
     def _run_all(self, requests: Sequence[IoRequest], seen: set[tuple[int, int]]) -> list[IoResult]:
-        """Run ``requests`` and return their completions. The caller has passed the gate."""
+        """Run ``requests``; return their completions. The caller holds the gate of the drive.
+        ``seen``: see :meth:`run`."""
         results: list[IoResult | None] = [None] * len(requests)
         with self._drive.lock:
             running = self._decode(requests, results, seen)
@@ -138,8 +145,9 @@ class IoRunner:
         results: list[IoResult | None],
         seen: set[tuple[int, int]],
     ) -> list[_Running]:
-        """Return the commands that the drive is to run; write the completions of others. The
-        caller holds the lock of the drive."""
+        """Decode ``requests``. Return the valid commands, and write the completions of refused
+        commands to ``results``. The caller holds the lock of the drive. ``seen``: see
+        :meth:`run`."""
         running = []
         for at, request in enumerate(requests):
             sqid, sqe, data = request
@@ -161,8 +169,9 @@ class IoRunner:
     def _run_part(
         self, part: list[_Running], results: list[IoResult | None], several: bool
     ) -> None:
-        """Run commands whose data areas lie one after the other; write their completions.
-        ``several``: the area is used again before the results are taken."""
+        """Run the commands of one part of a batch; write their completions to ``results``.
+        ``several``: True if the batch has several parts, so that the next part overwrites the data
+        area and the data of the results must be copied."""
         size = sum(each.plan.area for each in part)
         if size > len(self._area):
             self._area = np.zeros(max(size, 2 * len(self._area)), np.uint8)
@@ -187,7 +196,8 @@ class IoRunner:
             results[each.at] = result._replace(data=result.data.copy()) if several else result
 
     def _load(self, each: _Running) -> None:
-        """Fill the data area of a command."""
+        """Initialize the data area of a command with the data from the host or, if the command
+        transfers no data, with zeros."""
         plan, first = each.plan, each.first
         if plan.opcode in (Nvm.WRITE, Nvm.COMPARE):
             self._area[first : first + plan.size] = np.frombuffer(each.request.data, np.uint8)
@@ -195,7 +205,8 @@ class IoRunner:
             self._area[first : first + plan.area] = 0
 
     def _run_stage(self, current: list[_Running], stage: int) -> None:
-        """Run a stage of the commands at the same time, and add its statuses to them."""
+        """Run stage number ``stage`` of all commands in ``current``, and append the statuses of the
+        drive commands to ``statuses`` of the commands."""
         rows = [each.plan.stages[stage] for each in current]
         commands = np.concatenate(rows)
         at = 0

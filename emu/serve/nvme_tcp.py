@@ -1,8 +1,9 @@
-"""NVMe/TCP target: the served drive as a subsystem that hosts reach over TCP, and its discovery.
+"""NVMe/TCP target: the served drive as an NVM subsystem over TCP, and its discovery service.
 
-Owns the associations and sessions of all hosts, keep alive timeouts, and the order in which
-connections end. Does not own sockets before Connect (handshakes.py), the commands of a connection
-(nvme_tcp_session.py), the rules of admission (controller/fabrics.py) or the drive (nvme_drive.py).
+Owns the associations and sessions of all hosts, the Keep Alive timeouts, and the order in which
+connections are closed. Does not own sockets before the Connect command (handshakes.py), the
+commands of a connection (nvme_tcp_session.py), the rules of admission (controller/fabrics.py) or
+the drive (nvme_drive.py).
 Source: NVM Express TCP Transport Specification 1.0; NVM Express Base Specification 2.0, sections
 3.3.1 (associations), 3.9 (keep alive) and 3.1.2.3 (discovery controller).
 """
@@ -36,12 +37,13 @@ from ondie.emu.serve.nvme_tcp_session import Session
 from ondie.emu.serve.nvme_tcp_wire import Framing
 
 CAPSULE_BYTES = 64 + Framing().most_capsule
-"""Bytes of a command capsule: the entry and its data."""
+"""Size of a command capsule, bytes: a submission queue entry and in-capsule data."""
 
 
 class NvmeTcpServer:
     """Serves ``drive`` at ``listener`` until :meth:`close`. ``hosts``: NQNs of the hosts that may
-    connect; None: any. ``listeners``: see Handshakes."""
+    connect, or None to admit any host. ``listeners``: number of Handshakes objects in this
+    process."""
 
     def __init__(
         self,
@@ -52,16 +54,19 @@ class NvmeTcpServer:
     ) -> None:
         self.drive = drive
         self.expired = 0
-        """Associations that have ended because no Keep Alive has arrived."""
+        """Number of associations that ended because their Keep Alive timer expired."""
         name = drive.capabilities.subsystem_name
         of_pcie = (drive.capabilities.controller_id,)
         self.subsystem = Subsystem(name, hosts, self._make, self._make_discovery, of_pcie)
         self._sessions: dict[Association, dict[int, tuple[Session, threading.Event]]] = {}
-        """Sessions by queue, and the events that they set at their end."""
+        """(Session, event that is set at the end of the session) of each connected queue, by
+        association and queue identifier."""
         self._seen: dict[Association, float] = {}
-        """Time of the last sign of life, time.monotonic."""
+        """Time of the last restart of the Keep Alive timer of each association, s
+        (time.monotonic)."""
         self._lock = threading.RLock()
-        """Held for the associations and the two tables; taken before the lock of the drive."""
+        """Protects ``subsystem``, ``_sessions`` and ``_seen``. A thread that needs this lock and
+        the lock of the drive acquires this lock first."""
         self.handshakes = Handshakes(
             listener, self._handshake, self._run, "ondie nvme-tcp", self._tick, listeners
         )
@@ -71,13 +76,13 @@ class NvmeTcpServer:
         return self.handshakes.listener
 
     def close(self) -> None:
-        """Disconnect all hosts, after the commands that they have in flight, and end."""
+        """Complete the commands that have arrived, disconnect all hosts, and stop the threads."""
         self.handshakes.close()
 
     # --- associations
 
     def _make(self, cntlid: int) -> Controller:
-        """Return a controller of the drive."""
+        """Return a new controller of the drive with identifier ``cntlid``."""
 
         def admin_sessions() -> list[Session]:
             with self._lock:
@@ -110,7 +115,7 @@ class NvmeTcpServer:
         return DiscoveryController(offered, port)
 
     def _handshake(self, sock: socket.socket) -> Handshake:
-        """Return the handshake of a new connection."""
+        """Return the handshake for the new connection ``sock``."""
         address, service = sock.getsockname()[:2]
         port = Port(address, service, self.subsystem.name)
 
@@ -126,7 +131,8 @@ class NvmeTcpServer:
         return Handshake(admit, self._leave)
 
     def _leave(self, association: Association, qid: int) -> None:
-        """A queue is no longer connected; without its admin queue, an association ends."""
+        """Remove the disconnected queue ``qid`` from its association. If it is the admin queue (0),
+        end the association."""
         with self._lock:
             self.subsystem.disconnect(association, qid)
             if qid:
@@ -138,7 +144,7 @@ class NvmeTcpServer:
             self.drive.remove(association.controller)
 
     def _run(self, sock: socket.socket, shake: Handshake) -> None:
-        """Serve a queue in the thread of its connection."""
+        """Run the session of a connected queue in the thread of its connection."""
         association, qid = shake.association, shake.connect.qid
         try:
             session, ended = Session(sock, shake, self), threading.Event()
@@ -164,27 +170,27 @@ class NvmeTcpServer:
     # --- what sessions and time ask for
 
     def end_io_queues(self, association: Association) -> None:
-        """Disconnect the I/O queues of a controller and wait until their commands have ended."""
+        """Disconnect the I/O queues of an association, and wait until their commands have ended."""
         with self._lock:
             queues = self._sessions.get(association, {})
             found = [each for qid, each in queues.items() if qid]
         end_all(found)
 
     def reset_subsystem(self) -> None:
-        """Disconnect all hosts, whose controllers then end."""
+        """Disconnect all hosts, so that their associations end."""
         with self._lock:
             found = [each for queues in self._sessions.values() for each, _ in queues.values()]
         for session in found:
             session.close()
 
     def alive(self, association: Association) -> None:
-        """Restart the keep alive timer of an association."""
+        """Restart the Keep Alive timer of an association."""
         with self._lock:
             if association in self._seen:
                 self._seen[association] = time.monotonic()
 
     def _tick(self) -> None:
-        """End the associations whose keep alive timer has expired."""
+        """End the associations whose Keep Alive timer has expired."""
         now = time.monotonic()
         with self._lock:
             late = [
@@ -206,7 +212,7 @@ class NvmeTcpServer:
 
 
 def end_all(sessions: list[tuple[Session, threading.Event]]) -> None:
-    """Disconnect sessions and wait until their commands have ended."""
+    """Disconnect ``sessions``, and wait until their commands have ended."""
     for session, _ in sessions:
         session.close()
     for _, ended in sessions:

@@ -1,9 +1,11 @@
-"""Handshake of an NVMe/TCP connection: Initialize Connection, then Connect, without I/O.
+"""Handshake of an NVMe/TCP connection (ICReq, then the Connect command) as a state machine without
+I/O.
 
-Owns their order and the errors that end the connection. Does not own PDUs (nvme_tcp_wire.py), the
-rules of admission (controller/fabrics.py) or commands after Connect (nvme_tcp_session.py).
-Source: NVM Express TCP Transport Specification 1.0, sections 3.2 (connection establishment) and
-3.3 (error handling).
+Owns the order of these messages, and the errors that end the connection. Does not own the layout of
+PDUs (nvme_tcp_wire.py), the rules of admission (controller/fabrics.py) or the commands after
+Connect (nvme_tcp_session.py).
+Source: NVM Express TCP Transport Specification 1.0, sections 3.2 (connection establishment) and 3.3
+(error handling).
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ SGL_BYTES = slice(24, 40)
 
 
 class NoMemory(Memory):
-    """The memory of a host that the controller cannot reach: all data are in PDUs."""
+    """Host memory without any accessible byte: with this transport, PDUs carry all data, and the
+    controller cannot access host memory."""
 
     def read(self, address: int, size: int) -> bytes | None:
         return None
@@ -52,9 +55,11 @@ class NoMemory(Memory):
 
 
 def in_capsule(entry: bytes, size: int, capsule: int) -> slice | None:
-    """Return where in the data of a capsule (``capsule`` bytes) the ``size`` bytes of a command
-    are; None if other PDUs carry them. Raises Refused for a descriptor that names neither, or too
-    few bytes."""
+    """Return the position of the ``size`` data bytes of a command in the data of its capsule, or
+    None if other PDUs carry the data. ``entry``: submission queue entry, bytes[64]. ``capsule``:
+    size of the data in the capsule, bytes. Raises Refused if the type of the SGL descriptor is not
+    supported, if the descriptor describes fewer than ``size`` bytes, or if the position exceeds the
+    capsule."""
     kind = entry[39] >> 4
     if kind in (0x2, 0x3):  # segments are in memory
         raise Refused(Code.SGL_TYPE_INVALID, 39)
@@ -65,11 +70,13 @@ def in_capsule(entry: bytes, size: int, capsule: int) -> slice | None:
 
 
 class Handshake:
-    """Handshake of one client. When :attr:`phase` is SERVED, :attr:`association` and
-    :attr:`connect` describe the admitted queue, and :attr:`rest` has the bytes that follow.
+    """Handshake of one client.
 
-    ``admit``: returns the association of a Connect, or raises ConnectRefused. ``leave``: called if
-    the client has gone before it is served.
+    When :attr:`phase` is SERVED, :attr:`association` and :attr:`connect` describe the admitted
+    queue, and :attr:`rest` contains the bytes that arrived after the Connect command. ``admit``:
+    function that returns the association for a Connect command, or raises ConnectRefused.
+    ``leave``: function that removes the admitted queue from its association if the client
+    disconnects before it is served. Its arguments are the association and the queue identifier.
     """
 
     def __init__(
@@ -82,18 +89,18 @@ class Handshake:
         self.association: Association
         self.connect: Connect
         self.cid = 0
-        """Identifier of the Connect command, which the session completes."""
+        """Command identifier of the Connect command. The session completes this command."""
         self.rest = b""
         self._admit, self._leave = admit, leave
         self._initialized = False
 
     def greeting(self) -> bytes:
-        """Return the bytes that the server sends first: none."""
+        """Return no bytes, because the host sends the first message."""
         return b""
 
     def drop(self) -> bytes:
-        """Drop a client that has gone or cannot be served; return the completion of its Connect:
-        the controller is busy."""
+        """Remove the admitted queue of a client that has disconnected or cannot be served. Return
+        the response to its Connect command, with the status Controller Busy."""
         self._leave(self.association, self.connect.qid)
         busy = ConnectRefused(FabricsCode.CONTROLLER_BUSY)
         return capsule_resp(busy.entry(self.cid).pack(), self.framing)
@@ -116,7 +123,7 @@ class Handshake:
         return out
 
     def _answer(self, pdu: Pdu) -> bytes:
-        """Return the reply to a PDU. Raises Fatal."""
+        """Process a PDU; return the bytes to send. Raises Fatal if the PDU is invalid."""
         if pdu.kind is PduType.ICREQ:
             self.framing, _ = negotiate(pdu, self.framing)
             self._initialized = True
@@ -140,7 +147,9 @@ class Handshake:
         return capsule_resp(found.pack(), self.framing)
 
     def _connect(self, entry: bytes, pdu: Pdu) -> Connect:
-        """Return the Connect command of a capsule. Raises ConnectRefused and Refused."""
+        """Return the Connect command in a capsule. Raises ConnectRefused if a field is invalid.
+        Raises Refused if the capsule contains another command, if its data digest is incorrect, or
+        if the SGL descriptor is invalid."""
         if entry[0] != fabrics.OPCODE or entry[fabrics.FCTYPE_BYTE] != FabricsType.CONNECT:
             raise Refused(Code.SEQUENCE_ERROR)
         if not pdu.intact:

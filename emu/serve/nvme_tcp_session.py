@@ -1,14 +1,15 @@
-"""One queue of an NVMe/TCP host after Connect: a thread that runs its commands in batches.
+"""Session of one NVMe/TCP queue after Connect, which runs the commands of the host in batches.
 
-Owns the memory of a connection, the transfers of data, and the order of commands and responses.
-Does not own PDUs (nvme_tcp_wire.py), the rules of commands (emu/controller), their execution
-(nvme_drive.py, nvme_io.py) or connections and associations (nvme_tcp.py).
+Owns the receive buffer of a connection, the transfers of data, and the order of commands and
+responses. Does not own the layout of PDUs (nvme_tcp_wire.py), the rules of commands
+(emu/controller), their execution (nvme_drive.py, nvme_io.py) or connections and associations
+(nvme_tcp.py).
 Source: NVM Express TCP Transport Specification 1.0, sections 3.3 (error handling), 3.5 (data
 transfer); NVM Express Base Specification 2.0, section 3.3.1 (message-based queues).
 
-All bytes that have arrived are parsed, and the I/O commands among them run at the same time. A
-write whose data are not in its capsule gets one R2T for all of them; commands wait for their R2T
-while MOST_ASKED bytes are in flight.
+A batch consists of the commands that have arrived; its I/O commands run at the same time. If the
+data of a command is not in its capsule, one R2T requests all of the data. A command waits for its
+R2T while the outstanding R2Ts request MOST_ASKED bytes.
 """
 
 from __future__ import annotations
@@ -39,25 +40,26 @@ from ondie.emu.serve.nvme_tcp_handshake import Handshake, in_capsule
 from ondie.emu.serve.nvme_tcp_wire import Fatal, FatalStatus, Pdu, PduFlag, PduType
 
 MOST_BATCH = 256
-"""Largest number of commands in a batch."""
+"""Maximum number of commands in a batch."""
 MOST_ASKED = 1 << 24
-"""Bytes that R2Ts of a connection may ask for at a time, and that the reads of a batch may send,
-unless one command needs more."""
+"""Maximum total size of the data that outstanding R2Ts request, and of the data that the commands
+in one part of a batch return, bytes. A single command may exceed this limit."""
 ROOM = 1 << 20
-"""Memory for PDUs beyond the largest one, bytes."""
+"""Size by which the receive buffer exceeds the largest PDU, bytes."""
 TERM_S = 2.0
-"""Time for the host to close after a termination request."""
+"""Time limit for the host to close the connection after a termination request, s."""
 POST_S = 1.0
-"""Time for which an event may wait until the connection is free."""
+"""Time limit for other threads to finish sending before an Async Event Request is completed, s."""
 CONTIGUOUS_MPTR = 0b01 << 6
-"""PSDT of every command on fabrics: SGLs."""
+"""Value of PSDT that NVMe over Fabrics requires: SGL, and a contiguous metadata buffer."""
 NO_DATA = memoryview(b"")
 TUNNEL = frozenset(Tunnel)
 
 
 @dataclass(slots=True, eq=False)
 class Command:
-    """Command of the host. ``data``: those to the controller."""
+    """Command from the host. ``data``: data from the host. ``received``: number of its bytes that
+    have arrived in H2CData PDUs. ``intact``: False if a data digest was incorrect."""
 
     entry: bytes
     sqe: Sqe
@@ -65,26 +67,26 @@ class Command:
     received: int = 0
     intact: bool = True
     size: int = 0
-    """Number of bytes that R2T requests."""
+    """Number of bytes that the R2T for the command requests."""
 
 
 class Target(Protocol):
-    """Part of the server that a session uses."""
+    """Server functions that a session uses."""
 
     drive: NvmeDrive
 
     def end_io_queues(self, association: Association) -> None:
-        """Disconnect the I/O queues of a controller and wait until their commands have ended."""
+        """Disconnect the I/O queues of an association, and wait until their commands have ended."""
 
     def reset_subsystem(self) -> None:
         """Disconnect all hosts."""
 
     def alive(self, association: Association) -> None:
-        """Restart the keep alive timer."""
+        """Restart the Keep Alive timer of an association."""
 
 
 class Session:
-    """A connected queue. :meth:`run` returns when the connection has ended."""
+    """Session of one connected queue. :meth:`run` returns when the connection has ended."""
 
     def __init__(self, sock: socket.socket, shake: Handshake, target: Target) -> None:
         self.socket, self.association = sock, shake.association
@@ -93,18 +95,18 @@ class Session:
         self._framing = shake.framing
         self._entries, self._flow = shake.connect.entries, shake.connect.flow_control
         self._head = 1 % self._entries
-        """SQHD: Connect was the first entry."""
+        """SQHD. Its initial value is 1, because Connect is the first entry of the queue."""
         self._connect_cid = shake.cid
         self._memory = memoryview(bytearray(wire.most_bytes(self._framing) + ROOM))
         self._begin, self._end = 0, len(shake.rest)
         self._memory[: self._end] = shake.rest
         self._ready: list[Command] = []
         self._waiting: dict[int, Command] = {}
-        """Commands that have asked for data, by transfer tag."""
+        """Commands whose data an R2T has requested, by transfer tag."""
         self._queued: deque[Command] = deque()
-        """Commands whose R2T waits."""
+        """Commands for whose data no R2T was sent yet."""
         self._later: set[int] = set()
-        """Identifiers of commands that complete from another thread."""
+        """Identifiers of the commands that another thread completes."""
         self._asked = 0
         self._tag = 0
         self._sending = threading.Lock()
@@ -114,7 +116,8 @@ class Session:
             self._runner = IoRunner(self._drive, controller)
 
     def run(self) -> None:
-        """Run commands until the host has gone, disconnects, or breaks a rule."""
+        """Complete Connect, then run commands until the host disconnects or violates the
+        protocol."""
         try:
             self._respond(Cqe(self._connect_cid, dw0=self.association.cntlid))
             while self._turn():
@@ -125,12 +128,12 @@ class Session:
             return  # the host has gone; commands in flight take effect
 
     def close(self) -> None:
-        """End the connection from another thread; :meth:`run` then returns."""
+        """End the connection, so that :meth:`run` returns. Another thread may call this method."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def post(self, entries: tuple[Cqe, ...]) -> None:
-        """Send completions from another thread. A host that does not read them is disconnected."""
+        """Send completions from another thread. Disconnect the host if it does not receive them."""
         data = b"".join(self._capsule(each) for each in entries)
         if not self._sending.acquire(timeout=POST_S):
             self.close()
@@ -146,7 +149,8 @@ class Session:
     # --- bytes
 
     def _turn(self) -> bool:
-        """Run the commands that have arrived, or wait for bytes. Return False at the end."""
+        """Run the commands that have arrived, or wait for more bytes. Return False at the end of
+        the session."""
         whole = True
         while whole and len(self._ready) < MOST_BATCH:
             view = self._memory[self._begin : self._end]
@@ -160,7 +164,7 @@ class Session:
         return whole or self._receive()
 
     def _receive(self) -> bool:
-        """Wait for bytes. Return False if there will be none."""
+        """Wait for bytes. Return False if the host has disconnected."""
         if self._begin == self._end:
             self._begin = self._end = 0
         elif len(self._memory) - self._end < ROOM:
@@ -183,15 +187,16 @@ class Session:
         self._send(b"".join(self._capsule(each) for each in entries))
 
     def _data(self, cid: int, data: memoryview, entry: Cqe) -> list[bytes | memoryview]:
-        """Return the parts of the data of a command that has succeeded, and of its response, which
-        the data imply if the host needs no SQHD."""
+        """Return the parts of the C2HData PDU with the data of a successful command and of the
+        response. No separate response is necessary if the host does not use SQHD and dwords 0 and 1
+        of ``entry`` are 0."""
         alone = not self._flow and entry.dw0 == entry.dw1 == 0
         parts = wire.c2h_data(cid, data, self._framing, success=alone)
         return parts if alone else [*parts, self._capsule(entry)]
 
     def _terminate(self, fatal: Fatal) -> None:
-        """Send a termination request, behind which no thread sends anything, and wait for the host
-        to close."""
+        """Send a termination request, and wait until the host closes the connection. No thread can
+        send anything after the termination request."""
         with contextlib.suppress(OSError):
             with self._sending:
                 self.socket.sendall(wire.c2h_term_req(fatal))
@@ -203,7 +208,8 @@ class Session:
     # --- PDUs
 
     def _take(self, pdu: Pdu) -> bool:
-        """Handle a PDU. Return False if it ends the connection. Raises Fatal."""
+        """Process a PDU. Return False if the PDU ends the connection. Raises Fatal if the PDU
+        violates the protocol."""
         match pdu.kind:
             case PduType.H2C_TERM_REQ:
                 return False
@@ -228,7 +234,9 @@ class Session:
         return True
 
     def _take_command(self, entry: bytes, sqe: Sqe, pdu: Pdu) -> None:
-        """Find the data of a command; it is ready, or its data are asked for. Raises Refused."""
+        """Accept a command. If its data is in the capsule or it needs no data from the host, the
+        command is ready; otherwise an R2T requests the data. Raises Refused if the command is
+        invalid."""
         others = (*self._waiting.values(), *self._queued)
         if sqe.cid in self._later or any(each.sqe.cid == sqe.cid for each in others):
             raise Refused(Code.ID_CONFLICT, 2)
@@ -248,7 +256,7 @@ class Session:
         self._ready.append(Command(entry, sqe, data))
 
     def _transfer_of(self, sqe: Sqe) -> tuple[int, int]:
-        """Return (direction, bytes) of the data of a command."""
+        """Return (direction, bytes) of the data transfer of a command."""
         controller = self.association.controller
         most = controller.capabilities.transfer_bytes
         if not isinstance(controller, Controller):
@@ -259,7 +267,8 @@ class Session:
             return io_commands.transfer_of(sqe, controller)
 
     def _ask(self) -> None:
-        """Send R2Ts while few bytes are under way."""
+        """Send R2Ts for queued commands, as long as the outstanding R2Ts request at most MOST_ASKED
+        bytes."""
         out = []
         while self._queued:
             command = self._queued[0]
@@ -278,7 +287,8 @@ class Session:
             self._send(b"".join(out))
 
     def _take_data(self, pdu: Pdu) -> None:
-        """Store data that an R2T has asked for, in order. Raises Fatal."""
+        """Store the data of an H2CData PDU. Raises Fatal if no R2T has requested the data, or if it
+        arrives out of order."""
         found = wire.transfer_of(pdu)
         command = self._waiting.get(found.tag)
         if command is None:
@@ -308,7 +318,8 @@ class Session:
     # --- commands
 
     def _refuse(self, entry: bytes, sqe: Sqe, refused: Refused) -> None:
-        """Complete a command with an error before it runs, and note it in the error log."""
+        """Complete a command with an error without executing the command, and add the error to the
+        error log."""
         controller = self.association.controller
         if not isinstance(controller, Controller) or self.qid == 0:
             with self._drive.lock:
@@ -320,7 +331,7 @@ class Session:
         self._respond(Cqe(sqe.cid, status))
 
     def _execute(self) -> None:
-        """Run the commands that are ready, and respond."""
+        """Run the commands that are ready, and send the responses."""
         ready, self._ready = self._ready, []
         if not ready:
             return
@@ -338,7 +349,8 @@ class Session:
             requests = requests[count:]
 
     def _answered(self, sqe: Sqe) -> int:
-        """Return the number of bytes that an I/O command sends to the host, at most."""
+        """Return the number of data bytes that an I/O command returns to the host if it
+        succeeds."""
         controller = self.association.controller
         assert isinstance(controller, Controller)
         direction, size = io_commands.transfer_of(sqe, controller)
@@ -351,9 +363,10 @@ class Session:
         seen: set[tuple[int, int]],
         late: set[int],
     ) -> None:
-        """Run a part of a batch of I/O commands, and respond. ``seen``: (queue, identifier) of the
-        commands of earlier parts, ``late``: identifiers of those that complete from another
-        thread; those of this part are added."""
+        """Run a part of a batch of I/O commands, and send the responses. ``seen``: commands of
+        earlier parts as (queue, command identifier). ``late``: identifiers of the commands of
+        earlier parts that another thread completes. The commands of this part are added to both
+        sets."""
         new = {each.sqe.cid for each in requests if (each.sqid, each.sqe.cid) not in seen}
         self._later |= new
         results = runner.run(requests, self._complete_later, seen)
@@ -369,13 +382,13 @@ class Session:
             self._send(b"".join(parts))
 
     def _result_parts(self, result: IoResult) -> list[bytes | memoryview]:
-        """Return the parts of the data and the completion of an I/O command."""
+        """Return the parts of the PDUs with the data and the response of an I/O command."""
         if len(result.data):
             return self._data(result.cqe.cid, result.data.data, result.cqe)
         return [self._capsule(result.cqe)]
 
     def deliver(self, ended: Ended) -> None:
-        """Respond to a command of the tunnel, from any thread."""
+        """Send the response to a tunnel command. Any thread may call this method."""
         self._later.discard(ended.cqe.cid)
         with contextlib.suppress(OSError):  # the host has gone
             self._send(b"".join(self._ended_parts(ended)))
@@ -386,13 +399,13 @@ class Session:
         return [self._capsule(ended.cqe)]
 
     def _complete_later(self, request: IoRequest, result: IoResult) -> None:
-        """Respond to a command from another thread."""
+        """Send the response to a computation command. Another thread calls this method."""
         self._later.discard(result.cqe.cid)
         with contextlib.suppress(OSError):  # the host has gone
             self._send(b"".join(self._result_parts(result)))
 
     def _execute_admin(self, command: Command) -> None:
-        """Run an admin command and respond."""
+        """Run an admin command, and send the responses."""
         sqe, controller = command.sqe, self.association.controller
         if sqe.opcode == Admin.KEEP_ALIVE:
             self._target.alive(self.association)
@@ -409,7 +422,7 @@ class Session:
         self._send(b"".join(self._reply_parts(sqe, reply)))
 
     def _reply_parts(self, sqe: Sqe, reply: Reply) -> list[bytes | memoryview]:
-        """Return the parts of the data and the completions of an admin command."""
+        """Return the parts of the PDUs with the data and the responses of an admin command."""
         parts: list[bytes | memoryview] = []
         for entry in reply.entries:
             if entry.cid == sqe.cid and reply.data and not entry.status:
@@ -421,7 +434,8 @@ class Session:
     # --- fabrics commands
 
     def _fabrics(self, entry: bytes, sqe: Sqe) -> bool:
-        """Run a fabrics command and respond. Return False if it ends the connection."""
+        """Run a fabrics command, and send the response. Return False if the command ends the
+        connection."""
         registers = self.association.controller.registers
         try:
             match entry[fabrics.FCTYPE_BYTE]:
@@ -448,7 +462,7 @@ class Session:
         return True
 
     def _perform(self, actions: list[Action]) -> None:
-        """Perform the actions that a register write has started."""
+        """Perform the actions that a Property Set command has started."""
         controller = self.association.controller
         while actions:
             action, *actions = actions
@@ -474,8 +488,8 @@ class Session:
 
 
 def not_over_fabrics(sqe: Sqe) -> Refused | None:
-    """Return why an admin command does not exist on fabrics, or None: queues are connected, and
-    Connect has given the host's identifier."""
+    """Return the error of an admin command that is not allowed with NVMe over Fabrics, or None if
+    the command is allowed. A host may not change the host identifier, which Connect has set."""
     if sqe.opcode in fabrics.NOT_OVER_FABRICS:
         return Refused(Code.INVALID_OPCODE)
     if sqe.opcode == Admin.SET_FEATURES and sqe.cdw10 & 0xFF == HOST_IDENTIFIER:

@@ -1,9 +1,9 @@
-"""Protocol data units of NVMe/TCP: lengths, digests and fields, without I/O.
+"""Protocol data units (PDUs) of NVMe/TCP: lengths, digests and fields, without I/O.
 
 Owns the layout of all PDUs, the checks of every length before its bytes arrive, and the header and
-data digests. Does not own sockets or the order of PDUs (nvme_tcp_session.py), capsules' commands
-(ondie.emu.controller) or the checksum (kernels/crc.py).
-Source: NVM Express TCP Transport Specification 1.0, section 3.6 (PDU definitions), 3.3 (error
+data digests. Does not own sockets or the order of PDUs (nvme_tcp_session.py), the commands in
+capsules (ondie.emu.controller) or the checksum (kernels/crc.py).
+Source: NVM Express TCP Transport Specification 1.0, sections 3.6 (PDU definitions), 3.3 (error
 handling) and 3.4 (digests).
 """
 
@@ -19,7 +19,7 @@ from ondie.kernels.crc import crc32c
 
 
 class PduType(IntEnum):
-    """PDU-Type. Even types are sent by hosts, odd ones by controllers."""
+    """PDU-Type. Hosts send even types, and controllers send odd types."""
 
     ICREQ = 0x00
     ICRESP = 0x01
@@ -56,28 +56,31 @@ COMMON = struct.Struct("<BBBBI")
 """Common header: PDU-Type, FLAGS, HLEN, PDO, PLEN."""
 FLAGS_BYTE, HLEN_BYTE, PDO_BYTE, PLEN_BYTE = 1, 2, 3, 4
 IC = struct.Struct("<HBBI112x")
-"""ICReq and ICResp after the common header: PFV, HPDA or CPDA, DGST, MAXR2T or MAXH2CDATA."""
+"""Fields of ICReq and ICResp after the common header: PFV, HPDA or CPDA, DGST, MAXR2T or
+MAXH2CDATA."""
 PFV_BYTE, PDA_BYTE = 8, 10
 DATA = struct.Struct("<HHII4x")
-"""H2CData, C2HData and R2T: CCCID, TTAG (C2HData: reserved), offset, length."""
+"""Fields of H2CData, C2HData and R2T after the common header: CCCID, TTAG (reserved in C2HData),
+offset, length."""
 CCCID_BYTE, TTAG_BYTE, DATAO_BYTE, DATAL_BYTE = 8, 10, 12, 16
 TERM = struct.Struct("<HI10x")
-"""H2CTermReq and C2HTermReq: FES, FEI."""
+"""Fields of H2CTermReq and C2HTermReq after the common header: FES, FEI."""
 IC_BYTES, TERM_BYTES, CAPSULE_CMD_BYTES, DATA_BYTES = 128, 24, 72, 24
 DIGEST_BYTES = 4
 MOST_TERM_DATA = 128
-"""Bytes of the header of the PDU in error that a termination request carries."""
+"""Maximum size of the part of an invalid PDU's header that a termination request contains,
+bytes."""
 MOST_PDA = 31
-"""HPDA and CPDA: data begin at a multiple of (PDA + 1) * 4 bytes."""
+"""Maximum value of HPDA and CPDA. The data in a PDU begins at a multiple of (PDA + 1) * 4 bytes."""
 IN_HEADER = frozenset({FatalStatus.INVALID_HEADER_FIELD, FatalStatus.UNSUPPORTED_PARAMETER})
-"""Statuses whose FEI is the byte of the header that is in error."""
+"""Statuses for which FEI is the offset of the invalid byte in the header."""
 
 
 class Fatal(Exception):
-    """The connection must end with a C2HTermReq.
+    """Error: the connection must end with a C2HTermReq.
 
-    ``where``: byte of the header in error, for the statuses IN_HEADER. ``header``: header of the
-    PDU in error, as far as it has arrived.
+    ``where``: offset of the invalid byte in the header if ``status`` is in IN_HEADER, otherwise 0.
+    ``header``: header of the invalid PDU, as far as it has arrived.
     """
 
     def __init__(self, status: FatalStatus, where: int = 0, header: bytes = b"") -> None:
@@ -91,7 +94,7 @@ class Layout(NamedTuple):
     header: int
     """Length of the header (HLEN), bytes."""
     digests: bool
-    """True if the PDU has digests when they were negotiated."""
+    """True if the PDU contains the negotiated digests."""
     data: bool
     """True if data may follow the header."""
 
@@ -107,43 +110,44 @@ AFTER_IC = frozenset({PduType.CAPSULE_CMD, PduType.H2C_DATA, PduType.H2C_TERM_RE
 
 
 class Framing(NamedTuple):
-    """Parameters that both sides of a connection have negotiated."""
+    """Parameters of a connection that the host and the controller have negotiated."""
 
     header_digest: bool = False
     data_digest: bool = False
     host_alignment: int = 4
-    """Data of PDUs to the host begin at a multiple of this (HPDA), bytes."""
+    """Alignment of the data in PDUs to the host, bytes: (HPDA + 1) * 4."""
     most_capsule: int = 8192
-    """Largest data of a command capsule, bytes."""
+    """Maximum size of the data in a command capsule, bytes."""
     most_data: int = 1 << 18
-    """MAXH2CDATA: largest data of an H2CData, bytes."""
+    """MAXH2CDATA: maximum size of the data in an H2CData PDU, bytes."""
 
 
 class Pdu(NamedTuple):
-    """PDU of a host."""
+    """PDU from a host."""
 
     kind: PduType
     flags: int
     header: bytes
-    """Common and specific header, HLEN bytes."""
+    """Common and PDU-specific header, HLEN bytes."""
     data: memoryview
     intact: bool
-    """True if the data digest is right, or none was negotiated."""
+    """True if the data digest is correct or the PDU contains no data digest."""
     size: int
     """Length of the PDU (PLEN), bytes."""
 
 
 def digest(data: bytes | memoryview) -> bytes:
-    """Return the digest of a header or of data."""
+    """Return the digest (CRC32C) of ``data``, a header or the data of a PDU, as bytes[4]."""
     return crc32c(np.frombuffer(data, np.uint8)).to_bytes(DIGEST_BYTES, "little")
 
 
 def parse(view: memoryview, framing: Framing, expected: frozenset[PduType]) -> Pdu | None:
-    """Return the PDU at the start of ``view``; None if it has not arrived as a whole.
+    """Return the PDU at the start of ``view``, or None if it is incomplete.
 
-    ``expected``: types that may come now. The data of the result are a part of ``view``. Lengths
-    are checked when the common header is there, so a PDU never needs more than :func:`most_bytes`.
-    Raises Fatal.
+    ``expected``: PDU types that are allowed at this point. The data of the result is a part of
+    ``view``, not a copy. Lengths are checked as soon as the common header has arrived, so a valid
+    PDU has at most :func:`most_bytes` bytes. Raises Fatal if the PDU is invalid, or if its type is
+    not in ``expected``.
     """
     if len(view) < COMMON.size:
         return None
@@ -174,7 +178,8 @@ def parse(view: memoryview, framing: Framing, expected: frozenset[PduType]) -> P
 def _data_range(
     kind: PduType, layout: Layout, framing: Framing, offset: int, size: int
 ) -> tuple[int, int]:
-    """Return where the data of a PDU begin and end. Raises Fatal for a wrong PDO or PLEN."""
+    """Return (begin, end) of the data in a PDU. ``offset``: PDO. ``size``: PLEN. Raises Fatal if
+    PDO or PLEN is invalid."""
     head = layout.header
     if layout.digests and framing.header_digest:
         head += DIGEST_BYTES
@@ -196,7 +201,7 @@ def _data_range(
 
 
 def _check_flags(layout: Layout, framing: Framing, flags: int, has_data: bool) -> None:
-    """Raise Fatal unless the flags of the digests are as negotiated."""
+    """Raise Fatal if the digest flags of a PDU differ from the negotiated digests."""
     if not layout.digests:
         return
     if bool(flags & PduFlag.HEADER_DIGEST) != framing.header_digest:
@@ -206,7 +211,7 @@ def _check_flags(layout: Layout, framing: Framing, flags: int, has_data: bool) -
 
 
 def _check_header(view: memoryview, layout: Layout, framing: Framing) -> None:
-    """Raise Fatal for a wrong header digest."""
+    """Raise Fatal if the header digest of a PDU is incorrect."""
     if layout.digests and framing.header_digest:
         found = bytes(view[layout.header : layout.header + DIGEST_BYTES])
         if found != digest(view[: layout.header]):
@@ -214,7 +219,7 @@ def _check_header(view: memoryview, layout: Layout, framing: Framing) -> None:
 
 
 def most_bytes(framing: Framing) -> int:
-    """Return the size of the largest PDU that :func:`parse` accepts."""
+    """Return the maximum size of a PDU that :func:`parse` accepts, bytes."""
     head, tail = CAPSULE_CMD_BYTES + DIGEST_BYTES, DIGEST_BYTES
     return head + 4 * MOST_PDA + max(framing.most_capsule, framing.most_data) + tail
 
@@ -223,8 +228,9 @@ def most_bytes(framing: Framing) -> int:
 
 
 def negotiate(pdu: Pdu, framing: Framing) -> tuple[Framing, int]:
-    """Return (negotiated parameters, R2Ts that a command may have outstanding) for an ICReq. Raises
-    Fatal for a version or alignment that does not exist."""
+    """Return (negotiated parameters, maximum number of outstanding R2Ts per command) for an ICReq.
+    ``framing``: default parameters. Raises Fatal if the version or the alignment in the ICReq is
+    invalid."""
     version, alignment, digests, most_r2t = IC.unpack_from(pdu.header, COMMON.size)
     if version != 0:
         raise Fatal(FatalStatus.UNSUPPORTED_PARAMETER, PFV_BYTE, pdu.header)
@@ -239,7 +245,7 @@ def negotiate(pdu: Pdu, framing: Framing) -> tuple[Framing, int]:
 
 
 class Transfer(NamedTuple):
-    """Header of an H2CData."""
+    """Header fields of an H2CData PDU: CCCID, TTAG, DATAO and DATAL."""
 
     cid: int
     tag: int
@@ -248,7 +254,8 @@ class Transfer(NamedTuple):
 
 
 def transfer_of(pdu: Pdu) -> Transfer:
-    """Return the header of an H2CData. Raises Fatal if DATAL is not the length of its data."""
+    """Return the header fields of an H2CData PDU. Raises Fatal if DATAL differs from the size of
+    the data in the PDU."""
     found = Transfer(*DATA.unpack_from(pdu.header, COMMON.size))
     if found.size != len(pdu.data):
         raise Fatal(FatalStatus.INVALID_HEADER_FIELD, DATAL_BYTE, pdu.header)
@@ -265,7 +272,9 @@ def _pdu(
     framing: Framing | None,
     data: bytes | memoryview = b"",
 ) -> list[bytes | memoryview]:
-    """Return the parts of a PDU. ``framing``: None for a PDU that has no digests."""
+    """Return a PDU as a list of parts, which are sent one after the other. ``fields``: header
+    fields after the common header. ``framing``: negotiated parameters, or None for a PDU without
+    digests."""
     header_bytes = COMMON.size + len(fields)
     head, tail = header_bytes, 0
     offset = 0
@@ -290,33 +299,35 @@ def _pdu(
 
 
 def icresp(framing: Framing) -> bytes:
-    """Return the ICResp that agrees to ``framing``. Data of the host need no alignment (CPDA 0)."""
+    """Return the ICResp PDU that accepts the parameters ``framing``. CPDA is 0, so the data from
+    the host only has to be aligned to 4 bytes."""
     digests = framing.header_digest | framing.data_digest << 1
     fields = IC.pack(0, 0, digests, framing.most_data)
     return b"".join(_pdu(PduType.ICRESP, 0, fields, None))
 
 
 def capsule_resp(entry: bytes, framing: Framing) -> bytes:
-    """Return the CapsuleResp of a completion queue entry, bytes[16]."""
+    """Return the CapsuleResp PDU with the completion queue entry ``entry``, bytes[16]."""
     return b"".join(_pdu(PduType.CAPSULE_RESP, 0, entry, framing))
 
 
 def r2t(cid: int, tag: int, offset: int, size: int, framing: Framing) -> bytes:
-    """Return the R2T that requests ``size`` bytes of command ``cid`` from ``offset`` on."""
+    """Return the R2T PDU that requests ``size`` data bytes of command ``cid``, starting at
+    ``offset``. ``tag``: transfer tag."""
     return b"".join(_pdu(PduType.R2T, 0, DATA.pack(cid, tag, offset, size), framing))
 
 
 def c2h_data(
     cid: int, data: bytes | memoryview, framing: Framing, success: bool = False
 ) -> list[bytes | memoryview]:
-    """Return the parts of the C2HData with all data of command ``cid``. ``success``: it completes
-    the command, and no CapsuleResp follows."""
+    """Return the C2HData PDU with all data of command ``cid`` as a list of parts. ``success``: True
+    if the PDU completes the command, so that no CapsuleResp follows."""
     flags = PduFlag.LAST_PDU | (PduFlag.SUCCESS if success else 0)
     return _pdu(PduType.C2H_DATA, flags, DATA.pack(cid, 0, 0, len(data)), framing, data)
 
 
 def c2h_term_req(fatal: Fatal) -> bytes:
-    """Return the C2HTermReq of a fatal error."""
+    """Return the C2HTermReq PDU that reports the error ``fatal``."""
     where = fatal.where if fatal.status in IN_HEADER else 0
     data = fatal.header[:MOST_TERM_DATA]
     size = TERM_BYTES + len(data)

@@ -1,7 +1,6 @@
-"""PCI configuration space of the NVMe controller, as tables of bytes and of the bits that a host
-may write.
+"""PCI configuration space of the NVMe controller: tables of its fields and of the writable bits.
 
-Owns the layout of configuration space and of BAR0. Does not own the controller's registers
+Owns the layout of the configuration space and of BAR0. Does not own the controller's registers
 (controller/registers.py) or the delivery of interrupts (vfio_user.py).
 Source: PCI Local Bus Specification 3.0, sections 6.1 (header) and 6.8.2 (MSI-X); PCI Power
 Management 1.2, section 3.2; PCI Express Base Specification 4.0, section 7.5.3; NVM Express NVMe
@@ -17,18 +16,19 @@ from ondie.emu.serve.vfio_wire import BAR_END
 CONFIG_BYTES = 4096
 BAR0_BYTES = BAR_END
 MSIX_TABLE, MSIX_PENDING = 0x2000, 0x3000
-"""Offsets in BAR0. The table has 16 bytes for each vector."""
+"""Offsets of the MSI-X table and of the pending bit array in BAR0. The table has 16 bytes per
+vector."""
 MOST_VECTORS = (MSIX_PENDING - MSIX_TABLE) // 16
 CLASS_CODE = 0x010802
-"""Mass storage, non-volatile memory, NVM Express I/O controller."""
+"""Class code: mass storage, non-volatile memory, NVM Express I/O controller."""
 DEVICE_ID = 1
 COMMAND, BAR, POWER, PCIE, MSIX = 0x04, 0x10, 0x40, 0x50, 0xA0
-"""Offsets of the command register, BAR0 and the capabilities."""
+"""Offsets of the command register, BAR0 and the capabilities in configuration space."""
 BUS_MASTER = 1 << 2
 CAPABILITY_LIST = 1 << 4
 MEMORY_64 = 0b100
 FUNCTION_RESET = 1 << 15
-"""Initiate Function Level Reset, in Device Control."""
+"""Bit of Device Control that initiates a function level reset."""
 RESET_SUPPORTED = 1 << 28
 LINK_16_GT_X4 = 4 << 4 | 4
 
@@ -75,28 +75,30 @@ WRITABLE = {
     PCIE + 16: 0xC3,
     MSIX + 3: 0xC0,  # enable, function mask
 }  # fmt: skip
-"""Bits that a host may change, by byte; others stay as they are."""
+"""Mask of the writable bits of a byte, by offset of the byte. All other bits are read-only."""
 
 
 class PciSpace:
-    """Configuration space of one function."""
+    """Configuration space of one PCI function."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         if capabilities.vectors > MOST_VECTORS:
-            raise ValueError(f"{capabilities.vectors} vectors; BAR0 has room for {MOST_VECTORS}")
+            raise ValueError(f"vectors = {capabilities.vectors}: must be at most {MOST_VECTORS}")
         self._initial = SPACE.pack(capabilities).ljust(CONFIG_BYTES, b"\0")
         self.data = bytearray(self._initial)
 
     def reset(self) -> None:
-        """Give every register its value after power-on."""
+        """Set every register to its value after power-on."""
         self.data[:] = self._initial
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes; ``offset + size`` is at most CONFIG_BYTES."""
+        """Return the ``size`` bytes starting at ``offset``. ``offset + size`` must be at most
+        CONFIG_BYTES."""
         return bytes(self.data[offset : offset + size])
 
     def write(self, offset: int, data: bytes) -> bool:
-        """Write bytes; return True if the host requests a function level reset."""
+        """Write ``data`` at ``offset``. Return True if the write requests a function level
+        reset."""
         for at, byte in enumerate(data, offset):
             mask = WRITABLE.get(at, 0)
             self.data[at] = self.data[at] & ~mask | byte & mask
@@ -105,5 +107,5 @@ class PciSpace:
 
     @property
     def may_use_memory(self) -> bool:
-        """True if the host allows the function to read and write its memory (bus master)."""
+        """True if the host allows the function to access host memory (bit Bus Master Enable)."""
         return bool(self.data[COMMAND] & BUS_MASTER)

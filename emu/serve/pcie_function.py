@@ -1,15 +1,17 @@
-"""NVMe controller as a PCIe function: its registers, its queues in host memory, and its interrupts.
+"""NVMe controller as a PCIe function: accesses to its registers, queues in host memory, and
+interrupts.
 
-Owns the function's queues and doorbells, the execution of the actions of registers and admin
-commands, and the transfer of data by PRP and SGL. Does not own the tables of the controller
-(emu/controller), the drive (nvme_drive.py), host memory (guest_memory.py) or the messages that
-bring accesses (vfio_user.py).
+Owns the queues and doorbells of the function, the execution of the actions that register writes and
+admin commands start, and the transfer of the data of admin commands. Does not own the state of the
+controller (emu/controller), the drive (nvme_drive.py), host memory (guest_memory.py) or the
+protocol messages for register accesses (vfio_user.py).
 Source: NVM Express NVMe over PCIe Transport Specification 1.0; NVM Express Base Specification 2.0,
 sections 3.4 to 3.7.
 
-All commands of a batch have completed when ``work`` returns, so none is in flight when the host
-resets the controller or unmaps memory; commands that were not fetched have no effect. Computation
-commands are the exception: they may complete at a later ``work``, which finds their memory again.
+All commands of a batch have completed when ``work`` returns. Therefore no command is in flight when
+the host resets the controller or unmaps memory. Commands that were not fetched are not executed.
+Computation commands and tunnel commands are an exception: they may complete in a later call of
+``work``, which checks again that their host memory is accessible.
 """
 
 from __future__ import annotations
@@ -49,11 +51,11 @@ TUNNEL = frozenset(Tunnel)
 
 
 class PcieFunction:
-    """One PCIe function with a controller of ``drive``.
+    """PCIe function with a controller of ``drive``.
 
-    ``interrupt``: sends the interrupt of a vector; it returns False if the
-    host has not enabled it. ``wake``: lets the thread that uses this function call ``work``; the
-    function calls it from other threads.
+    ``interrupt``: callback that sends the interrupt of a vector, and returns False if the host has
+    not enabled the interrupt. ``wake``: callback that causes the thread of this object to call
+    ``work``. Other threads call ``wake``.
     """
 
     def __init__(
@@ -75,23 +77,25 @@ class PcieFunction:
         self._shadow: ShadowDoorbells | None = None
         self._coalescing = InterruptCoalescing(self.controller.features)
         self.late_doorbells = 0
-        """Doorbells in memory that were found after a sleep, although the host should have written
-        the register."""
+        """Number of times that a changed shadow doorbell was found after a sleep, although the host
+        should have written the doorbell register."""
         self._later: deque[Cqe] = deque()
-        """Completions of the admin queue from other threads."""
+        """Completions for the admin queue. Other threads may add entries."""
         self._ended: deque[Ended] = deque()
-        """Commands of the tunnel that have ended."""
+        """Ended tunnel commands whose completions are not posted yet. Other threads add entries."""
         self._pointers: dict[int, tuple[Sqe, Pieces]] = {}
-        """Commands of the tunnel that have not, and where their data are, by identifier."""
+        """(Submission queue entry, pieces of host memory for the data) of each tunnel command that
+        has not ended, by command identifier."""
 
     def close(self) -> None:
-        """Detach the controller from the drive, since the host has gone."""
+        """Remove the controller from the drive because the client has disconnected."""
         self.drive.remove(self.controller)
 
     # --- accesses of the host
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of BAR0; ``offset + size`` is at most BAR0_BYTES."""
+        """Return the ``size`` bytes of BAR0 starting at ``offset``. ``offset + size`` must be at
+        most BAR0_BYTES."""
         if offset >= MSIX_TABLE:
             return bytes(self._msix[offset - MSIX_TABLE : offset - MSIX_TABLE + size])
         if offset >= DOORBELLS:  # reading a doorbell returns nothing that is defined
@@ -100,7 +104,7 @@ class PcieFunction:
             return self.registers.read(offset, size).to_bytes(size, "little")
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write bytes of BAR0."""
+        """Write ``data`` to BAR0 at ``offset``, and perform the actions that the write starts."""
         if offset >= MSIX_TABLE:
             end = min(offset + len(data), MSIX_PENDING)  # pending bits are read-only
             if offset < end:
@@ -115,7 +119,7 @@ class PcieFunction:
             self._perform(actions)
 
     def write_word(self, offset: int, value: int) -> None:
-        """Write 4 bytes of BAR0."""
+        """Write ``value``, 4 bytes, to BAR0 at ``offset``."""
         if DOORBELLS <= offset < MSIX_TABLE:
             if offset % 4 == 0:
                 self.ring((offset - DOORBELLS) // 4, value & 0xFFFF)
@@ -123,12 +127,13 @@ class PcieFunction:
             self.write(offset, value.to_bytes(4, "little"))
 
     def set_pending(self, vector: int, pending: bool) -> None:
-        """Set the pending bit of a vector that is masked."""
+        """Set the MSI-X pending bit of ``vector``, or clear it if ``pending`` is False."""
         at, bit = MSIX_PENDING - MSIX_TABLE + vector // 8, 1 << vector % 8
         self._msix[at] = self._msix[at] | bit if pending else self._msix[at] & ~bit
 
     def ring(self, number: int, value: int) -> None:
-        """Write doorbell ``number``: tail of a submission queue, or head of a completion queue."""
+        """Apply a write of ``value`` to doorbell register ``number``. An even number selects the
+        tail of a submission queue, an odd number the head of a completion queue."""
         if self.registers.state is not State.READY:
             return
         if self._shadow is not None and number > 1:
@@ -141,7 +146,8 @@ class PcieFunction:
             self._report(Event.INVALID_DOORBELL_VALUE)
 
     def reset(self) -> None:
-        """Reset the function: as after power-on, but the drive keeps its data."""
+        """Perform a function level reset: set the function to its state after power-on. The data of
+        the drive does not change."""
         self._drop_queues()
         with self.drive.lock:
             self.controller.subsystem_reset()
@@ -152,7 +158,7 @@ class PcieFunction:
     # --- actions
 
     def _perform(self, actions: Sequence[Action]) -> None:
-        """Perform the actions of a register access."""
+        """Perform the actions that a register write has started."""
         for action in actions:
             match action.do:
                 case Do.ENABLE:
@@ -170,7 +176,8 @@ class PcieFunction:
                         self.controller.subsystem_reset()
 
     def _enable(self) -> None:
-        """Map the admin queues."""
+        """Map the admin queues and set CSTS.RDY, or set the controller to the failed state if the
+        queues are not in host memory."""
         registers = self.registers
         submission, completion = registers.admin_entries
         held = self.memory.holds(registers.asq, submission * SQE_BYTES)
@@ -193,12 +200,14 @@ class PcieFunction:
         self._pointers.clear()
 
     def _fail(self) -> None:
-        """Stop: the controller cannot continue until the host resets it (CSTS.CFS)."""
+        """Set the controller to the failed state (CSTS.CFS = 1), in which it processes no commands
+        until the host resets it."""
         with self.drive.lock:
             self.registers.fail()
 
     def _perform_admin(self, action: Action) -> bool:
-        """Perform an action of an admin command; return False if its memory does not exist."""
+        """Perform an action of an admin command. Return False if an address of the action is not in
+        host memory."""
         match action.do:
             case Do.CREATE_CQ:
                 if not self.memory.accepts(action.base, action.entries * CQE_BYTES):
@@ -230,7 +239,8 @@ class PcieFunction:
     # --- commands
 
     def work(self) -> bool:
-        """Fetch and execute commands; return True if there may be more."""
+        """Fetch and execute commands, and post completions. Return True if more commands may be
+        waiting."""
         if self.registers.state is not State.READY or not self.space.may_use_memory:
             return False
         try:
@@ -253,7 +263,8 @@ class PcieFunction:
         return self._work_io() or more
 
     def _work_admin(self) -> bool:
-        """Execute admin commands one by one; return True if there may be more."""
+        """Execute admin commands one after the other. Return True if more admin commands may be
+        waiting. Raises QueueLost if the memory of the queue is no longer available."""
         queue = self._submission[0]
         done = 0
         while queue.used and queue.completions.room > 0 and done < MOST_COMMANDS:
@@ -270,7 +281,7 @@ class PcieFunction:
         return bool(queue.used and queue.completions.room > 0)
 
     def _execute_admin(self, entry: bytes) -> tuple[Cqe, ...]:
-        """Execute an admin command; return the completions that follow."""
+        """Execute an admin command; return the completions of all commands that it completes."""
         sqe, controller = Sqe.unpack(entry), self.controller
         try:
             if sqe.flags & PSDT:  # PRP only
@@ -299,7 +310,8 @@ class PcieFunction:
         return reply.entries
 
     def _end(self, ended: Ended) -> tuple[Cqe, ...]:
-        """Move the data of a command of the tunnel; return the completions that follow."""
+        """Copy the data of an ended tunnel command to host memory. Return the completion of the
+        command, or () if the controller was reset after the command had arrived."""
         cqe, found = ended.cqe, self._pointers.get(ended.cqe.cid)
         if found is None or not ended.live:
             return ()
@@ -311,12 +323,13 @@ class PcieFunction:
             return self.controller.failed(sqe.pack(), Code.DATA_TRANSFER_ERROR, 24).entries
 
     def _deliver(self, ended: Ended) -> None:
-        """Complete a command of the tunnel; any thread calls this."""
+        """Complete a tunnel command. Any thread may call this method."""
         self._ended.append(ended)
         self._wake()
 
     def _look(self, sleep: bool = False) -> bool:
-        """Take the doorbells in memory; return True if any has changed."""
+        """Read the shadow doorbells; return True if any of them has changed. ``sleep``: True if the
+        server will sleep unless a doorbell has changed."""
         if self._shadow is None:
             return False
         changed, wrong = self._shadow.look(self._submission, self._completion, sleep)
@@ -325,8 +338,9 @@ class PcieFunction:
         return changed
 
     def may_sleep(self) -> bool:
-        """Return True if the host will wake the server when there is work: by a register, also for
-        doorbells in memory. Those are read for a while before that."""
+        """Return True if the server may sleep, because the host will write a doorbell register when
+        it submits a command. If the host uses shadow doorbells, they are polled for a short time
+        first."""
         if self.registers.state is not State.READY:
             return True
         try:
@@ -337,16 +351,18 @@ class PcieFunction:
 
     @property
     def has_shadow(self) -> bool:
-        """True if the host keeps doorbells in memory."""
+        """True if the host uses shadow doorbells."""
         return self._shadow is not None
 
     def look_late(self) -> None:
-        """Look for doorbells after a sleep without a register access; there should be none."""
+        """Check for changed shadow doorbells after a sleep that no register access has ended. A
+        change is counted in ``late_doorbells``, because the host should have written the
+        register."""
         if self.registers.state is State.READY and not self.may_sleep():
             self.late_doorbells += 1
 
     def _work_io(self) -> bool:
-        """Run a batch of I/O commands; return True if there may be more."""
+        """Run a batch of I/O commands; return True if more I/O commands may be waiting."""
         self._look()
         queues = [queue for number, queue in self._submission.items() if number]
         late = self._io.complete_late(queues)
@@ -358,8 +374,8 @@ class PcieFunction:
         return more
 
     def send_waiting(self) -> float | None:
-        """Send the interrupts that have waited for long enough; return the time until the next one,
-        s, or None."""
+        """Send the delayed interrupts whose aggregation time has passed. Return the time until the
+        next deadline, s, or None if no interrupt is delayed."""
         now_ns = time.monotonic_ns()
         self._send(self._coalescing.due(now_ns))
         left_ns = self._coalescing.wait_ns(now_ns)
@@ -368,22 +384,23 @@ class PcieFunction:
     # --- completions
 
     def _post(self, posts: dict[CompletionQueue, list[Cqe]]) -> None:
-        """Post completions, then send one interrupt for each vector. Raises QueueLost."""
+        """Post the completions of each queue, then send one interrupt per vector. Raises QueueLost
+        if the memory of a queue is no longer available."""
         guest = self._io.guest
         self._send({queue.vector for queue, some in posts.items() if queue.post(guest, some)})
 
     def _send(self, vectors: set[int]) -> None:
-        """Send the interrupts of vectors; -1: none."""
+        """Send the interrupts of ``vectors``. Vector -1 (interrupts are disabled) is ignored."""
         for vector in vectors - {-1}:
             self._coalescing.sent(vector)
             self.set_pending(vector, not self._interrupt(vector))
 
     def _post_later(self, entries: tuple[Cqe, ...]) -> None:
-        """Post completions of the admin queue; any thread calls this."""
+        """Post completions to the admin queue. Any thread may call this method."""
         self._later += entries
         self._wake()
 
     def _report(self, event: Event) -> None:
-        """Report an error of the host."""
+        """Report an event that an error of the host has caused."""
         with self.drive.lock:
             self._later += self.controller.notify(event)

@@ -1,8 +1,9 @@
-"""I/O commands of queues in host memory: batches of the submitted entries.
+"""I/O commands of queues in host memory, which are executed in batches.
 
-Owns the order in which queues are served, and the split between plain reads and writes, which C
-decodes and completes (csrc/guest.c), and all other commands, which follow the tables of the
-controller (nvme_io.py). Does not own the queues (pcie_queues.py) or the rules of commands.
+Owns the order in which queues are served, and the choice between two paths of execution. C code
+(csrc/guest.c) decodes and completes plain commands, which are ordinary reads and writes. All other
+commands are executed by nvme_io.py. Does not own the queues (pcie_queues.py) or the rules of
+commands (controller/io_commands.py).
 Source: NVM Express Base Specification 2.0, sections 3.4.2 (command processing) and 3.4.4 (round
 robin arbitration).
 """
@@ -36,30 +37,32 @@ from ondie.kernels.errors import KernelError
 from ondie.kernels.guest import Batch, Guest
 
 MOST_COMMANDS = 256
-"""Largest number of commands of a batch."""
+"""Maximum number of commands in a batch."""
 AREA_BYTES = 1 << 25
-"""Bytes of data of plain commands of a batch; others of the batch take the slower way."""
+"""Size of the data area for the plain commands of a batch, bytes. Commands whose data does not fit
+in the area are executed by nvme_io.py, which is slower."""
 CID_BYTE = 2
 
 
 class Part(NamedTuple):
-    """Commands of one queue in a batch."""
+    """Part of a batch: the commands from one queue."""
 
     queue: SubmissionQueue
     first: int
     """Index of the first command of the part in the batch."""
     size: int
-    """Number of commands."""
+    """Number of commands in the part."""
 
 
 class MemoryIo:
-    """The I/O commands of ``controller``, whose queues are in the memory of a host. ``wake``: lets
-    the thread that uses this object call ``complete_late``."""
+    """Executes I/O commands of ``controller``, whose queues are in host memory. ``wake``: callback
+    that causes the thread of this object to call ``complete_late``."""
 
     def __init__(self, drive: NvmeDrive, controller: Controller, wake: Callable[[], None]) -> None:
         self._drive, self._controller, self._wake = drive, controller, wake
         self._late: deque[tuple[SubmissionQueue, Pieces, IoRequest, IoResult]] = deque()
-        """Completions of computation commands, from other threads."""
+        """(Queue, pieces of host memory, command, completion) of computation commands that are
+        done. Other threads add entries."""
         self._area = np.empty(AREA_BYTES, np.uint8)
         offered = drive.capabilities
         unit, transfer = offered.mapping_unit_bytes, offered.transfer_bytes
@@ -70,12 +73,13 @@ class MemoryIo:
         self._client = drive.served.connect()
         self._runner = IoRunner(drive, controller)
         self._first = 0
-        """Submission queue that is served first: the queues take turns."""
+        """Index of the submission queue that was served first in the last batch (round robin)."""
         self._generation = -1
 
     def run(self, queues: Sequence[SubmissionQueue]) -> tuple[bool, set[CompletionQueue]]:
-        """Run a batch of commands from ``queues``; return whether there may be more, and the
-        completion queues to which any was posted. Raises QueueLost."""
+        """Fetch a batch of commands from ``queues``, and run it. Return (True if more commands may
+        be waiting, completion queues to which completions were posted). Raises QueueLost if the
+        memory of a queue is no longer available."""
         parts, more = self._fetch(queues)
         if not parts:
             return False, set()
@@ -89,12 +93,14 @@ class MemoryIo:
         return more, posted
 
     def _fetch(self, queues: Sequence[SubmissionQueue]) -> tuple[list[Part], bool]:
-        """Fetch entries for whose completions there is room, in turn from all queues; return what
-        was fetched, and whether there may be more."""
+        """Fetch commands from all queues in round-robin order, but not more than their completion
+        queues have room for. Return (parts of the batch, True if more commands may be waiting).
+        Raises QueueLost if the memory of a queue is no longer available."""
         parts: list[Part] = []
         left, more = MOST_COMMANDS, False
         taken: dict[CompletionQueue, int] = {}
-        """Places of completion queues for commands of this batch, and for those that run."""
+        """Number of entries of each completion queue that are reserved for the commands of this
+        batch and for running computation commands."""
         for queue in queues:
             taken[queue.completions] = taken.get(queue.completions, 0) + len(queue.running)
         self._first = (self._first + 1) % len(queues) if queues else 0
@@ -119,8 +125,8 @@ class MemoryIo:
         return parts, more
 
     def _decode(self, parts: list[Part], passed: bool) -> int:
-        """Decode a batch; return the number of plain commands. ``passed``: the caller passes the
-        gate; otherwise no command is plain."""
+        """Decode a batch; return the number of plain commands. ``passed``: True if the caller holds
+        the gate of the drive; otherwise no command is treated as plain."""
         controller = self._controller
         with self._drive.lock:
             shared = controller.shared
@@ -140,15 +146,15 @@ class MemoryIo:
         return made
 
     def _in_use(self, queue: SubmissionQueue, first: int, count: int) -> bool:
-        """Return True if a command of a batch has the identifier of a computation command that
-        runs."""
+        """Return True if any of ``count`` commands of the batch, starting at index ``first``, has
+        the identifier of a running computation command of ``queue``."""
         if not queue.running:
             return False
         found = self._batch.entries[first : first + count, CID_BYTE : CID_BYTE + 2]
         return not queue.running.isdisjoint(np.frombuffer(found.tobytes(), "<u2").tolist())
 
     def _set_spaces(self) -> None:
-        """Tell the guest its namespaces."""
+        """Pass the namespaces to the C code that decodes commands."""
         spaces = [(0, 0, 0, False)] * (self._drive.capabilities.namespaces + 1)
         for nsid, each in self._controller.namespaces.by_nsid.items():
             if each.attached and not each.states:
@@ -156,7 +162,7 @@ class MemoryIo:
         self.guest.set_spaces(spaces)
 
     def _run_plain(self, made: int) -> None:
-        """Run the plain commands of a batch. The caller passes the gate."""
+        """Run the ``made`` plain commands of a batch. The caller holds the gate of the drive."""
         statuses = self._batch.statuses
         try:
             done = self._client.run(self._commands[:made], self._area)
@@ -168,8 +174,8 @@ class MemoryIo:
             self._drive.add_busy(int(done[0]["arrival"]), int(done[-1]["end"]))
 
     def _finish_plain(self, parts: list[Part]) -> tuple[set[CompletionQueue], int]:
-        """Complete the plain commands that have succeeded; return their completion queues and their
-        number. Raises QueueLost."""
+        """Complete the plain commands that have succeeded. Return (their completion queues, number
+        of completed commands). Raises QueueLost if the memory of a queue is no longer available."""
         found, number, lost = set(), 0, False
         for queue, first, size in parts:
             ring = queue.completions.memory
@@ -193,8 +199,9 @@ class MemoryIo:
     # --- other commands
 
     def _run_others(self, parts: list[Part]) -> set[CompletionQueue]:
-        """Run the commands that are not plain, or have failed; return the queues to which
-        completions were posted. Raises QueueLost."""
+        """Run the commands of a batch that are not plain, and complete the plain commands that have
+        failed. Return the completion queues to which completions were posted. Raises QueueLost if
+        the memory of a queue is no longer available."""
         others = self._batch.requests["kind"] != guest.PLAIN
         posts: dict[CompletionQueue, list[Cqe]] = {}
         requests: list[IoRequest] = []
@@ -227,8 +234,9 @@ class MemoryIo:
         return {each for each, entries in posts.items() if each.post(self.guest, entries)}
 
     def complete_late(self, queues: Sequence[SubmissionQueue]) -> set[CompletionQueue]:
-        """Complete computation commands of ``queues`` that are done; drop those of other queues.
-        Return the queues to which completions were posted. Raises QueueLost."""
+        """Complete the computation commands of ``queues`` that are done. Drop the completions for
+        queues that no longer exist. Return the completion queues to which completions were posted.
+        Raises QueueLost if the memory of a queue is no longer available."""
         posts: dict[CompletionQueue, list[Cqe]] = {}
         while self._late:
             queue, pieces, request, result = self._late.popleft()
@@ -240,7 +248,7 @@ class MemoryIo:
         self, posts: dict[CompletionQueue, list[Cqe]], queue: SubmissionQueue, pieces: Pieces,
         request: IoRequest, result: IoResult,
     ) -> None:  # fmt: skip
-        """Write the data of a command to the host, and add its completion."""
+        """Write the data of a command to host memory, and add its completion to ``posts``."""
         queue.running.discard(request.sqe.cid)
         if len(result.data) and not scatter(pieces, result.data, self.memory):
             self._complete(posts, queue, request.sqe, Code.DATA_TRANSFER_ERROR, POINTER_BYTE)
@@ -256,7 +264,9 @@ class MemoryIo:
         requests: list[IoRequest],
         targets: list[tuple[SubmissionQueue, Pieces]],
     ) -> None:
-        """Add a command to the requests, with the place of its data. Raises Refused."""
+        """Append a command to ``requests``, and (its queue, its pieces of host memory) to
+        ``targets``. ``kind``: result of the C decoder (kernels/guest.py). Raises Refused if the
+        command identifier is in use, or if the host memory for the data is invalid."""
         if kind == guest.CONFLICT or sqe.cid in queue.running:
             raise Refused(Code.ID_CONFLICT, CID_BYTE)
         if kind == guest.LOST:
@@ -278,7 +288,7 @@ class MemoryIo:
         status: int,
         where: int,
     ) -> None:
-        """Add the completion of a command that has failed."""
+        """Add the completion of a failed command to ``posts``, and the error to the error log."""
         with self._drive.lock:
             field = record(self._controller, queue.number, sqe, status, where)
         entry = Cqe(sqe.cid, field, sqhd=queue.head, sqid=queue.number)

@@ -1,16 +1,20 @@
-"""Queue pairs in the memory of a host: entries, heads, tails, phase tags, doorbells in memory.
+"""Queue pairs in host memory: entries, heads, tails, phase tags, and shadow doorbells.
 
-Owns the state of queues, the reading and writing of their entries, the pages that the command
-Doorbell Buffer Config names, and the event index, which makes a host write the register. Does not
-own which queues exist (controller/queues.py), accesses to doorbell registers (pcie_function.py),
-the wait for them (vfio_user.py) or the commands. Source: NVM Express NVMe over PCIe Transport
-Specification 1.0, section 3.1 (queues in memory, doorbells); NVM Express Base Specification 2.0,
-sections 3.3.1 (queue usage, full and empty), 5.8 (Doorbell Buffer Config) and annex B.5.
+Owns the state of queues, the writing of completion queue entries, the pages with shadow doorbells
+and event indexes, and the values of the event indexes. Does not own the creation of queues
+(controller/queues.py), accesses to doorbell registers (pcie_function.py), the wait for register
+accesses (vfio_user.py) or the commands.
+Source: NVM Express NVMe over PCIe Transport Specification 1.0, section 3.1 (queues in memory,
+doorbells); NVM Express Base Specification 2.0, sections 3.3.1 (queue usage, full and empty), 5.8
+(Doorbell Buffer Config) and annex B.5.
 
-With doorbells in memory, the admin queues stay with their registers. The host writes a register if
-a doorbell passes its event index: that of a submission queue is the number of fetched entries, so
-the host writes the register for the next entry; that of a completion queue is behind its head, so
-it never does, unless completions wait for room.
+The host creates shadow doorbells in its memory with the command Doorbell Buffer Config. They apply
+to I/O queues; the admin queues use only doorbell registers. The host writes a register if the value
+of a shadow doorbell passes its event index. Before the server sleeps, it sets the event index of a
+submission queue to the tail that it has read, so that the host writes the register for the next
+command. The event index of a completion queue is set just before its head, so that the host does
+not write the register. If the completion queue is full, the event index is its head, so that the
+host writes the register when it consumes an entry.
 """
 
 from __future__ import annotations
@@ -24,54 +28,56 @@ from ondie.emu.nvme.wire import SQE_BYTES, Cqe
 from ondie.kernels.guest import CompletionRing, Doorbells, Guest
 
 HALVES = struct.Struct("<QQ")
-"""Layout of a completion queue entry as two 64-bit words."""
+"""Completion queue entry as two 64-bit words."""
 SPIN_NS = 20_000
-"""Time for which doorbells are read again before the server sleeps, ns."""
+"""Time for which shadow doorbells are polled before the server sleeps, ns."""
 
 
 class QueueLost(Exception):
-    """Error: the memory of a queue has gone, so that the controller cannot continue."""
+    """Error: the memory of a queue, or of the shadow doorbells, is no longer host memory. The
+    controller cannot continue."""
 
 
 @dataclass(eq=False, slots=True)
 class CompletionQueue:
-    """Completion queue of ``entries`` at address ``base``."""
+    """Completion queue of ``entries`` entries at host address ``base``."""
 
     number: int
     base: int
     entries: int
     vector: int
-    """Interrupt vector; -1: none."""
+    """Interrupt vector, or -1 if the interrupts of the queue are disabled."""
     head: int = 0
-    """First entry that the host has not taken."""
+    """Index of the oldest entry that the host has not consumed."""
     rung: int = 0
-    """Last value of the doorbell, right or wrong."""
+    """Last value that was written to the doorbell, valid or not."""
     signaled: int = 0
-    """Tail at the last interrupt that has waited."""
+    """Value of the tail when the last coalesced interrupt was sent."""
     memory: CompletionRing = field(init=False)
     waiting: deque[Cqe] = field(default_factory=deque)
-    """Completions for which there was no room."""
+    """Completions that wait for room in the queue."""
 
     def __post_init__(self) -> None:
         self.memory = CompletionRing(self.base, self.entries)
 
     @property
     def room(self) -> int:
-        """Number of entries that can be posted before the host takes one."""
+        """Number of entries that can be posted before the host consumes another entry."""
         return self.entries - 1 - self.used - len(self.waiting)
 
     @property
     def used(self) -> int:
-        """Number of entries that the host has not taken."""
+        """Number of entries that the host has not consumed."""
         return (self.memory.tail - self.head) % self.entries
 
     @property
     def unsignaled(self) -> int:
-        """Number of entries that were posted since the last interrupt, and not taken."""
+        """Number of entries that were posted since the last coalesced interrupt and that the host
+        has not consumed."""
         return min((self.memory.tail - self.signaled) % self.entries, self.used)
 
     def ring(self, head: int) -> bool:
-        """Apply a write of the head doorbell; return False for an invalid value."""
+        """Apply a write of ``head`` to the head doorbell; return False if the value is invalid."""
         self.rung = head
         if head >= self.entries or (head - self.head) % self.entries > self.used:
             return False
@@ -79,8 +85,9 @@ class CompletionQueue:
         return True
 
     def post(self, guest: Guest, entries: list[Cqe]) -> bool:
-        """Write completions, as far as there is room; the others wait. Return True if any was
-        written. Raises QueueLost."""
+        """Write ``entries`` to the queue after the entries in ``waiting``. Entries for which the
+        queue has no room remain in ``waiting``. Return True if any entry was written. Raises
+        QueueLost if the memory of the queue is no longer available."""
         self.waiting += entries
         posted = False
         while self.waiting and self.used < self.entries - 1:
@@ -92,7 +99,8 @@ class CompletionQueue:
 
 @dataclass(eq=False, slots=True)
 class SubmissionQueue:
-    """Submission queue of ``entries`` at address ``base``."""
+    """Submission queue of ``entries`` entries at host address ``base``. ``completions``: completion
+    queue for its commands."""
 
     number: int
     base: int
@@ -100,19 +108,19 @@ class SubmissionQueue:
     completions: CompletionQueue
     head: int = 0
     tail: int = 0
-    """Tail that the host has written to the doorbell."""
+    """Last valid tail that the host has written to the doorbell."""
     rung: int = 0
-    """Last value of the doorbell, right or wrong."""
+    """Last value that was written to the doorbell, valid or not."""
     running: set[int] = field(default_factory=set)
-    """Identifiers of computation commands that were fetched and have not completed."""
+    """Identifiers of the fetched commands that have not completed."""
 
     @property
     def used(self) -> int:
-        """Number of entries that were not fetched."""
+        """Number of entries that the host has submitted and that were not fetched."""
         return (self.tail - self.head) % self.entries
 
     def ring(self, tail: int) -> bool:
-        """Apply a write of the tail doorbell; return False for an invalid value."""
+        """Apply a write of ``tail`` to the tail doorbell; return False if the value is invalid."""
         self.rung = tail
         if tail >= self.entries:
             return False
@@ -120,18 +128,21 @@ class SubmissionQueue:
         return True
 
     def parts(self, count: int) -> list[tuple[int, int]]:
-        """Return where the next ``count`` entries are: (address, entries), two parts at most."""
+        """Return the locations of the next ``count`` entries as a list of (host address, number of
+        entries). The list has two parts if the entries wrap around the end of the queue."""
         first = min(count, self.entries - self.head)
         found = [(self.base + self.head * SQE_BYTES, first)]
         return found if first == count else [*found, (self.base, count - first)]
 
     def fetched(self, count: int) -> None:
-        """Count entries as fetched."""
+        """Advance the head by ``count`` fetched entries."""
         self.head = (self.head + count) % self.entries
 
 
 class ShadowDoorbells:
-    """The doorbells of the I/O queues of one controller with up to ``most`` queue pairs."""
+    """Shadow doorbells of the I/O queues of one controller. ``shadow``: host address of the page
+    with the doorbells. ``events``: host address of the page with the event indexes. ``most``:
+    maximum number of queue pairs."""
 
     def __init__(self, guest: Guest, shadow: int, events: int, most: int) -> None:
         self._memory = Doorbells(guest, shadow, events, 2 * most)
@@ -142,11 +153,12 @@ class ShadowDoorbells:
         completion: Mapping[int, CompletionQueue],
         sleep: bool = False,
     ) -> tuple[bool, int]:
-        """Apply the values of the doorbells; return (True if any has changed, number of invalid
-        values).
+        """Read the shadow doorbells, and apply their values to the queues. Return (True if any
+        doorbell has changed, number of invalid values).
 
-        ``sleep``: the server sleeps if none has changed. Raises QueueLost if the pages are not
-        there.
+        ``sleep``: True if the server will sleep unless a doorbell has changed. In this case, the
+        doorbells are polled for up to SPIN_NS. Raises QueueLost if the pages are no longer host
+        memory.
         """
         queues: list[SubmissionQueue | CompletionQueue] = []
         bells = self._memory.bells

@@ -1,8 +1,9 @@
-"""Served drive: the interface that all protocols of one server share, and their statistics.
+"""Served drive: the interface of a drive for all protocols of one server, and request statistics.
 
 Owns the properties of the drive that protocols need, the operations that an NVM subsystem requests,
-and the count of requests. Does not own the drive (drive.py) and its thread (service.py), the drive
-without flash (memory_drive.py), or any protocol. Source: none.
+and the number of requests. Does not own the drive (emu/drive.py) and its thread (emu/service.py),
+the drive without a flash model (memory_drive.py), or the protocols.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -36,60 +37,70 @@ from ondie.emu.units import InputError
 REQUEST_NAMES = (
     "reads", "writes", "disconnects", "flushes", "trims", "caches", "write_zeroes", "block_status",
 )  # fmt: skip
-"""Kinds of requests of NBD, in the order of their numbers."""
+"""Names of the NBD request types in statistics, in the order of the types' numbers."""
 LARGEST = 1 << 20
-"""Largest request, bytes, of drives whose commands are smaller; requests are then split."""
+"""Lower limit of the maximum request size that NBD reports, bytes. A request that exceeds the
+maximum size of a command is split into several commands."""
 
 
 class Commands(Protocol):
-    """A client of the drive."""
+    """Client of a drive."""
 
     def run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray:
-        """Execute commands, COMMAND[n], with their bytes in ``buffer``. Return COMPLETION[n]."""
+        """Execute ``commands``, COMMAND[n], with their data in ``buffer``. Return COMPLETION[n]."""
 
 
 class Served(ABC):
-    """Interface of a drive for the protocols. Sizes in bytes.
+    """Interface of a drive for the protocols. Sizes are in bytes.
 
-    Raises InputError for a drive whose mapping unit, logical block or largest transfer does not fit
-    the protocols.
+    ``cfg``: configuration of the drive. ``capacity``, ``unit``, ``block``: sizes of the drive, of a
+    mapping unit and of a logical block. ``depth``: maximum number of commands in flight. Raises
+    InputError if the protocols do not support the size of the mapping unit or logical block, or the
+    maximum transfer size of the drive.
     """
 
     def __init__(self, cfg: Config, capacity: int, unit: int, block: int, depth: int) -> None:
         self.cfg = cfg
         self.unit, self.block, self.capacity = unit, block, capacity
-        """Mapping unit, logical block, size."""
+        """Sizes of a mapping unit (``unit``), of a logical block (``block``), and of the drive
+        (``capacity``)."""
         self.transfer = cfg.frontend.max_transfer_bytes // block * block
-        """Largest read or write of a command."""
+        """Maximum size of a read or write command."""
         self.depth = depth
-        """Number of commands that the drive takes at once."""
+        """Maximum number of commands in flight."""
         self.description = f"ondie {cfg.system.name}"
         if unit & (unit - 1):
-            raise InputError(f"mapping unit of {unit} bytes: must be a power of two to be served")
+            raise InputError(
+                f"mapping unit = {unit} bytes: must be a power of two for a served drive; change "
+                "ftl.mapping_unit"
+            )
         if block > MOST_BLOCK:
             raise InputError(
-                f"logical block of {block} bytes: NBD has at most {MOST_BLOCK}; use --block"
+                f"logical block = {block} bytes: must be at most {MOST_BLOCK} bytes for NBD; set a "
+                "smaller size, for example --block 4096"
             )
         if not self.transfer:
             raise InputError(
                 f"frontend.max_transfer = {cfg.frontend.max_transfer_bytes} bytes: must be at "
-                f"least one logical block of {block} bytes"
+                f"least one logical block ({block} bytes)"
             )
         self.at_power_cut: list[Callable[[], None]] = []
-        """Called after each power cut, in the thread that owns the drive."""
+        """Functions that are called after each power cut, in the thread that owns the drive."""
         self.detached = False
-        """Namespace 1, which NBD serves, is not the whole drive any more."""
+        """True if namespace 1 does not consist of all bytes of the drive. NBD requests are then
+        refused, because NBD serves the whole drive."""
         self.marks = MarkedBlocks(MediaState(), threading.Lock())
-        """What hosts of NVMe have marked as uncorrectable; none if there never was one."""
+        """Media state: the byte ranges that are marked uncorrectable, and the sanitize state.
+        Initially, no bytes are marked."""
         self.zeros = np.zeros(self.transfer, np.uint8)
-        """Memory of writes of zeros; nobody changes it."""
+        """Data for commands that write zeros. This array must not be changed."""
         self._lock = threading.Lock()
         self._requests = [0] * len(REQUEST_NAMES)
         self._errors = 0
 
     @property
     def export(self) -> Export:
-        """The drive as NBD describes it, now."""
+        """Properties of the drive that NBD reports, at the time of the access."""
         return Export(
             size=self.capacity,
             block=self.block,
@@ -102,112 +113,121 @@ class Served(ABC):
     @property
     @abstractmethod
     def read_only(self) -> bool:
-        """True if no write and no trim can succeed."""
+        """True if the drive is read-only, so that it refuses all writes and trims."""
 
     @abstractmethod
     def connect(self) -> Commands:
-        """Return a client that waits in a separate thread."""
+        """Return a client for use by one thread. Its method ``run`` waits until all commands have
+        completed."""
 
     def paced(self) -> Connection | None:
-        """Return a client that gets completions one by one at their modeled times on the wall
-        clock; None if completions are not paced."""
+        """Return a connection that delivers completions one by one at their modeled times on the
+        wall clock, or None if the drive does not pace completions."""
         return None
 
     @abstractmethod
     def mapped(self, first: int, count: int) -> np.ndarray:
-        """Return which of ``count`` mapping units from ``first`` on hold data, bool[count]; others
-        read as zeros. Raises InputError if the drive is no longer served."""
+        """Return a mask, bool[count], of the mapping units ``first`` to ``first + count - 1``: True
+        if the mapping unit holds data. Mapping units without data read as zeros. Raises InputError
+        if the drive is no longer served."""
 
     # --- of an NVM subsystem
 
     @property
     def store(self) -> PageStore | None:
-        """The store of the drive's bytes; None if it has none."""
+        """Page store of the drive, or None if the drive has no page store."""
         return None
 
     @property
     def online(self) -> bool:
-        """True if the state of the subsystem may be written to the store."""
+        """True if the drive is online, so that the state of the NVM subsystem may be written to the
+        store."""
         return True
 
     @property
     def recovered(self) -> bool:
-        """True if the drive's clock began at 0 with this start."""
+        """True if the clock and the counters of the drive began at 0 at the current start."""
         return True
 
     @abstractmethod
     def ask(self, function: Callable[[], Any]) -> Future[Any]:
-        """Let the thread that owns the drive call ``function``; return its result. Raises
-        InputError if the drive is no longer served."""
+        """Call ``function`` in the thread that owns the drive; return a future of the function's
+        result. Raises InputError if the drive is no longer served."""
 
     @abstractmethod
     def run_one(self, op: int, offset: int = 0, size: int = 0) -> int:
-        """Execute a command without data; return its status."""
+        """Execute a command that transfers no data, with operation ``op`` (FLUSH or TRIM); return
+        its status."""
 
     @abstractmethod
     def erase_stale(self) -> int:
-        """Erase the blocks that hold old versions of data; return the status."""
+        """Erase all blocks that hold old versions of data; return the status (0 for success)."""
 
     # Only the thread that owns the drive may call these.
 
     @abstractmethod
     def critical_warning(self) -> int:
-        """Return the critical warnings, nvme.status.CriticalWarning."""
+        """Return the critical warnings, as bits of nvme.status.CriticalWarning."""
 
     @abstractmethod
     def before(self) -> tuple[int, int, Ran]:
-        """Return the number of starts of the drive that have ended since it is served, the number
-        of those at whose end power-loss protection saved data, and their counters."""
+        """Return (number of starts of the drive that have ended since the drive was opened, number
+        of these starts at whose end power-loss protection saved data, sum of the counters of these
+        starts)."""
 
     @abstractmethod
     def ran(self, busy_ps: int) -> Ran:
-        """Return the counters of this start. ``busy_ps``: time with commands in flight."""
+        """Return the counters of the current start. ``busy_ps``: simulated time in which commands
+        were in flight."""
 
     @abstractmethod
     def health(self, past: Past, ran: Ran) -> Health:
-        """Return the counters. ``past``: of the starts before this one, which has counted
-        ``ran``."""
+        """Return the health data over the lifetime of the drive. ``past``: health data of earlier
+        starts. ``ran``: counters of the current start."""
 
     # --- statistics
 
     def count(self, kinds: list[int], errors: int) -> None:
-        """Count requests by kind (nbd_request.NBD_READ, ...), int[8], and those that failed."""
+        """Add requests to the statistics. ``kinds``: number of requests of each type, in the order
+        of REQUEST_NAMES. ``errors``: number of failed requests."""
         with self._lock:
             self._requests = [a + b for a, b in zip(self._requests, kinds, strict=True)]
             self._errors += errors
 
     def count_one(self, kind: int, failed: bool) -> None:
-        """Count a request of ``kind``."""
+        """Add one request to the statistics. ``kind``: index of its type in REQUEST_NAMES."""
         with self._lock:
             self._requests[kind] += 1
             self._errors += failed
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of requests by name, and of those that ended with an error."""
+        """Return the number of requests of each type by name, and the number of failed requests."""
         with self._lock:
             found = dict(zip(REQUEST_NAMES, self._requests, strict=True))
             return {**found, "errors": self._errors}
 
 
 class ServedDrive(Served):
-    """``drive``, which has payload, behind ``service``."""
+    """Served drive with a flash model. ``drive``: drive, which must store the data of writes
+    (payload). ``service``: service of the drive."""
 
     def __init__(self, drive: Drive, service: Service) -> None:
         depth = min(int(drive.arrays.pair["depth"][0]), PAIR_RING)
         super().__init__(drive.cfg, drive.capacity, drive.unit_bytes, drive.block_bytes, depth)
         self.drive, self.service = drive, service
         self.at_power_on: list[Callable[[], None]] = []
-        """What follows when the power is switched on again, in the thread of the service."""
+        """Functions that are called after each power-on, in the service thread."""
 
     def power_on(self) -> None:
-        """Switch the power of the drive on again. Only the thread of the service may call. Raises
-        InputError."""
+        """Switch the power of the drive on. Only the service thread may call this method. Raises
+        InputError if the drive or the optimizer states on it cannot be recovered."""
         self.drive.power_on()
         for each in self.at_power_on:
             each()
 
     def power_cut(self, after_events: int) -> int:
-        """Cut the power as PowerSystem.power_cut does; only the thread of the service may call."""
+        """Cut the power of the drive after ``after_events`` events of the simulation engine; see
+        PowerSystem.power_cut. Only the service thread may call this method."""
         events = self.drive.power_cut(after_events)
         for each in self.at_power_cut:
             each()
@@ -224,8 +244,9 @@ class ServedDrive(Served):
         return self.service.connect() if self.service.clock == "real" else None
 
     def mapped(self, first: int, count: int) -> np.ndarray:
-        """Return which of ``count`` mapping units from ``first`` on hold data, on flash or in the
-        data cache, bool[count]. Raises InputError if the service has ended."""
+        """Return a mask, bool[count], of the mapping units ``first`` to ``first + count - 1``: True
+        if flash or the data cache holds data of the mapping unit. Raises InputError if the service
+        has ended."""
 
         def look() -> np.ndarray:
             arrays = self.drive.arrays
@@ -299,13 +320,13 @@ class ServedDrive(Served):
 
 
 class DriveClient:
-    """A client of ``service`` that runs its commands itself while it is alone, and hands them over
-    otherwise."""
+    """Client of ``service``. If no other client uses the drive, the calling thread runs the
+    commands; otherwise they are handed over to the service thread."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._connection = service, service.connect()
 
     def run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray:
-        """Execute commands, COMMAND[n], with their bytes in ``buffer``. Return COMPLETION[n]."""
+        """Execute ``commands``, COMMAND[n], with their data in ``buffer``. Return COMPLETION[n]."""
         done = self._service.try_run(commands, buffer)
         return self._connection.run(commands, buffer) if done is None else done

@@ -1,6 +1,8 @@
-"""A served drive: opens the addresses, the drive and its service, and closes them in order.
+"""Server of a drive: opens the addresses, the drive and its service, and closes them in the reverse
+order.
 
-Owns the order of start and stop. Does not own protocols or the drive. Source: none.
+Owns the order of the start and the end of all parts. Does not own the protocols or the drive.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -34,21 +36,22 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Drive to serve, its addresses and its clock. The fields of the drive are those of
-    drive.Drive."""
+    """Options of a server: the drive, its addresses and its clock. Fields without a description
+    have the meaning of the arguments of drive.Drive and service.Service with the same names."""
 
     nbd: str | None = None
-    """Address of NBD."""
+    """Address for NBD, or None to disable NBD."""
     vfio_user: str | None = None
-    """Path of the socket of vfio-user."""
+    """Path of the Unix socket for vfio-user, or None to disable vfio-user."""
     doorbell_buffers: bool = True
-    """True if a virtual machine may keep its doorbells in its memory."""
+    """True if a virtual machine may use shadow doorbells in its memory."""
     nvme_tcp: str | None = None
-    """Address of NVMe/TCP."""
+    """Address for NVMe/TCP, or None to disable NVMe/TCP."""
     nvme_hosts: tuple[str, ...] = ()
-    """NQNs of the hosts that may connect to it; none: any."""
+    """NQNs of the hosts that may connect to the drive with NVMe/TCP; empty to admit any host. The
+    discovery service admits any host."""
     ctl: str | None = None
-    """Path of the control socket."""
+    """Path of the control socket, or None to disable the control socket."""
     store: str | None = None
     durability: str | None = None
     block_bytes: int | None = None
@@ -57,26 +60,29 @@ class ServeOptions:
     scale: float = 1.0
     read_only: bool = False
     states: StatesOptions | None = None
-    """States that the drive holds; None: none."""
+    """Optimizer states on the drive, or None if the drive holds no states."""
     tunnel: DriveTunnel | None = None
-    """The drive's end of a tunnel, which outlives the server; None if it has none."""
+    """Drive end of a tunnel, or None if the drive has no tunnel. The server does not close the
+    tunnel."""
 
 
 OF_MEMORY = frozenset(
     {"nbd", "vfio_user", "doorbell_buffers", "nvme_tcp", "nvme_hosts", "block_bytes", "tunnel"}
 )
-"""Options that a server without a drive accepts."""
+"""Names of the fields of ServeOptions that MemoryServer accepts."""
 
 
 def nothing() -> None:
-    """Do nothing when a server is ready."""
+    """Do nothing: default of the argument ``ready`` of Server and MemoryServer."""
 
 
 class Protocols:
-    """The protocols of ``options`` before one drive: their sockets first, then their servers.
+    """Servers of the protocols that ``options`` select for one drive. The constructor opens their
+    sockets, and :meth:`start` starts the servers.
 
-    ``undo``: closes the sockets if the drive cannot be served. Raises InputError if an address
-    cannot be used, or none is given.
+    ``undo``: stack to which the constructor adds functions that close the sockets if the drive
+    cannot be served. Raises InputError if no address is given, if an address cannot be used, or if
+    options contradict each other.
     """
 
     def __init__(self, options: ServeOptions, undo: contextlib.ExitStack) -> None:
@@ -85,7 +91,9 @@ class Protocols:
         if options.vfio_user is None and not options.doorbell_buffers:
             raise InputError("--no-doorbell-buffers requires --vfio-user SOCK")
         if options.vfio_user is options.nvme_tcp is None and options.tunnel is not None:
-            raise InputError("--tunnel requires --vfio-user or --nvme-tcp, whose hosts use it")
+            raise InputError(
+                "--tunnel requires --vfio-user or --nvme-tcp, because only NVMe hosts can use it"
+            )
         self._tunnel = options.tunnel
         self._hosts, self._shadow_doorbells = options.nvme_hosts, options.doorbell_buffers
         self._listeners: dict[str, Listener] = {}
@@ -108,8 +116,9 @@ class Protocols:
         undo.callback(self._listeners[name].close)
 
     def prepare(self, served: Served, states: ResidentStates | None = None) -> None:
-        """Create the state that the servers need, which may fail. ``states``: optimizer states that
-        the drive holds. Raises InputError for a drive that a protocol cannot serve."""
+        """Create the state that the servers need, so that errors occur before the servers start.
+        ``states``: optimizer states on the drive, or None. Raises InputError if a protocol cannot
+        serve the drive."""
         over_tcp = "nvme-tcp" in self._listeners
         if over_tcp or "vfio-user" in self._listeners:
             self.nvme = NvmeDrive(
@@ -125,7 +134,7 @@ class Protocols:
             warm_up(served)
 
     def start(self, served: Served) -> None:
-        """Start the servers of the drive for which ``prepare`` was called."""
+        """Start the servers. ``served``: drive with which :meth:`prepare` was called."""
         found = self._listeners
         count = len(found.keys() & {"nbd", "nvme-tcp"})
         if "nbd" in found:
@@ -139,12 +148,13 @@ class Protocols:
 
     @property
     def addresses(self) -> dict[str, Address]:
-        """The addresses at which the drive is served, by protocol."""
+        """Addresses at which the drive is served, by protocol."""
         order = ("nbd", "vfio-user", "nvme-tcp")
         return {name: self._listeners[name].address for name in order if name in self._listeners}
 
     def close(self) -> None:
-        """Disconnect all clients. If a server fails, the others are closed nevertheless."""
+        """Disconnect all clients, and close the servers. If a server cannot be closed, the other
+        servers are closed nevertheless."""
         with contextlib.ExitStack() as parts:  # closes the last one first
             for each in (self.nvme, self.watch, self.nvme_tcp, self.vfio_user, self.nbd):
                 if each is not None:
@@ -152,10 +162,11 @@ class Protocols:
 
 
 class Server(Protocols):
-    """A drive with configuration ``cfg`` that is served until :meth:`close`.
+    """Server of a drive with configuration ``cfg``, which is served until :meth:`close`.
 
-    ``ready`` is called just before that; an error of it, or an earlier one, closes everything
-    again. Raises InputError if an address, the configuration or the store cannot be used.
+    ``ready``: function that is called just before the servers start. If it raises an exception, or
+    if an earlier step fails, everything that was opened is closed. Raises InputError if an option
+    is invalid, or if an address, the configuration or the store cannot be used.
     """
 
     def __init__(
@@ -166,7 +177,8 @@ class Server(Protocols):
             weights = options.states.check()
             if options.vfio_user is options.nvme_tcp is None:
                 raise InputError(
-                    "--states requires --vfio-user or --nvme-tcp, whose hosts use them"
+                    "--states requires --vfio-user or --nvme-tcp, because only NVMe hosts can use "
+                    "the states"
                 )
         with contextlib.ExitStack() as undo:
             super().__init__(options, undo)
@@ -204,9 +216,9 @@ class Server(Protocols):
         self.control = None if control is None else ControlServer(self.served, control)
 
     def close(self) -> None:
-        """Disconnect all clients, flush the drive and close its store. If a part fails, the others
-        are closed nevertheless. Raises CommandError if data are lost, InputError if a file cannot
-        be written."""
+        """Disconnect all clients, flush the drive, and close its store. If a part cannot be closed,
+        the other parts are closed nevertheless. Raises CommandError if data is lost, and InputError
+        if a file cannot be written."""
         with contextlib.ExitStack() as parts:  # closes the last one first
             parts.callback(self.drive.close)
             parts.callback(self.service.close)
@@ -216,8 +228,8 @@ class Server(Protocols):
 
 
 def listener_of_nvme_tcp(options: ServeOptions) -> Listener | None:
-    """Return the socket of NVMe/TCP, or None if the options do not request it. Raises
-    InputError."""
+    """Return the listening socket for NVMe/TCP, or None if the options do not request NVMe/TCP.
+    Raises InputError if an option is invalid or the address cannot be used."""
     if options.nvme_tcp is None:
         if options.nvme_hosts:
             raise InputError("--nvme-host requires --nvme-tcp ADDR")
@@ -225,8 +237,8 @@ def listener_of_nvme_tcp(options: ServeOptions) -> Listener | None:
     for host in options.nvme_hosts:
         if not is_name(host):
             raise InputError(
-                f"--nvme-host {host}: must be an NVMe Qualified Name: nqn., then at most "
-                f"{MOST_NAME_BYTES - 4} bytes"
+                f"--nvme-host {host}: must be an NVMe Qualified Name ('nqn.' followed by at "
+                f"most {MOST_NAME_BYTES - 4} bytes)"
             )
     address = Address.parse(options.nvme_tcp, "--nvme-tcp")
     if address.path:
@@ -235,10 +247,12 @@ def listener_of_nvme_tcp(options: ServeOptions) -> Listener | None:
 
 
 class MemoryServer(Protocols):
-    """Memory with the sizes of configuration ``cfg``, which is served until :meth:`close`: the
-    server without a model of flash, for comparison. ``ready``: see Server.
+    """Server of a drive without a flash model (MemoryDrive), which is served until :meth:`close`.
+    It is a baseline for measurements. ``cfg``: configuration that determines the capacity.
+    ``ready``: see Server.
 
-    Raises InputError if an address cannot be used, or for options that only a drive has.
+    Raises InputError if an address cannot be used, if an option requires flash, or if the memory
+    cannot be mapped.
     """
 
     def __init__(

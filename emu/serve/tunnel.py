@@ -1,16 +1,18 @@
-"""The tunnel of a served drive: its thread, the time that commands take, and packets.
+"""TCP/IP tunnel of a served drive: its thread, the durations of its commands, and the delivery of
+packets.
 
-Owns when commands of the tunnel complete and packets reach the drive. Does not own the commands
-(controller/tunnel.py), the protocol (nvme/tunnel/), their cost (nvme/tunnel/cost.py), the queues
-of hosts (the transports) or the drive's use of packets (``take``).
-Source: none.
+Owns the times at which tunnel commands complete and packets reach the drive. Does not own the
+commands (controller/tunnel.py), the protocol (nvme/tunnel/), the cost model (nvme/tunnel/cost.py),
+the queues of hosts (the transports) or the processing of packets by the drive (argument ``take``).
+Source: this project.
 
-With a cost model, a command takes at least its command time from its arrival to its completion,
-and the blocks of one direction cross one after the other at the rate of the link
-(nvme/tunnel/pace.py). A block reaches the drive with the completion of its command. The CPU time of
-the host's relay is not added: the host is real. A block to the drive can cross since its command
-has arrived. One to the host has waited since the block before it if packets were left then; else it
-can cross from now on.
+With a cost model, a command takes at least the modeled command time from arrival to completion. The
+blocks of one direction cross the link one after the other at the rate of the link
+(nvme/tunnel/pace.py). A block to the drive can start to cross the link when its command arrives,
+and reaches the drive when the command completes. If packets for the host were waiting when the
+previous block to the host was scheduled, the next block to the host starts to cross the link
+directly after the previous block; otherwise it starts immediately. The CPU time of the host's relay
+is not added, because it takes real time on the host.
 """
 
 from __future__ import annotations
@@ -31,17 +33,19 @@ from ondie.emu.serve.defects import show_exception
 from ondie.emu.units import InputError
 
 Deliver = Callable[[Ended], None]
-"""Function that posts the completion of an admin command, and its data to the host, from any
-thread."""
+"""Function that posts the completion of a tunnel command, and copies the data of the command to the
+host. The function may be called from any thread."""
 PS_PER_NS = 1000
 NEVER = 1 << 80
 """Time of an event that never occurs, ps."""
 MOST_HOLD_PS = 10 * PS_PER_S
-"""Longest hold time that a host may ask for: Linux takes an admin command for lost after 60 s."""
+"""Maximum hold time that a host may request, ps. It must be shorter than 60 s, after which Linux
+treats an admin command as lost."""
 
 
 class _Due(NamedTuple):
-    """What follows at a time (ps)."""
+    """Completions and packets that are due at ``time`` (ps). ``order``: number that preserves the
+    order of entries with the same time."""
 
     time: int
     order: int
@@ -50,24 +54,26 @@ class _Due(NamedTuple):
 
 
 def clock_ps() -> int:
-    """Return the wall time, ps."""
+    """Return the current time of the monotonic clock, ps."""
     return time.monotonic_ns() * PS_PER_NS
 
 
 def limits_of(cost: TunnelCost) -> Format:
-    """Return the largest parameters that a drive with this tunnel offers to a host."""
+    """Return the maximum values of the parameters that a drive whose tunnel has the cost model
+    ``cost`` offers to a host."""
     form = cost.form
     return Format(form.payload, form.outstanding, form.mtu, form.concatenate, "hold", MOST_HOLD_PS)
 
 
 class DriveTunnel:
-    """The drive's end of a tunnel, between controllers and ``take``, which gets each packet of the
-    host in order. ``take`` may call only ``drop`` of this object, and must not wait for a thread
-    that calls others.
+    """Drive end of a tunnel: connects the controllers with the processing of packets by the drive.
 
-    ``limits``: largest parameters that a host may request. ``cost``: the time that commands take;
-    None: none. ``opened``: called when a host has opened the tunnel, and packets that waited for an
-    earlier one are lost; as ``take``, it must not call this object. ``close`` ends its thread.
+    ``limits``: maximum values of the parameters that a host may request. ``take``: function that
+    receives each packet from the host, in order. It may call only the method ``drop`` of this
+    object, and must not wait for a thread that calls other methods. ``cost``: cost model of
+    commands, or None if commands take no time. ``opened``: function that is called when a host has
+    opened the tunnel; packets that were waiting in an earlier tunnel are then lost. It must not
+    call methods of this object. :meth:`close` ends the thread of this object.
     """
 
     def __init__(
@@ -78,24 +84,26 @@ class DriveTunnel:
         self._take, self._cost, self._opened = take, cost, opened
         self._deliver: dict[User, Deliver] = {}
         self.lock = threading.Lock()
-        """Held for every use of ``commands``; it is the lock of the drive, too (nvme_drive.py)."""
+        """Lock that is held for every access to ``commands``. It is also the lock of the NVMe drive
+        (nvme_drive.py)."""
         self._changed = threading.Condition(self.lock)
         self._handing = threading.Lock()
-        """Held while completions and packets leave, so that they keep their order."""
+        """Held while completions and packets are delivered, to preserve their order."""
         self._due: list[_Due] = []
         self._order = 0
         self._pace = None if cost is None else Pace(cost, host=False)
         self._queued = False
-        """Packets for the host have waited since the last block to it."""
+        """True if packets for the host were still waiting after the last completions were
+        scheduled."""
         self._until_ps = NEVER
-        """Until when the thread waits, if nothing wakes it: only what is earlier does, since each
-        turn of the thread costs the others some."""
+        """Time until which the thread waits unless it is notified, ps. It is notified only if an
+        event is due earlier, because each iteration of the thread delays other threads."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="ondie tunnel", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread. Commands that wait are not completed."""
+        """End the thread. Waiting commands are not completed."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -104,12 +112,14 @@ class DriveTunnel:
     # --- controllers
 
     def add(self, controller: User, deliver: Deliver) -> None:
-        """Let the host of a controller use the tunnel."""
+        """Allow the host of ``controller`` to use the tunnel. ``deliver``: function that completes
+        the tunnel commands of this controller."""
         with self._changed:
             self._deliver[controller] = deliver
 
     def remove(self, controller: User) -> None:
-        """The controller has gone; the tunnel stays open for its host."""
+        """Remove a controller, and drop its commands. The tunnel stays open, so that its host can
+        continue through another controller."""
         with self._changed:
             self._deliver.pop(controller, None)
             self.commands.forget(controller)
@@ -117,10 +127,13 @@ class DriveTunnel:
     # --- the drive
 
     def send(self, packet: Data, more: bool = False, form: Format | None = None) -> bool:
-        """Send a packet to the host; return False if no tunnel is open. ``more``: others follow at
-        once. ``form``: for which the packet was made; if the tunnel has another one by now, the
-        packet is not sent, either. Raises InputError for a packet that is empty or longer than the
-        mtu."""
+        """Send a packet to the host; return False if no tunnel is open.
+
+        ``more``: True if further packets follow immediately; the host is then not notified yet.
+        ``form``: tunnel parameters for which the packet was created, or None. If they differ from
+        the current parameters, do not send the packet and return False. Raises InputError if the
+        packet is empty or longer than the MTU.
+        """
         with self._changed:
             fits = form is None or form == self.form
             sent = fits and self.commands.send(packet, more)
@@ -129,29 +142,33 @@ class DriveTunnel:
         return sent
 
     def drop(self) -> None:
-        """Count a packet that the drive has dropped, in either direction. ``take`` may call it."""
+        """Count a packet (from or to the host) that the drive has dropped. The function ``take``
+        may call this method."""
         with self.lock:
             self.commands.relay.counts["dropped"] += 1
 
     def announce(self) -> None:
-        """Signal the packets that were sent with ``more``, because none follows now."""
+        """Announce to the host the packets that were sent with ``more`` = True, because no further
+        packet follows."""
         with self._changed:
             self.commands.announce()
         self.flush()
 
     @property
     def waiting(self) -> int:
-        """Number of blocks that wait for receive commands; a drive stops sending when there are too
-        many."""
+        """Number of blocks that wait for receive commands of the host. The drive should stop
+        sending if this number is large."""
         return self.commands.relay.waiting
 
     @property
     def form(self) -> Format:
-        """Parameters of the open tunnel, or of the last one; before that, the limits."""
+        """Parameters of the open tunnel. If the tunnel is closed, parameters of the last open
+        tunnel; initially, the limits."""
         return self.commands.relay.form
 
     def pause(self, paused: bool) -> None:
-        """Take no packets as long as ``paused``; the host then stops sending."""
+        """Stop accepting packets from the host, so that the host stops sending. If ``paused`` is
+        False, resume accepting packets."""
         with self._changed:
             self.commands.pause(paused)
         self.flush()
@@ -159,8 +176,8 @@ class DriveTunnel:
     # --- completions
 
     def flush(self) -> None:
-        """Deliver the ended commands that are due; the thread delivers the others later. The caller
-        holds no lock."""
+        """Deliver the ended commands and the packets that are due. The thread of this object
+        delivers the remaining ones when they are due. The caller must not hold a lock."""
         with self._handing:
             with self._changed:
                 events = self.commands.relay.events()
@@ -184,7 +201,7 @@ class DriveTunnel:
                         _guarded(deliver[ended.controller], ended)
 
     def _schedule(self, ended: Sequence[Ended], events: Sequence[Event]) -> None:
-        """Put completions and packets on the schedule."""
+        """Schedule the delivery of the commands ``ended`` and of the packets in ``events``."""
         packets = [event.data for event in events if isinstance(event, Packet)]
         if self._cost is None or self._pace is None:
             if ended or packets:
@@ -200,7 +217,7 @@ class DriveTunnel:
             self._add(arrived, (), packets)
 
     def _due_time(self, ended: Ended, cost: TunnelCost, pace: Pace) -> int:
-        """Return when a command that has ended now completes, ps."""
+        """Return the time at which a command that has just ended is to be completed, ps."""
         now = clock_ps()
         ready = ended.issued if ended.down_bytes else None if self._queued else now
         crossed = pace.due(len(ended.data), ended.down_bytes, now, ready)
@@ -228,7 +245,8 @@ class DriveTunnel:
                 show_exception("tunnel")
 
     def _left_ps(self) -> int | None:
-        """Return the time until the thread has something to do, ps; None: nothing."""
+        """Return the time until the next scheduled delivery or the next expiry of a hold time, ps.
+        Return None if neither is pending."""
         times = [self._due[0].time] if self._due else []
         if (deadline := self.commands.relay.deadline) is not None:
             times.append(deadline)
@@ -236,7 +254,8 @@ class DriveTunnel:
 
 
 def _guarded(receiver: Callable[[Any], None], what: Data | Ended | Opened) -> None:
-    """Hand ``what`` over. An exception is shown: what follows belongs to others."""
+    """Call ``receiver`` with the argument ``what``. An exception is reported and suppressed, so
+    that other receivers are still called."""
     try:
         receiver(what)
     except Exception:  # noqa: BLE001 - a host that has gone, or a defect
@@ -244,9 +263,10 @@ def _guarded(receiver: Callable[[Any], None], what: Data | Ended | Opened) -> No
 
 
 def check_transfer(limits: Format, most: int) -> None:
-    """Raise InputError if a block is larger than the largest transfer of a controller."""
+    """Raise InputError if a block of a tunnel with ``limits`` may be larger than ``most``, the
+    maximum transfer size of a controller in bytes."""
     if limits.payload > most:
         raise InputError(
-            f"tunnel.payload = {limits.payload}: must be at most {most} bytes, the largest "
-            f"transfer of the controller (frontend.max_transfer)"
+            f"tunnel.payload = {limits.payload}: must be at most {most} bytes, the maximum "
+            f"transfer size of the controller (frontend.max_transfer)"
         )

@@ -1,10 +1,13 @@
-"""A client of vfio-user that measures a server: NVMe commands in flight at a fixed depth.
+"""vfio-user client that measures the command rate of a server with a fixed number of NVMe commands
+in flight.
 
-Owns the handshake and the driver's side of one controller, as far as a load needs it. Does not own
-the loop of commands (csrc/host_queue.c) or the servers (validate/speed/servers.py). It uses no
-interrupts: it polls, as drivers in user space do.
+Owns the handshake and the host side of one controller, as far as the measurements need them. Does
+not own the loop that submits commands (csrc/host_queue.c) or the start of the servers
+(validate/speed/servers.py).
 Source: vfio-user Protocol Specification; NVM Express Base Specification 2.0, sections 3.1.3
-(registers) and 3.5.1 (initialisation), annex B.5 (doorbells in memory).
+(registers) and 3.5.1 (initialization), annex B.5 (doorbells in memory).
+
+The client polls for completions, as user-space drivers do, and does not use interrupts.
 """
 
 from __future__ import annotations
@@ -29,25 +32,27 @@ from ondie.kernels.guest import HostQueue
 
 PAGE = 4096
 BASE = 1 << 32
-"""Address of the memory of this host."""
+"""Guest address of the first byte of the client's memory."""
 MEMORY = 128 << 20
-"""Size of the memory of this host, bytes."""
+"""Size of the client's memory, bytes."""
 ENTRIES, ADMIN_ENTRIES = 256, 16
-"""Entries of the I/O queues and of the admin queues."""
+"""Number of entries of each I/O queue (ENTRIES) and of each admin queue (ADMIN_ENTRIES)."""
 OPCODES = {READ: int(Nvm.READ), WRITE: int(Nvm.WRITE)}
 AQA, ASQ, ACQ, CC, CSTS = 0x24, 0x28, 0x30, 0x14, 0x1C
 DOORBELLS = 0x1000
 ENABLE = 0x0046_0001
-"""CC: entries of 64 and 16 bytes, pages of 4 KiB, enabled."""
+"""Value of register CC: queue entries of 64 and 16 bytes, memory pages of 4 KiB, controller
+enabled."""
 BUS_MASTER = 0x6
-"""PCI command register: memory accesses, and those of the device."""
+"""Bits of the PCI command register: memory space enable, bus master enable."""
 
 
 class VfioLoad:
-    """A connection to the server with the unix socket ``path``; ``doorbells``: where the driver
-    keeps them, "memory" or "registers".
+    """Connection to the vfio-user server at the Unix socket ``path``. ``doorbells``: doorbells of
+    the I/O queues, "memory" for shadow doorbells or "registers".
 
-    Raises InputError if it does not answer as an NVMe function behind vfio-user does.
+    Raises InputError if the connection fails, or if the peer is not a vfio-user server of an NVMe
+    controller.
     """
 
     def __init__(self, path: str, doorbells: str = "memory") -> None:
@@ -77,27 +82,30 @@ class VfioLoad:
 
     @property
     def messages(self) -> int:
-        """Number of messages that have written doorbell registers of the I/O queues."""
+        """Number of messages that were sent to write doorbell registers of the I/O queues."""
         return self._queue.messages
 
     # --- messages
 
     def _call(self, command: Message, payload: bytes, *fds: int) -> bytes:
-        """Send a message; return the payload of its reply."""
+        """Send a message with ``payload`` and file descriptors ``fds``; return the payload of the
+        reply. Raises InputError if the reply is invalid or reports an error."""
         self._number = (self._number + 1) & 0xFFFF
         size = wire.HEADER_BYTES + len(payload)
         data = wire.HEADER.pack(self._number, command, size, wire.COMMAND_TYPE, 0) + payload
         socket.send_fds(self._socket, [data], fds)
         number, _, size, flags, error = wire.HEADER.unpack(receive(self._socket, wire.HEADER_BYTES))
         if number != self._number or flags & wire.TYPE_MASK != wire.REPLY:
-            raise InputError("the server does not speak vfio-user")
+            raise InputError(
+                "the peer is not a vfio-user server; give the socket of a vfio-user server"
+            )
         found = receive(self._socket, size - wire.HEADER_BYTES)
         if flags & wire.ERROR:
             raise InputError(f"{command.name}: {os.strerror(error)}")
         return found
 
     def _agree(self) -> None:
-        """Negotiate the version, and share the memory."""
+        """Negotiate the protocol version, and map the client's memory."""
         self._call(Message.VERSION, wire.VERSION.pack(wire.MAJOR, wire.MINOR))
         payload = wire.MAP.pack(wire.MAP.size, wire.MAP_READ | wire.MAP_WRITE, 0, BASE, MEMORY)
         self._call(Message.DMA_MAP, payload, self._file)
@@ -107,22 +115,26 @@ class VfioLoad:
         self._call(Message.REGION_WRITE, access + value.to_bytes(size, "little"))
 
     def _status(self) -> int:
-        """The register CSTS."""
+        """Return the value of register CSTS."""
         found = self._call(Message.REGION_READ, wire.ACCESS.pack(CSTS, Region.BAR0, 4))
         return int.from_bytes(found[wire.ACCESS.size :], "little")
 
     # --- controller
 
     def _take(self, size: int) -> tuple[int, np.ndarray]:
-        """Return the address of ``size`` bytes of memory, page aligned, and the bytes."""
+        """Allocate ``size`` bytes of the client's memory, aligned to a page. Return (guest address,
+        memory as uint8[size]). Raises InputError if the memory is too small."""
         at = self._used
         self._used += -(-size // PAGE) * PAGE
         if self._used > MEMORY:
-            raise InputError(f"the load needs more than {MEMORY} bytes of memory")
+            raise InputError(
+                f"the commands in flight need more than {MEMORY} bytes of memory; use fewer or "
+                "smaller commands"
+            )
         return BASE + at, self._memory[at : at + size]
 
     def _enable(self) -> None:
-        """Set the admin queues and enable the controller."""
+        """Create the admin queues and enable the controller."""
         submission, self._entries = self._take(64 * ADMIN_ENTRIES)
         completion, self._completions = self._take(16 * ADMIN_ENTRIES)
         self._write(Region.CONFIG, 4, BUS_MASTER, 2)
@@ -139,22 +151,23 @@ class VfioLoad:
                 raise InputError(f"{what} after {TIMEOUT_S:g} s")
 
     def _command(self, opcode: Admin, **fields: int) -> None:
-        """Run an admin command. Raises InputError for one that fails."""
+        """Run an admin command. ``fields``: fields of its submission queue entry. Raises InputError
+        if the command fails, or if it does not complete within TIMEOUT_S."""
         at = self._tail
         entry = Sqe(opcode, cid=at, **fields).pack()
         self._entries[64 * at : 64 * at + 64] = np.frombuffer(entry, np.uint8)
         self._tail = (at + 1) % ADMIN_ENTRIES
         self._write(Region.BAR0, DOORBELLS, self._tail)
         found = self._completions[16 * at : 16 * at + 16]
-        self._await(lambda: int(found[14]) & 1 == self._phase, f"{opcode.name} has not ended")
+        self._await(lambda: int(found[14]) & 1 == self._phase, f"{opcode.name} has not completed")
         status = Cqe.unpack(found.tobytes()).status
         if status:
-            raise InputError(f"{opcode.name} has ended with status 0x{status:x}")
+            raise InputError(f"{opcode.name} has failed with status 0x{status:x}")
         self._phase ^= self._tail == 0
         self._write(Region.BAR0, DOORBELLS + 4, self._tail)
 
     def _identify(self) -> tuple[int, int]:
-        """Return the bytes of namespace 1 and of its logical blocks."""
+        """Return (size of namespace 1, size of its logical blocks), bytes."""
         address, found = self._take(PAGE)
         self._command(Admin.IDENTIFY, nsid=1, prp1=address)
         blocks = int.from_bytes(found[:8].tobytes(), "little")
@@ -163,7 +176,7 @@ class VfioLoad:
         return blocks * block, block
 
     def _create(self, in_memory: bool) -> HostQueue:
-        """Create the I/O queues."""
+        """Create the I/O queues. ``in_memory``: True to use shadow doorbells."""
         submission, entries = self._take(64 * ENTRIES)
         completion, completions = self._take(16 * ENTRIES)
         size = (ENTRIES - 1) << 16 | 1
@@ -188,8 +201,8 @@ class VfioLoad:
     # --- load
 
     def _entries_of(self, kind: int, size: int, depth: int) -> np.ndarray:
-        """Return entries of commands of ``size`` bytes with memory of their own, uint8[depth,
-        64]."""
+        """Return ``depth`` submission queue entries, uint8[depth, 64], for commands of type
+        ``kind`` with ``size`` bytes of data. Each command uses different memory for its data."""
         self._used = self._data
         found = np.zeros((depth, 64), np.uint8)
         for each in found:
@@ -207,7 +220,10 @@ class VfioLoad:
     def _run(
         self, kind: int, size: int, depth: int, places: np.ndarray, seconds: float
     ) -> tuple[int, float]:
-        """Run commands of ``size`` bytes at ``places``, in units of their size."""
+        """Run commands of type ``kind`` with ``size`` bytes of data for ``seconds``, with ``depth``
+        commands in flight. Return (number of completed commands, elapsed time in s). ``places``:
+        offsets of the commands in namespace 1, in units of ``size``. Raises InputError if a command
+        fails."""
         blocks = places.astype(np.uint64) * np.uint64(size // self.block)
         entries = self._entries_of(kind, size, depth)
         try:
@@ -216,22 +232,25 @@ class VfioLoad:
             raise InputError(str(error)) from error
 
     def rate(self, kind: int, size: int, depth: int, seconds: float) -> float:
-        """Return the commands per second of ``kind`` and ``size`` bytes at random places of the
-        first SPAN bytes, with ``depth`` in flight. Raises InputError for a command that fails."""
+        """Measure the rate of commands of ``kind`` and ``size`` bytes at random offsets in the
+        first SPAN bytes, with ``depth`` commands in flight, for ``seconds``. Return the rate
+        (commands per second). Raises InputError if a command fails."""
         span = min(self.size, SPAN) // size
         places = np.random.default_rng(0).integers(0, span, max(1 << 16, depth))
         done, ran = self._run(kind, size, depth, places, seconds)
         return done / ran
 
     def waits(self, size: int, count: int) -> np.ndarray:
-        """Return the times in s that ``count`` reads of ``size`` bytes take one after the other, at
-        random places of the first SPAN bytes that were written, float64[count]."""
+        """Measure ``count`` reads of ``size`` bytes, one at a time, at random offsets in the first
+        SPAN bytes. Return their latencies (s), float64[count]. The bytes must have been written
+        (see :meth:`fill`)."""
         span = min(self.size, SPAN) // size
         places = np.random.default_rng(0).integers(0, span, count)
         return np.array([self._run(READ, size, 1, each, 0.0)[1] for each in places[:, None]])
 
     def fill(self) -> None:
-        """Write the first SPAN bytes once."""
+        """Write the first SPAN bytes once with commands of 128 KiB. If the namespace is smaller,
+        write all complete blocks of 128 KiB in it."""
         size, depth = 128 << 10, 16
         places = np.arange(min(self.size, SPAN) // size)
         for some in np.split(places, range(depth, len(places), depth)):

@@ -1,9 +1,11 @@
-"""vfio-user server: one client at a time, its descriptors and interrupts, and its PCIe function.
+"""vfio-user server, which serves one client at a time: its file descriptors, its interrupts, and
+its PCIe function.
 
-Owns the socket, the descriptors that come with messages, and the thread. Does not own the words of
-the protocol (vfio_wire.py), guest memory (guest_memory.py) or the device (pcie_function.py).
+Owns the socket, the file descriptors that arrive with messages, and the thread of the server. Does
+not own the layout of messages (vfio_wire.py), guest memory (guest_memory.py) or the device
+(pcie_function.py).
 Source: vfio-user Protocol Specification; Linux, unix(7) (SCM_RIGHTS: descriptors belong to the last
-message of what one recvmsg returns), eventfd(2).
+message of the bytes that one recvmsg returns), eventfd(2).
 """
 
 from __future__ import annotations
@@ -27,22 +29,23 @@ from ondie.emu.serve.pcie_function import PcieFunction
 from ondie.emu.serve.vfio_wire import Broken, Header, Irq, Message, Refused, Region
 
 HANDSHAKE_S = 10.0
-"""Time in which a client must have negotiated the version."""
+"""Time limit for a client to negotiate the protocol version, s."""
 SHADOW_S = 0.1
-"""Longest sleep while a client keeps doorbells in memory."""
+"""Maximum duration of a sleep if the client uses shadow doorbells, s."""
 SEND_S = 10.0
-"""Time in which a client must take a reply."""
+"""Time limit for a client to receive a reply, s."""
 RECEIVE_BYTES = 1 << 16
 ANCILLARY_BYTES = socket.CMSG_LEN(wire.MOST_FDS * 4)
 REGION_BYTES = {Region.BAR0: BAR0_BYTES, Region.CONFIG: CONFIG_BYTES}
-"""Sizes of the regions that the device has."""
+"""Size of each region that the device has, bytes."""
 ONE = (1).to_bytes(8, "little")
 MOST_SELECTED = 1024
-"""Number of descriptors that select(2) supports; higher ones are refused."""
+"""Limit of select(2), which supports only file descriptors below this number."""
 
 
 class Interrupts:
-    """Descriptors of the events that a client has given for its interrupts."""
+    """Event descriptors that a client has set for interrupts. ``vectors``: number of MSI-X
+    vectors."""
 
     def __init__(self, vectors: int) -> None:
         self.counts = tuple({Irq.MSIX: vectors, Irq.REQ: 1}.get(Irq(at), 0) for at in range(5))
@@ -51,7 +54,9 @@ class Interrupts:
         self._pending: set[tuple[int, int]] = set()
 
     def set(self, asked: wire.IrqSet, fds: list[int]) -> None:
-        """Perform SET_IRQS. ``fds``: taken from the list as they are used. Raises Refused."""
+        """Execute SET_IRQS. ``fds``: file descriptors of the message; those that are kept are
+        removed from the list. Raises Refused if the action, a descriptor or their number is
+        invalid."""
         kind, index = asked.flags & 0b111, asked.irq
         if asked.number == 0:
             for key in [key for key in self._events if key[0] == index]:
@@ -89,8 +94,8 @@ class Interrupts:
             os.close(fd)
 
     def send(self, index: int, number: int) -> bool:
-        """Send an interrupt; return False if it is pending, because it is masked or has no event
-        descriptor."""
+        """Send interrupt ``number`` of ``index`` (see Irq), and return True. If the interrupt is
+        masked or has no event descriptor, mark it as pending and return False."""
         key = (index, number)
         event = self._events.get(key)
         if event is None or key in self._masked:
@@ -103,13 +108,13 @@ class Interrupts:
         return True
 
     def close(self) -> None:
-        """Close all descriptors."""
+        """Close all event descriptors."""
         for key in list(self._events):
             self._forget(key)
 
 
 class Session:
-    """One client of ``drive``. :meth:`run` returns when it has gone."""
+    """Session of one client of ``drive``. :meth:`run` returns when the client has disconnected."""
 
     def __init__(self, sock: socket.socket, drive: NvmeDrive) -> None:
         self._socket = sock
@@ -117,32 +122,33 @@ class Session:
         self.interrupts = Interrupts(drive.capabilities.vectors)
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waking = threading.Lock()
-        """Held while another thread uses ``_woken``, which is -1 after the end."""
+        """Protects ``_woken``, which is -1 after the end of the session."""
         self.function = PcieFunction(
             drive, lambda vector: self.interrupts.send(Irq.MSIX, vector), self.wake
         )
         self.memory = self.function.memory
         self._data = bytearray()
         self._fds: list[tuple[int, list[int]]] = []
-        """(end of the message in ``_data`` that they belong to, or beyond, descriptors)."""
+        """(End in ``_data`` of the bytes with which descriptors arrived, file descriptors)."""
         self._agreed = False
         self._unplug = threading.Event()
         self.why = ""
-        """Why the session has ended."""
+        """Reason why the session has ended."""
 
     def wake(self) -> None:
-        """Let the thread look for work; any thread calls this, also after the end."""
+        """Wake the thread of the session. Any thread may call this method, even after the end of
+        the session."""
         with self._waking, contextlib.suppress(BlockingIOError):
             if self._woken >= 0:
                 os.write(self._woken, ONE)
 
     def unplug(self) -> None:
-        """Ask the client to give the device back; any thread calls this."""
+        """Request the client to release the device. Any thread may call this method."""
         self._unplug.set()
         self.wake()
 
     def run(self) -> None:
-        """Answer messages until the client has gone or has sent an invalid one."""
+        """Execute messages until the client disconnects or violates the protocol."""
         try:
             self._loop()
         except Broken as error:
@@ -180,7 +186,7 @@ class Session:
                 continue
             wait = None if self._agreed else deadline - time.monotonic()
             if wait is not None and wait <= 0:
-                raise Broken(f"no version was negotiated in {HANDSHAKE_S:g} s")
+                raise Broken(f"the client has not negotiated a version within {HANDSHAKE_S:g} s")
             if wait is None and self.function.has_shadow:
                 wait = SHADOW_S
             ready = poll.poll(None if wait is None else wait * 1e3)
@@ -192,8 +198,9 @@ class Session:
                         os.read(self._woken, 8)
 
     def _sleep_exactly(self, seconds: float) -> None:
-        """Sleep until something arrives, or for ``seconds``; poll(2) has milliseconds only, but
-        takes every descriptor."""
+        """Sleep until the client sends bytes or :meth:`wake` is called, but at most ``seconds``.
+        Use select(2), or poll(2), whose resolution is 1 ms, if a descriptor is too large for
+        select(2)."""
         fds = [self._socket.fileno(), self._woken]
         if max(fds) < MOST_SELECTED:
             ready = select.select(fds, [], [], seconds)[0]
@@ -207,7 +214,8 @@ class Session:
                 os.read(self._woken, 8)
 
     def _receive(self) -> bool:
-        """Take what has arrived; return False if the client has gone."""
+        """Receive bytes and descriptors; return False if the client has disconnected. Raises Broken
+        if too many descriptors arrive."""
         try:
             data, ancillary, flags, _ = self._socket.recvmsg(
                 RECEIVE_BYTES, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
@@ -223,13 +231,13 @@ class Session:
         if fds:
             self._fds.append((len(self._data), fds))
         if flags & socket.MSG_CTRUNC or sum(len(some) for _, some in self._fds) > wire.MOST_FDS:
-            raise Broken(f"a message with more than {wire.MOST_FDS} descriptors")
+            raise Broken(f"a message has more than {wire.MOST_FDS} file descriptors")
         return bool(data)
 
     # --- messages
 
     def _take_messages(self) -> None:
-        """Answer all whole messages that have arrived."""
+        """Execute all messages that have arrived completely, and reply to them."""
         at, held = 0, len(self._data)
         try:
             while held - at >= wire.HEADER_BYTES:
@@ -251,8 +259,7 @@ class Session:
             self._fds = [(end - at, fds) for end, fds in self._fds]
 
     def _descriptors(self, end: int) -> list[int]:
-        """Return the descriptors of the message that ends at ``end``: those that have arrived with
-        its last bytes."""
+        """Return the file descriptors of the message that ends at position ``end``."""
         found: list[int] = []
         while self._fds and self._fds[0][0] <= end:
             found += self._fds.pop(0)[1]
@@ -269,17 +276,19 @@ class Session:
             self._send(answer)
 
     def _send(self, data: bytes) -> None:
-        """Send all of ``data``. Raises OSError if the client does not take it."""
+        """Send ``data``. Raises OSError if the client has disconnected, and Broken if the client
+        receives no bytes for SEND_S seconds."""
         sent = 0
         while sent < len(data):
             try:
                 sent += self._socket.send(memoryview(data)[sent:])
             except BlockingIOError:
                 if not select.select([], [self._socket], [], SEND_S)[1]:
-                    raise Broken(f"the client has taken no reply for {SEND_S:g} s") from None
+                    raise Broken(f"the client has not received a reply for {SEND_S:g} s") from None
 
     def _execute(self, header: Header, payload: bytes, fds: list[int]) -> bytes:
-        """Execute a message; return the payload of its reply. Raises Refused."""
+        """Execute a message; return the payload of the reply. Raises Refused if the message is
+        invalid, and Broken if it is not VERSION and no version was negotiated."""
         if not self._agreed and header.command != Message.VERSION:
             raise Broken("the first message must be VERSION")
         do = MESSAGES.get(header.command)
@@ -368,7 +377,8 @@ class Session:
         return wire.MULTI.pack(len(writes))
 
     def _write(self, region: int, offset: int, data: bytes) -> None:
-        """Write bytes of a region. Raises Refused."""
+        """Write ``data`` to a region at ``offset``. Raises Refused if the range exceeds the
+        region."""
         check_access(region, offset, len(data))
         if region == Region.BAR0:
             self.function.write(offset, data)
@@ -400,12 +410,12 @@ MESSAGES: dict[int, Callable[[Session, bytes, list[int]], bytes]] = {
 
 
 def region_bytes(index: int) -> int:
-    """Return the size of a region; 0: the device has none."""
+    """Return the size of region ``index``, bytes, or 0 if the device does not have this region."""
     return next((size for region, size in REGION_BYTES.items() if region == index), 0)
 
 
 def check_access(region: int, offset: int, count: int) -> None:
-    """Raise Refused unless ``count`` bytes from ``offset`` on are in a region."""
+    """Raise Refused if ``count`` or ``offset`` is invalid for an access to ``region``."""
     if not 1 <= count <= wire.MOST_DATA or offset + count > region_bytes(region):
         raise Refused(errno.EINVAL)
 
@@ -416,14 +426,14 @@ def is_event(fd: int) -> bool:
 
 
 def close_all(fds: list[int]) -> None:
-    """Close descriptors."""
+    """Close all file descriptors in ``fds``, and clear the list."""
     for fd in fds:
         os.close(fd)
     fds.clear()
 
 
 class VfioUserServer:
-    """Serves ``drive`` at ``listener`` until :meth:`close`, to one client after the other."""
+    """Serves ``drive`` to one client at a time, at ``listener``, until :meth:`close`."""
 
     def __init__(self, drive: NvmeDrive, listener: Listener) -> None:
         self.drive, self.listener = drive, listener
@@ -437,7 +447,7 @@ class VfioUserServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Disconnect the client, after the commands that it has in flight, and end."""
+        """Complete the commands in flight, disconnect the client, and stop the thread."""
         with self._lock:
             self._closing = True
             if self._socket is not None:
@@ -449,7 +459,7 @@ class VfioUserServer:
         self._woken.close()
 
     def unplug(self) -> bool:
-        """Ask the client to give the device back; return False if there is none."""
+        """Request the client to release the device; return False if no client is connected."""
         with self._lock:
             if self.session is None:
                 return False

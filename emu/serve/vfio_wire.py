@@ -1,10 +1,12 @@
 """Messages of the vfio-user protocol: layouts, encoding, decoding and checks, without I/O.
 
-Owns the layout of messages and the constants. Does not own sockets and descriptors (vfio_user.py),
-guest memory (guest_memory.py) or the device (pcie_function.py).
+Owns the layout of messages, and the constants of the protocol. Does not own sockets and file
+descriptors (vfio_user.py), guest memory (guest_memory.py) or the device (pcie_function.py).
 Source: vfio-user Protocol Specification, version 0.9.1 and later: "Message Format", "Message
-Contents"; Linux, include/uapi/linux/vfio.h, for the numbers of regions, interrupts and flags. The
-text of version 0.9 numbers DEVICE_RESET 14; later ones, and QEMU, 13.
+Contents"; Linux, include/uapi/linux/vfio.h, for the numbers of regions, interrupts and flags.
+
+Version 0.9 of the specification assigns number 14 to the command DEVICE_RESET. Later versions of
+the specification and QEMU use number 13.
 """
 
 from __future__ import annotations
@@ -17,18 +19,19 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 MAJOR, MINOR = 0, 1
-"""Version of the protocol that the server speaks."""
+"""Version of the protocol that the server supports: major and minor number."""
 HEADER = struct.Struct("<HHIII")
 HEADER_BYTES = HEADER.size
 COMMAND_TYPE, REPLY = 0, 1
-"""Bits 3:0 of the flags."""
+"""Message types (bits 3:0 of the flags in the header)."""
 TYPE_MASK, NO_REPLY, ERROR = 0xF, 1 << 4, 1 << 5
 MOST_DATA = 1 << 20
-"""Largest number of bytes of a region access."""
+"""Maximum size of a region access, bytes."""
 MOST_FDS = 16
-"""Largest number of descriptors of a message; QEMU connects to no server that takes more."""
+"""Maximum number of file descriptors of a message. QEMU refuses a server that announces a larger
+number."""
 MOST_MESSAGE = HEADER_BYTES + 64 + MOST_DATA
-"""Largest message, bytes."""
+"""Maximum size of a message, bytes."""
 
 
 class Message(IntEnum):
@@ -101,11 +104,12 @@ POST = struct.Struct("<HHIIIQIII")
 POST_BYTES = POST.size
 _POSTED = (Message.REGION_WRITE, POST_BYTES, COMMAND_TYPE | NO_REPLY, Region.BAR0, 4)
 BAR_END = 1 << 14
-"""Bytes of BAR0."""
+"""Size of BAR0, bytes."""
 
 
 class Refused(Exception):
-    """Error: a message is refused; the reply has an error number (errno)."""
+    """Error: the server refuses a message. The reply contains the error number ``number``
+    (errno)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(errno.errorcode.get(number, str(number)))
@@ -113,18 +117,17 @@ class Refused(Exception):
 
 
 class Broken(Exception):
-    """Error: the received bytes are no message of the protocol, so that the connection is
-    closed."""
+    """Error: the client has violated the protocol, so that the connection must be closed."""
 
 
 class Header(NamedTuple):
     """Header of a message."""
 
     number: int
-    """Message identifier; the reply repeats it."""
+    """Message identifier, which the reply repeats."""
     command: int
     size: int
-    """Bytes of header and payload."""
+    """Size of header and payload, bytes."""
     flags: int
     error: int
 
@@ -134,19 +137,20 @@ class Header(NamedTuple):
 
 
 def parse_header(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
-    """Return the header at ``data[at]``. Raises Broken for a size that no message has, or for an
-    unexpected reply."""
+    """Return the message header that starts at ``data[at]``. Raises Broken if the size in the
+    header is invalid, or if the message is not a command."""
     found = Header(*HEADER.unpack_from(data, at))
     if not HEADER_BYTES <= found.size <= MOST_MESSAGE:
-        raise Broken(f"a message of {found.size} bytes; must be {HEADER_BYTES} to {MOST_MESSAGE}")
+        raise Broken(f"message of {found.size} bytes: must be {HEADER_BYTES} to {MOST_MESSAGE}")
     if found.flags & TYPE_MASK != COMMAND_TYPE:
-        raise Broken(f"a message of type {found.flags & TYPE_MASK}; a command is type 0")
+        raise Broken(f"message of type {found.flags & TYPE_MASK}: must be type 0 (command)")
     return found
 
 
 def posted_word(data: bytearray, at: int) -> tuple[int, int] | None:
-    """Return (offset, value) if a message that writes 4 bytes of BAR0 without a reply is at
-    ``data[at]``, which has at least POST_BYTES; otherwise None. Doorbells come this way."""
+    """Return (offset, value) if the message that starts at ``data[at]`` writes 4 bytes of BAR0 and
+    requests no reply, otherwise None. Clients write doorbells with such messages. ``data`` must
+    contain at least POST_BYTES bytes after index ``at``."""
     _, command, size, flags, _, offset, region, count, value = POST.unpack_from(data, at)
     if (command, size, flags, region, count) != _POSTED or offset > BAR_END - 4:
         return None
@@ -154,25 +158,27 @@ def posted_word(data: bytearray, at: int) -> tuple[int, int] | None:
 
 
 def reply(header: Header, payload: bytes = b"") -> bytes:
-    """Return the reply to a message."""
+    """Return the reply to the message with header ``header``."""
     size = HEADER_BYTES + len(payload)
     return HEADER.pack(header.number, header.command, size, REPLY, 0) + payload
 
 
 def refusal(header: Header, number: int) -> bytes:
-    """Return the reply to a message that has failed with error ``number``."""
+    """Return the reply to a message that has failed. ``number``: error number (errno)."""
     return HEADER.pack(header.number, header.command, HEADER_BYTES, REPLY | ERROR, number)
 
 
 def unpack(form: struct.Struct, payload: bytes | memoryview, exact: bool = True) -> tuple[Any, ...]:
-    """Return the fields of a payload. ``exact``: nothing may follow them. Raises Refused."""
+    """Return the fields of a payload with layout ``form``. Raises Refused if the payload is shorter
+    than ``form``, or if it is longer and ``exact`` is True."""
     if len(payload) < form.size or (exact and len(payload) != form.size):
         raise Refused(errno.EINVAL)
     return form.unpack_from(payload)
 
 
 def parse_version(payload: bytes | memoryview) -> tuple[int, int, dict[str, Any]]:
-    """Return (major, minor, capabilities) that the client proposes. Raises Refused."""
+    """Return (major, minor, capabilities) from the payload of a VERSION message. Raises Refused if
+    the payload is invalid."""
     major, minor = unpack(VERSION, payload, exact=False)
     text = bytes(payload[VERSION.size :])
     if not text:
@@ -190,7 +196,8 @@ def parse_version(payload: bytes | memoryview) -> tuple[int, int, dict[str, Any]
 
 
 def version_payload(minor: int) -> bytes:
-    """Return the payload of the server's reply to VERSION."""
+    """Return the payload of the server's reply to VERSION. ``minor``: minor version that the client
+    proposes."""
     capabilities = {
         "max_msg_fds": MOST_FDS,
         "max_data_xfer_size": MOST_DATA,
@@ -201,20 +208,21 @@ def version_payload(minor: int) -> bytes:
 
 
 class IrqSet(NamedTuple):
-    """Message SET_IRQS."""
+    """Fields of the message SET_IRQS."""
 
     flags: int
     irq: int
-    """Interrupt index (Irq)."""
+    """Interrupt index (see Irq)."""
     first: int
     number: int
-    """Number of interrupts, from ``first`` on."""
+    """Number of interrupts to which the message applies, starting with ``first``."""
     values: bytes
-    """With DATA_BOOL, one byte for each interrupt."""
+    """One byte for each interrupt if the flag DATA_BOOL is set, otherwise empty."""
 
 
 def parse_irq_set(payload: bytes | memoryview, counts: Sequence[int]) -> IrqSet:
-    """Return the message SET_IRQS. ``counts``: interrupts of each index. Raises Refused."""
+    """Return the fields of the message SET_IRQS. ``counts``: number of interrupts of each interrupt
+    index. Raises Refused if a field is invalid."""
     argsz, flags, index, start, count = unpack(IRQ_SET, payload, exact=False)
     values = bytes(payload[IRQ_SET.size :])
     kind, action = flags & 0b111, flags >> 3
@@ -230,7 +238,8 @@ def parse_irq_set(payload: bytes | memoryview, counts: Sequence[int]) -> IrqSet:
 
 
 def parse_writes(payload: bytes | memoryview) -> list[tuple[int, int, bytes]]:
-    """Return (region, offset, data) of the message REGION_WRITE_MULTI. Raises Refused."""
+    """Return (region, offset, data) of each write in a REGION_WRITE_MULTI message. Raises Refused
+    if the payload is invalid."""
     (count,) = unpack(MULTI, payload, exact=False)
     if len(payload) != MULTI.size + count * MULTI_WRITE.size:
         raise Refused(errno.EINVAL)

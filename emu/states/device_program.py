@@ -1,8 +1,8 @@
 """Plans of computation commands: transfers of device memory, copies from flash, programs on cores.
 
-Owns the rows of these plans. Does not own the commands (controller/computation.py), their bytes
-(serve/computation.py), or time: the engine lets cores, DRAM, flash and link be shared with
-everything else.
+Owns the rows of these plans. Does not own the commands (controller/computation.py), their data
+(serve/computation.py), or their time. The engine shares cores, DRAM, flash and link with all other
+activity of the drive.
 Source: the plan format (engine/core/plan_rows.py); compute/isp_cores.py for the rate of the cores.
 """
 
@@ -21,14 +21,18 @@ from ondie.emu.nvme import command
 from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
 
 CHUNK_BYTES = 1 << 13
-"""Bytes of the input that a program works on at a time."""
+"""Number of input bytes that a program processes at a time. A chunk has at least one element. It is
+larger if the input would otherwise have more than MOST_CHUNKS chunks.
+"""
 MOST_CHUNKS = 1 << 14
 IN_FLIGHT = 2
-"""Chunks in flight: DRAM serves one while the cores work on the other."""
+"""Number of chunks in flight: DRAM transfers one chunk while the cores process the other."""
 
 
 def transfer(size: int, to_host: bool) -> Iterator[np.ndarray]:
-    """Yield the rows of a transfer between host memory and the DRAM of the device."""
+    """Yield the rows of a transfer of ``size`` bytes between host memory and the DRAM of the
+    device.
+    """
     rows = Rows()
     if to_host:
         rows.one(resource=plan_rows.DMA_UP, phase=WEIGHTS_UP, bytes_out=size)
@@ -38,8 +42,10 @@ def transfer(size: int, to_host: bool) -> Iterator[np.ndarray]:
 
 
 def copy(first_unit: int, units: int, unit_bytes: int, most: int) -> Iterator[np.ndarray]:
-    """Yield the rows of a read of mapping units from ``first_unit`` on into the DRAM of the device:
-    flash, channel, ECC, the path of the processor. ``most``: units of a row."""
+    """Yield the rows of a read of ``units`` mapping units, starting at ``first_unit``, into the
+    DRAM of the device through flash, channel and ECC, on the path of the processor. ``most``:
+    maximum number of units per row.
+    """
     rows = Rows()
     first = np.arange(first_unit, first_unit + units, most)
     count = np.minimum(first + most, first_unit + units) - first
@@ -58,8 +64,9 @@ def execution_ps(
     cfg: Config, elements: int, instructions: Fraction, fixed: int, read_bytes: int,
     written_bytes: int,
 ) -> int:  # fmt: skip
-    """Return the time for which a program occupies cores and DRAM, one after the other, ps: it
-    takes no longer on an idle drive. Arguments as of :func:`execution`."""
+    """Return an upper bound of the time of a program on an idle drive (ps): the sum of its time on
+    the cores and its time in DRAM. The arguments are those of :func:`execution`.
+    """
     moved = (read_bytes + written_bytes) * elements
     cores = isp_cores.program_ps(cfg, fixed, 0)
     cores += isp_cores.program_ps(cfg, instructions * elements, moved)
@@ -70,10 +77,10 @@ def execution(
     cfg: Config, elements: int, element_bytes: int, instructions: Fraction, fixed: int,
     read_bytes: int, written_bytes: int,
 ) -> Iterator[np.ndarray]:  # fmt: skip
-    """Yield the rows of a program for ``elements`` elements of ``element_bytes``.
+    """Yield the rows of a program that processes ``elements`` elements of ``element_bytes`` bytes.
 
-    ``instructions``, ``read_bytes``, ``written_bytes``: for each element, on the cores and in
-    DRAM. ``fixed``: instructions before the first element.
+    ``instructions``: instructions per element on the cores. ``read_bytes``, ``written_bytes``: DRAM
+    traffic per element (bytes). ``fixed``: instructions before the first element.
     """
     rows = Rows()
     if fixed:

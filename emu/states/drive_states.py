@@ -1,10 +1,10 @@
-"""Weights and states of an optimizer in the reservoir of a drive that also takes commands.
+"""Weights and states of an optimizer in the reservoir of a drive that also executes commands.
 
 Owns the start of updates on the dies concurrently with commands, their progress, and the recovery
 of the reservoir at the start of the drive. Does not own the drive, its power and its store
-(drive.py), the rows of an update and its bytes (paths/on_die/), or the scan (reservoir_scan.py).
-Source: OptimStore (HPCA 2023): one cursor per die; the host sends gradients again from the cursor
-on. The namespace of commands and the reservoir share dies, channels, DRAM and link.
+(drive.py), the rows of an update and its data (paths/on_die/), or the scan (reservoir_scan.py).
+Source: OptimStore (HPCA 2023): one cursor per die; after a power loss, the host sends the gradients
+starting at the cursor. Commands and the reservoir share dies, channels, DRAM and link.
 
     states = DriveStates("optimstore-r1", "adam", 1_000_000, {"lr": 1e-3, ...})
     drive = Drive(states.cfg, payload=True, reservoir=states.reservoir, store="folder")
@@ -50,11 +50,11 @@ class DriveStates:
 
     ``device``: configuration, preset or TOML file of the drive. ``op``: optimizer operation
     (ondie.kernels.OPS). ``hyper``: its hyperparameters, which may be changed between updates.
-    ``updates``: number of updates from which the initial states result. ``options``: form and
-    format of the update. ``seed``: that of the drive, which determines its bad blocks.
+    ``updates``: number of updates already applied to the initial states. ``options``: form and
+    format of the update. ``seed``: seed of the drive, which determines its bad blocks.
 
-    Raises InputError for a drive that cannot update these states on its dies, and for an ``op`` or
-    ``hyper`` that is wrong.
+    Raises InputError if the drive cannot update these states on its dies, or if an argument is
+    invalid.
     """
 
     def __init__(
@@ -87,22 +87,22 @@ class DriveStates:
         self._drive: Drive | None = None
         self._payload: Reservoir | None = None
         self._scan: ReservoirScan | None = None
-        """The recovery that is running; None: none is."""
+        """Recovery in progress, or None."""
         self.recovered: ReservoirScan | None = None
-        """What the last recovery has found; None: there was none."""
+        """Result of the last recovery, or None if there was no recovery."""
         self._made: frozenset[int] = frozenset()
         """Parities and commit records of the current update that are on flash."""
         self._moved = False
-        """Stripes have moved to other dies since the last call of ``_make_durable``."""
+        """True if stripes have moved to other dies since the last call of ``_make_durable``."""
         self._unsynced = True
-        """The states' programs have changed the store since the last call of ``_make_durable``."""
+        """True if the states' programs have changed the store since the last ``_make_durable``."""
         self._stored = np.zeros(self._path.geometry.dies, np.int64)
-        """Stripes of update ``step`` of each die whose results are in the store; with durability
-        "host", synced."""
+        """Number of stripes of each die whose results of update ``step`` are in the store (and
+        synced, with durability "host"), int64[dies]."""
         self._read = False
-        """The weights were read to the host."""
+        """True if a read of the weights was started."""
         self.memory = [np.zeros((0, self._path.geometry.page_bytes), np.uint8)]
-        """No row of an update accesses the namespace of commands."""
+        """Empty, because no row of an update accesses the namespace of commands."""
 
     @property
     def reservoir(self) -> ReservoirOptions:
@@ -114,11 +114,11 @@ class DriveStates:
     # --- start
 
     def create(self, drive: Drive, vectors: Mapping[str, np.ndarray]) -> None:
-        """Store initial weights "w" and states by name, [n_params] in the stored type, in the
-        reservoir of ``drive``, in zero simulated time.
+        """Store the initial weights "w" and the initial states by name, [n_params] in the stored
+        type, in the reservoir of ``drive``, in zero simulated time.
 
-        Raises InputError for a drive of another configuration, whose reservoir is in use, or that
-        is not online; and for missing or wrong vectors.
+        Raises InputError if the drive has another configuration or is not online, if its reservoir
+        is in use, or if a vector is missing, unknown or invalid.
         """
         self._check_drive(drive)
         if unknown := set(vectors) - set(self._path.vectors):
@@ -130,7 +130,7 @@ class DriveStates:
             if values is None or values.shape != (self.n_params,) or values.dtype != dtype:
                 raise InputError(f"vectors[{name!r}]: must be {dtype}[{self.n_params}]")
         if drive.arrays.rmap.any() or self._written_pages(drive):
-            raise InputError("the reservoir of this drive is in use; open it instead")
+            raise InputError("the reservoir of this drive is in use; call open() instead")
         if drive.condition is not Condition.ONLINE:
             raise InputError(f"the drive is {drive.condition.value}: {drive.why}")
         stripes = self._path.stripes[0]
@@ -143,12 +143,12 @@ class DriveStates:
         self._make_durable()
 
     def open(self, drive: Drive) -> None:
-        """Take the states that ``drive`` holds, at its start or after ``power_on``. After a
-        recovery of the drive, its reservoir is recovered as well, by operations of its engine,
+        """Open the states in the reservoir of ``drive``, at its start or after ``power_on``. If the
+        drive was recovered, recover its reservoir as well, by operations of its engine,
         concurrently with the commands in flight.
 
-        Raises InputError for a drive of another configuration or without states, Unrecoverable if
-        flash holds no complete version of some super-page, and PowerCut in a power cut.
+        Raises InputError if the drive has no power, no states or another configuration,
+        Unrecoverable if flash lacks a complete version of a super-page, PowerCut at a power cut.
         """
         self._check_drive(drive)
         if drive.off:
@@ -158,7 +158,7 @@ class DriveStates:
             self._take_tables(drive)
             return
         if drive.started is Start.NEW:
-            raise InputError("the reservoir of this drive is empty; create the states first")
+            raise InputError("the reservoir of this drive is empty; call create() first")
         moved = drive.moved
         scan = ReservoirScan(self._path, drive, moved.stores, None, moved, moved.store.syncs)
         self._scan = scan
@@ -178,7 +178,7 @@ class DriveStates:
         self._made = scan.made[0]
 
     def _check_drive(self, drive: Drive) -> None:
-        """Raise InputError unless ``drive`` can hold the states."""
+        """Raise InputError if the reservoir or geometry of ``drive`` does not fit the states."""
         own = self.reservoir
         given = drive.reservoir
         if (given.super_pages, given.planes, given.phases) != (
@@ -186,11 +186,11 @@ class DriveStates:
         ):  # fmt: skip
             raise InputError(
                 f"drive: has a reservoir of {given.super_pages} super-pages of {given.planes} "
-                f"planes; must be opened with reservoir=states.reservoir, {own.super_pages} of "
-                f"{own.planes}"
+                f"planes; the states require {own.super_pages} of {own.planes} planes; open the "
+                f"drive with reservoir=states.reservoir"
             )
         if drive.geometry != self._path.geometry:
-            raise InputError("drive: has another geometry than the states")
+            raise InputError("drive: its geometry differs from that of the states; use states.cfg")
 
     def _written_pages(self, drive: Drive) -> bool:
         """Return True if a page of the reservoir is not blank."""
@@ -211,7 +211,7 @@ class DriveStates:
         )
 
     def _follow(self, drive: Drive, payload: Reservoir) -> None:
-        """Let the plans on ``drive`` move the bytes of ``payload``."""
+        """Connect the states to ``drive``, so that its plans move the data in ``payload``."""
         drive.follow(self)
         self._drive, self._payload = drive, payload
         self._path.payload, self._path.drives = payload, drive
@@ -220,8 +220,8 @@ class DriveStates:
         self._stored[:] = 0
 
     def _take_tables(self, drive: Drive) -> None:
-        """Take the states of a drive that was closed cleanly: its tables say where they are, and
-        out-of-band data of what they hold."""
+        """Open the states of a drive that was closed cleanly. Its tables give the location of each
+        super-page, and out-of-band data gives the contents."""
         path, store = self._path, drive.moved.store
         stripes, dies = path.stripes[0], path.geometry.dies
         path.homes = (Homes(stripes.count, dies),)
@@ -238,8 +238,8 @@ class DriveStates:
                 beside[sp] = spare
         if sorted(found) != list(range(stripes.count)):
             raise InputError(
-                f"{store.where}: the reservoir holds {len(found)} stripes, not {stripes.count}; "
-                "create the states first"
+                f"{store.where}: the reservoir has {len(found)} stripes; the states have "
+                f"{stripes.count}; call create() first"
             )
         path.homes = (Homes.found(np.array([found[i][0] for i in range(len(found))]), dies),)
         payload = self._new_payload(drive)
@@ -259,21 +259,21 @@ class DriveStates:
 
     @property
     def stripe_params(self) -> int:
-        """Number of parameters of a stripe, at whose multiples ranges of an update end."""
+        """Number of parameters per stripe. A partial update ends at a multiple of this number."""
         return self._path.stripes[0].params
 
     @property
     def step(self) -> int:
         """Number of updates since the creation whose results are at least partly on flash, plus the
-        one that was started last. After a recovery, an update that left nothing on flash is not
+        update that was started last. After a recovery, an update without results on flash is not
         counted."""
         return self._opened.step
 
     @property
     def stripes_done(self) -> int:
-        """Number of stripes, of ``stripes``, whose results of update ``step`` are on flash, and not
-        in memory only because the store had no room; with durability "host", they are synced first,
-        and those that could not be do not count."""
+        """Number of stripes whose results of update ``step`` are on flash. Results that are only in
+        memory because the store is full are not counted. With durability "host", sync the results
+        first; results that cannot be synced are not counted."""
         self._make_durable()
         return int(self._stored.sum())
 
@@ -284,16 +284,16 @@ class DriveStates:
 
     @property
     def complete(self) -> bool:
-        """True if update ``step`` is complete, so that the next one can begin; False if the store
-        had no room for it."""
+        """True if update ``step`` is complete and stored, so that the next update can begin. False
+        if the store had no room for its results."""
         self._make_durable()
         left = self._left_beside()
         lost = self.step > 0 and self._opened.moved.full is not None
         return self.stripes_done == self.stripes and not left and not lost
 
     def _make_durable(self) -> None:
-        """With durability "host", sync what the states' programs have changed since the last time.
-        If that fails, the drive becomes read-only. Raises InputError as ``_opened`` does."""
+        """With durability "host", sync the changes of the states' programs since the last call. If
+        that fails, the drive becomes read-only. Raises InputError as ``_opened`` does."""
         payload, drive = self._opened, self._drive
         assert drive is not None
         if not drive.off and drive.moved.store.syncs and self._unsynced:
@@ -315,21 +315,21 @@ class DriveStates:
 
     @property
     def _opened(self) -> Reservoir:
-        """Bytes of the states. Raises InputError if they have not been created or opened, or the
-        drive has lost its power since."""
+        """Contents of the states. Raises InputError if the states have not been created or opened
+        since the drive's last start."""
         if self._payload is None or self._drive is None or self._drive.moved.plans is not self:
-            raise InputError("the states have not been created or opened since the drive's start")
+            raise InputError("the states are not open; call create() or open() first")
         return self._payload
 
     def start_update(self, gradient: np.ndarray, stop: int | None = None) -> None:
         """Start the update of the parameters up to ``stop`` (None: all) with ``gradient``,
-        [n_params] in float32. It runs with the events that follow, concurrently with commands.
+        float32[n_params]. It advances with the drive's clock, concurrently with commands.
 
-        An update that is not complete continues behind the stripes that are on flash; it must be
-        given the same gradient and ``hyper``. Otherwise the next one begins.
+        If the last update is incomplete, continue it after the stripes that are on flash;
+        ``gradient`` and ``hyper`` must be those of that update. Otherwise begin the next update.
 
-        Raises InputError if a plan is running or the drive is offline or read-only, and for a
-        wrong gradient, ``stop`` or ``hyper``.
+        Raises InputError if the states are not open, if a plan is running, if the drive is offline
+        or read-only, or if ``gradient``, ``stop`` or ``hyper`` is invalid.
         """
         payload, path, drive = self._opened, self._path, self._drive
         begins = self.complete  # which may find that the store cannot be synced
@@ -337,7 +337,7 @@ class DriveStates:
         if drive.condition is not Condition.ONLINE:
             raise InputError(f"the drive is {drive.condition.value}: {drive.why}")
         if self._updating():
-            raise InputError("an update is running; a drive runs one at a time")
+            raise InputError("an update is running; wait until it is done")
         if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32:
             raise InputError(f"gradient: must be float32[{self.n_params}]")
         if gradient.shape != (self.n_params,):
@@ -347,9 +347,9 @@ class DriveStates:
             raise InputError(f"gradient: element {at} is {gradient[at]}; all must be finite")
         stop = self.n_params if stop is None else whole_number("stop", stop, 1, self.n_params)
         if stop < self.n_params and (stop % self.stripe_params or path.guarded[0].members):
-            right = f"a multiple of {self.stripe_params}, the parameters of a stripe, or "
+            right = f"a multiple of {self.stripe_params} (parameters per stripe) or "
             if path.guarded[0].members:
-                right = "the end of an update with parity (pe.rain), "
+                right = "the number of parameters if the drive has parity (pe.rain): "
             raise InputError(f"stop = {stop}: must be {right}{self.n_params}")
         checked_hyper(self._trace.op, self.hyper)
         step = self._step(self.first_count + payload.step + begins)
@@ -374,7 +374,7 @@ class DriveStates:
             raise
 
     def _updating(self) -> bool:
-        """Return True while no other update can begin."""
+        """Return True while a plan runs, so that no update can begin."""
         return self._drive is not None and not self._drive.plan_done
 
     def _run_update(self, drive: Drive, plan: Iterator[np.ndarray]) -> None:
@@ -382,13 +382,13 @@ class DriveStates:
         drive.start(plan)
 
     def _stops(self, stop: int) -> np.ndarray:
-        """Return the number of stripes of each die before parameter ``stop``, int64[dies]."""
+        """Return the number of stripes of each die that precede parameter ``stop``, int64[dies]."""
         homes = self._path.homes[0]
         count = -(-stop // self.stripe_params)
         return np.bincount(homes.super_pages(0, count) % homes.dies, minlength=homes.dies)
 
     def _plan(self, stops: np.ndarray, begins: bool) -> Iterator[np.ndarray]:
-        """Yield the rows of the update from what is on flash up to ``stops`` (int64[dies])."""
+        """Yield the rows of the update, from the stripes on flash up to ``stops`` (int64[dies])."""
         path, drive, payload = self._path, self._drive, self._payload
         assert drive is not None and payload is not None
         out = Rows(drive.next_row)
@@ -414,13 +414,13 @@ class DriveStates:
         return {"initial": np.broadcast_to(np.float32(0), self.n_params)}
 
     def _step(self, count: int) -> Step:
-        """Return the trace's record of update ``count``, counted from 1."""
+        """Return the trace's record of update ``count``, which counts from 1."""
         return replace(self._trace.steps[0], hyper=(dict(self.hyper),), count=count)
 
     # --- what the drive calls
 
     def apply(self, entry: LogEntry) -> None:
-        """Apply an entry of the engine's log to the bytes of the reservoir."""
+        """Apply an entry of the engine's log to the contents of the reservoir."""
         if self._scan is not None:
             self._scan.apply(entry)
         else:
@@ -449,8 +449,8 @@ class DriveStates:
     # --- contents
 
     def stored(self, name: str) -> np.ndarray:
-        """Return vector ``name`` as it is on flash, [n_params] in the stored type, in zero
-        simulated time. Raises InputError for a name that is none of the vectors."""
+        """Return vector ``name`` as stored on flash, [n_params] in the stored type, in zero
+        simulated time. Raises InputError if no vector has this name or the states are not open."""
         if name not in self._path.vectors:
             raise InputError(
                 f"vector {quoted(repr(name))}: must be one of {', '.join(self._path.vectors)}"
@@ -459,25 +459,25 @@ class DriveStates:
 
     @property
     def uncoded_counts(self) -> UncodedCounts | None:
-        """Pages of the states without valid check bytes that were programmed, and that were taken
-        without decoding, since the states were created or opened; None: they were not."""
+        """Counts of the states' pages that bypassed the encoder or the decoder since the states
+        were created or opened. None if they were not created or opened."""
         return None if self._payload is None else self._payload.uncoded_counts
 
     def replace_die(self, die: int) -> Restored:
-        """Replace die ``die`` and restore its states from the parities over dies, in zero
-        simulated time. Raises InputError if that is not possible (states/replaced_die.py)."""
+        """Replace die ``die`` and restore its states from the parities over dies, in zero simulated
+        time. Raises InputError as ``check_die`` does, or if the last update is incomplete."""
         payload, drive = self._opened, self._drive
         assert drive is not None
         check_die(drive, self._path.guarded[0], die)
         if self.step == 0 or not self.complete:
-            raise InputError(f"die {die}: no parity before the end of update {max(self.step, 1)}")
+            raise InputError(f"die {die}: has no parity before update {max(self.step, 1)} ends")
         self._unsynced = True
         return replace_die(drive, payload, self._path.guarded[0], die)
 
     def start_read(self) -> None:
-        """Start the read of all weights to the host, concurrently with commands. When the drive has
-        run, ``weights`` returns them. Raises InputError if a plan is running or the drive is
-        offline."""
+        """Start the read of all weights to the host, concurrently with commands. When the read is
+        done, ``weights`` returns them. Raises InputError if the states are not open, a plan is
+        running or the drive is offline."""
         drive = self._drive
         self._opened.sent[:] = 0
         assert drive is not None
@@ -493,8 +493,8 @@ class DriveStates:
 
     @property
     def weights(self) -> np.ndarray:
-        """Weights that the last read has sent to the host, [n_params]. Raises InputError if there
-        was none since the states were created or opened."""
+        """Weights that the last read has sent to the host, [n_params]. Raises InputError if no read
+        was started since the states were created or opened."""
         if not self._read:
-            raise InputError("weights: were not read; call start_read() and let the drive run")
+            raise InputError("weights: have not been read; call start_read() and run the drive")
         return self._opened.delivered

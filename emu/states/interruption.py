@@ -1,7 +1,7 @@
-"""Programs of the reservoir that a power cut interrupts, and the pages that result.
+"""Programs of the reservoir that a power cut interrupts, and the resulting state of their pages.
 
-Owns the choice of the contents that each such program would have left. Does not own the operations
-in progress (nvme/power_cut.py), the outcome for each page (nand/flash_pages.py) or recovery
+Owns the contents that each interrupted program would have written. Does not own the operations in
+progress (nvme/power_cut.py), the outcome for each page (nand/flash_pages.py) or recovery
 (reservoir_scan.py).
 Source: this project's rules of recovery (docs/store.md).
 """
@@ -24,8 +24,8 @@ from ondie.emu.paths.on_die.registers import Reservoir
 
 
 def place_of(system: System, die: int, tid: int) -> At:
-    """Return the location that program ``tid`` of the reservoir writes on die ``die`` (numbered
-    over all devices)."""
+    """Return the location of the super-page that program ``tid`` of the reservoir writes. ``die``:
+    number of its die, counted over all devices."""
     arrays, geometry = system.arrays, system.geometry
     txn = arrays.txn[tid]
     place = int(txn.ppn)
@@ -36,11 +36,11 @@ def place_of(system: System, die: int, tid: int) -> At:
 
 
 def _next_place(system: System, die: int) -> int:
-    """Return the index of the super-page of the reservoir that die ``die`` programs next
+    """Return the index of the reservoir super-page that die ``die`` programs next
     (ftl/reservoir.py).
 
-    Needed for a parity or commit record that is being programmed, because the engine records its
-    index only when the program is complete.
+    This is needed for a parity or commit record that is being programmed, because the engine
+    records its index only when the program is complete.
     """
     arrays, geometry = system.arrays, system.geometry
     place = int(arrays.pool["r_next"][die])
@@ -51,7 +51,7 @@ def _next_place(system: System, die: int) -> int:
 
 
 def is_pad(system: System, tid: int) -> bool:
-    """Return True if program ``tid`` pads an open block of the reservoir in a recovery."""
+    """Return True if program ``tid`` pads an open block of the reservoir during a recovery."""
     return bool(system.arrays.row[int(system.arrays.txn[tid].row)].kind == timing.PAD)
 
 
@@ -59,8 +59,8 @@ def interrupt_pad(
     system: System, stripes: Sequence[Stripes], flash: Sequence[FlashPages], die: int, tid: int,
     rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    """Set the pages of padding ``tid`` on die ``die`` to their state after a power cut.
-    ``stripes``, ``flash``: those of each device."""
+    """Set the pages of padding program ``tid`` on die ``die`` to their state after a power cut.
+    ``stripes``, ``flash``: stripe layout and flash pages of each device."""
     there, dev = place_of(system, die, tid), int(system.arrays.txn[tid].dev)
     for slot in range(stripes[dev].planes):
         page = physical_page(system.geometry, there, slot)
@@ -70,8 +70,8 @@ def interrupt_pad(
 def interrupt_program(
     system: System, payload: Reservoir, die: int, tid: int, rng: np.random.Generator
 ) -> None:
-    """Set the pages of program ``tid`` on die ``die`` to their state after a power cut: random
-    incomplete pages."""
+    """Set the pages of program ``tid`` on die ``die`` to their state after a power cut. ``rng``
+    determines which pages are left incomplete."""
     txn = system.arrays.txn[tid]
     there, dev = place_of(system, die, tid), int(txn.dev)
     if int(txn.role) == Role.MOVED:

@@ -21,11 +21,12 @@ from ondie.kernels.jit import njit
 
 @njit
 def draw_read(st, die, place, plane, page):
-    """Draw a read of a page of the reservoir of the first device, as ftl/reservoir.py does.
+    """Draw the bit errors of a read of a reservoir page of the first device, as ftl/reservoir.py
+    does.
 
-    Returns (uint64 key of the draws, raw bit error rate). ``place``: physical super-page of the
-    reservoir of die ``die``; ``plane``: plane of the page; ``page``: its physical page number. The
-    read is counted at the page and its block.
+    Return (uint64 key of the draws, raw bit error rate). ``place``: physical super-page of the
+    reservoir of die ``die``. ``plane``: plane of the page. ``page``: physical page number of the
+    page. The read counts of the page and of its block are incremented.
     """
     cfg = st.cfg[0]
     block = block_of(st, die, place)
@@ -39,10 +40,10 @@ def draw_read(st, die, place, plane, page):
 
 
 def read_super_page(drive: Drive, payload: Reservoir, super_page: int) -> np.ndarray:
-    """Return the pages of a super-page of the first device, uint8[planes, page bytes], as its code
-    (pe.protection) decodes them, and count their wrong bits.
+    """Read a super-page of the first device, and decode it with the code of the reservoir
+    (pe.protection). Return its pages, uint8[planes, page bytes]. Count the bit errors.
 
-    No time passes. A code word that the code cannot correct keeps its wrong bits.
+    The read takes no simulated time. A code word that the code cannot correct keeps its bit errors.
     """
     cfg, geometry = drive.cfg, drive.geometry
     at = payload.at(0, super_page)

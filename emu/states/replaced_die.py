@@ -1,16 +1,17 @@
-"""A die that fails and is replaced: its reservoir is restored from the parities over dies.
+"""Replacement of a failed die: its reservoir is restored from the parities over dies.
 
-Owns the loss of the pages of a die, and their contents again. Does not own the parities
-(paths/on_die/parity.py), or the request for it (drive_states.py, serve/control.py).
-Source: RAID 5 over dies (Patterson, Gibson and Katz, SIGMOD 1988), as paths/on_die/protection.py.
+Owns the loss and the restoration of the pages of a die. Does not own the parities
+(paths/on_die/parity.py), or the request to replace a die (drive_states.py, serve/control.py).
+Source: RAID 5 over dies (Patterson, Gibson and Katz, SIGMOD 1988), as in
+paths/on_die/protection.py.
 
-All pages of the die that were programmed read as damaged from then on. A stripe is the exclusive or
-of the others under its parity and of the parity; a parity that was on the die is made again from
-its stripes, and the commit record from the update that it commits. They are programmed at the
-places where they were. The pages of the other dies are read with the bit errors of a read, and pass
-the code of the reservoir (pe.protection): bits that it cannot correct are wrong in the restored
-pages, too, and are counted. Conventional pages have no parity: their reads end with an unrecovered
-read error until they are written again.
+After the failure, all pages of the die that were programmed read as damaged. A stripe is restored
+as the exclusive or of its parity and of the other stripes under that parity. A parity that was on
+the die is recomputed from its stripes, and the commit record from the update that it commits. The
+restored super-pages are programmed at their previous places. The reads of other dies have bit
+errors, which the code of the reservoir (pe.protection) corrects as far as possible. Bit errors that
+it cannot correct remain in the restored pages and are counted. Conventional pages have no parity:
+reads of them complete with an unrecovered read error until they are written again.
 """
 
 from __future__ import annotations
@@ -32,22 +33,24 @@ from ondie.emu.units import InputError, whole_number
 
 
 class Restored(NamedTuple):
-    """Counts of the super-pages that were restored on a replaced die."""
+    """Counts of the restoration of a replaced die: restored super-pages by kind, lost conventional
+    pages, and remaining bit errors.
+    """
 
     stripes: int
     parities: int
     commit_records: int
     lost_pages: int
-    """Conventional pages (mapping units) whose contents are lost."""
+    """Number of conventional pages (mapping units) whose contents are lost."""
     wrong_bits: int
-    """Wrong bits that the code has left in the pages of other dies that were read."""
+    """Number of bit errors that the code left in the pages that were read from other dies."""
 
 
 def check_die(drive: Drive, guarded: Guarded, die: int) -> None:
-    """Raise InputError for a die that does not exist, without parities (pe.rain), without power, or
-    while a plan is running."""
+    """Raise InputError if the die does not exist, if the drive has no parities (pe.rain) or no
+    power, or while a plan is running."""
     if not guarded.members:
-        raise InputError("pe.rain = 0: without parity no die can be restored; must be at least 2")
+        raise InputError("pe.rain = 0: must be at least 2, because dies are restored from parities")
     whole_number("die", die, 0, guarded.dies - 1)
     drive.check_power()
     if not drive.plan_done:
@@ -55,8 +58,9 @@ def check_die(drive: Drive, guarded: Guarded, die: int) -> None:
 
 
 def replace_die(drive: Drive, payload: Reservoir, guarded: Guarded, die: int) -> Restored:
-    """Replace die ``die`` of ``drive`` and restore the states ``payload`` on another one, in zero
-    simulated time. No plan is running, and the last update has programmed all its parities."""
+    """Replace die ``die`` of ``drive``, and restore its part of ``payload`` on the new die, in zero
+    simulated time. Precondition: no plan is running, and the last update has programmed all its
+    parities."""
     lost = take_away(drive, die)
     counters = drive.arrays.count[0]
     before = int(counters[BARE_WRONG_BITS])
@@ -80,8 +84,8 @@ def replace_die(drive: Drive, payload: Reservoir, guarded: Guarded, die: int) ->
 
 
 def take_away(drive: Drive, die: int) -> int:
-    """Make every programmed page of a die unreadable. Return the number of conventional pages among
-    them that hold data."""
+    """Make every programmed page of a die unreadable. Return the number of conventional pages with
+    valid data among these pages."""
     geometry, store, moved = drive.geometry, drive.moved.store, drive.moved
     first, lost = die * geometry.die_pages, 0
     reservoir = first + geometry.blocks * geometry.pages * geometry.planes * geometry.slots
@@ -93,7 +97,7 @@ def take_away(drive: Drive, die: int) -> int:
 
 
 def _programmed(drive: Drive, pages: range) -> Iterator[int]:
-    """Yield the pages in a range that are not erased."""
+    """Yield the physical pages in ``pages`` that are not erased."""
     store = drive.moved.store
     for number in store.segments_on_disk():
         first = int(number) * store.segment_pages
@@ -103,8 +107,8 @@ def _programmed(drive: Drive, pages: range) -> Iterator[int]:
 
 
 def _stripe(payload: Reservoir, stripe: int, read: Callable[[int], np.ndarray]) -> Made:
-    """Return the contents of a stripe from the others under its parity. ``read``: function that
-    returns the pages of a super-page."""
+    """Return the contents of a stripe, computed from its parity and the other stripes under that
+    parity. ``read``: function that returns the pages of a super-page."""
     planes, records = payload.rebuilt(0, stripe, read)
     spares = []
     for record in records:
@@ -117,7 +121,9 @@ def _stripe(payload: Reservoir, stripe: int, read: Callable[[int], np.ndarray]) 
 def _parity(
     payload: Reservoir, guarded: Guarded, super_page: int, read: Callable[[int], np.ndarray]
 ) -> Made:
-    """Return the contents of a parity from its stripes. ``read``: as :func:`_stripe`."""
+    """Return the contents of a parity, computed from its stripes. ``read``: function that returns
+    the pages of a super-page.
+    """
     store = payload.stores[0]
     under = guarded.under(guarded.number(super_page))
     pages = [payload.pages(0, stripe) for stripe in under]

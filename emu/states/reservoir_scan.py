@@ -1,10 +1,10 @@
-"""Recovery of the reservoirs from flash alone: the scan, and the tables that follow from it.
+"""Recovery of the reservoirs from flash alone: the scan, and the tables that are built from it.
 
-Owns the sequence of a recovery: read out-of-band data, check doubtful data, pad open blocks, build
-the map of super-pages. Does not own the decision which versions of super-pages are valid
-(ftl/reservoir_recovery.py), plan rows (paths/on_die/), the system that it runs on, or power cuts
-(analysis/power_loss/, engine/run/power_system.py).
-Source: this project's rule that a recovery reads only the contents of the flash.
+Owns the sequence of a recovery: read out-of-band data, check data that may be torn, pad open
+blocks, build the map of super-pages. Does not own the selection of valid versions of super-pages
+(ftl/reservoir_recovery.py), plan rows (paths/on_die/), the system on which the recovery runs, or
+power cuts (analysis/power_loss/, engine/run/power_system.py). Source: this project's rule that a
+recovery reads only the contents of the flash.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from ondie.emu.paths.on_die.registers import Reservoir
 
 
 class ReservoirScan:
-    """Recovery of the reservoirs of ``path`` on ``system``, whose tables of them are empty.
+    """Recovery of the reservoirs of ``path`` on ``system``, whose reservoir tables must be empty.
 
-    ``stores``: pages on flash, of each device. ``step``: number of the interrupted or last update;
-    None: the newest one on flash. ``moved``: bytes of ``system``; None: new ones are made for the
-    recovered payload. ``unsynced``: any program since the last sync of the host may be lost, not
-    only the last one of a die.
+    ``stores``: flash pages of each device. ``step``: number of the interrupted or last update, or
+    None for the newest update on flash. ``moved``: data of ``system``, or None if new data is to be
+    created for the recovered payload. ``unsynced``: True if any program since the last sync of the
+    host may be lost, not only the last program of a die.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class ReservoirScan:
         self.path, self.system, self.stores, self.moved = path, system, stores, moved
         self._unsynced = unsynced
         self.flash = [FlashPages(store, system.geometry.slots) for store in stores]
-        """The same in flash pages."""
+        """``stores`` as flash pages."""
         self.step = -1 if step is None else step
-        """Number of the interrupted or last update; -1: not known yet."""
+        """Number of the interrupted or last update; -1 while unknown."""
         geometry = system.geometry
         self.scans = {
             (dev, die): DieScan(
@@ -80,22 +80,25 @@ class ReservoirScan:
         self.undone = False
         """True if the results of the interrupted step are discarded."""
         self.made: tuple[frozenset[int], ...] = ()
-        """For each device, the parities and commit records that the step has written."""
+        """For each device, the parities and commit records that step ``step`` has written."""
         self.scanned = self.checked = self.padded = 0
-        """Numbers of super-pages: read out-of-band data, also read data, padded."""
+        """Numbers of super-pages whose out-of-band data was read, whose data was also read, and
+        that were padded.
+        """
         self.cursors: tuple[np.ndarray, ...] = ()
         """For each device, the index of the first super-page to be updated on each die,
         int64[dies]."""
         shape = system.devices, geometry.dies, geometry.reservoir_blocks
         self.erases = np.full(shape, -1, np.int64)
-        """Erase count of each block of the reservoirs in out-of-band data; -1: unknown."""
+        """Erase count of each reservoir block according to its out-of-band data; -1 if unknown."""
         self._looking = False
 
     def run(self) -> None:
-        """Scan the flash, check doubtful data, pad open blocks, and build the mapping table.
+        """Scan the flash, check data that may be torn, pad open blocks, and build the mapping
+        table.
 
         Raises engine.run.driver.PowerCut if the power fails again. Raises Unrecoverable if flash
-        holds no complete version of some super-page.
+        lacks a complete version of a super-page.
         """
         geometry, path = self.system.geometry, self.path
         heads = range(0, geometry.reservoir_blocks * geometry.pages, geometry.pages)
@@ -152,21 +155,24 @@ class ReservoirScan:
 
     @property
     def attempt(self) -> int:
-        """Number of the attempt whose results of step ``step`` count: that of its commit record;
-        without one, the latest that wrote data to flash. After a commit record, the latest attempt
-        may have begun the next step without leaving anything on flash."""
+        """Number of the attempt whose results of step ``step`` are used: the attempt with a commit
+        record of the step, or, without a commit record, the latest attempt that wrote data to
+        flash. After a commit record, the latest attempt may have begun the next step without
+        leaving data on flash."""
         scans = self.scans.values()
         committed = max(scan.committed_by(self.step) for scan in scans)
         return (committed if committed >= 0 else max(scan.sequence for scan in scans)) // ATTEMPT
 
     def _give_up(self) -> None:
-        """Drop what other attempts at step ``step`` have written."""
+        """Drop the versions of step ``step`` that attempts before ``attempt`` have written."""
         attempt = self.attempt
         for scan in self.scans.values():
             scan.give_up(self.step, attempt)
 
     def _check_all(self) -> None:
-        """Read the data of all versions, and drop those that do not match their checksums."""
+        """Read the data of all versions, and drop the versions whose data does not match its
+        checksums.
+        """
         places = [(*at, place) for at, scan in self.scans.items() for place in scan.versions]
         self.checked += len(places)
         if places:
@@ -177,7 +183,10 @@ class ReservoirScan:
                 scan.refuse(version)
 
     def _restore_order(self) -> None:
-        """Drop what the interrupted step has written behind something that is lost."""
+        """Drop the results of the interrupted step that follow a lost super-page in the order of
+        updates. Unless every super-page has a version of the step, also drop the commit records of
+        the step.
+        """
         whole = True
         for dev, stripes in enumerate(self.path.stripes):
             scans = [scan for (device, _), scan in self.scans.items() if device == dev]
@@ -188,16 +197,16 @@ class ReservoirScan:
             scan.drop_records(self.step)
 
     def _newest_step(self) -> int:
-        """Return the newest step of a complete version on flash. Raises Unrecoverable if there is
-        none."""
+        """Return the newest step with a complete version on flash. Raises Unrecoverable if flash
+        has no complete version."""
         steps = [v.step for scan in self.scans.values() for v in scan.versions.values()]
         if not steps:
-            raise Unrecoverable("the reservoir holds no complete super-page")
+            raise Unrecoverable("the reservoir contains no complete super-page")
         return max(steps)
 
     def _conclude(self) -> dict[tuple[int, int], DieState]:
-        """Return the state of each die, by (device, die), derived from the data that was read.
-        Raises Unrecoverable if a super-page has no complete version."""
+        """Return the state of each die, by (device, die), derived from the scanned data. Raises
+        Unrecoverable if a super-page has no complete version."""
         states: dict[tuple[int, int], DieState] = {}
         step, undone = self.step, self.undone
         for dev, stripes in enumerate(self.path.stripes):
@@ -215,8 +224,8 @@ class ReservoirScan:
         """Return True if the interrupted step must be undone.
 
         The step is undone if pe.atomicity is "undo", no commit record states that the step is
-        complete, and every die can undo the step. If a die has no space for this because of the
-        cut, the step continues instead. Raises Unrecoverable if the commit records contradict the
+        complete, and every die can undo the step. If the cut has left a die unable to undo the
+        step, the step continues instead. Raises Unrecoverable if the commit records contradict the
         interrupted step.
         """
         if not self.path.guarded[0].commits:
@@ -224,7 +233,7 @@ class ReservoirScan:
         step, done = self.step, max(scan.committed for scan in self.scans.values())
         if done not in (step - 1, step):
             raise Unrecoverable(
-                f"the commit records say that step {done} is complete, but step {step} was "
+                f"the commit records state that step {done} is complete, but step {step} was "
                 "interrupted"
             )
         if done == step or not self.path.guarded[0].undo:
@@ -257,7 +266,9 @@ class ReservoirScan:
         return intact
 
     def apply(self, entry: LogEntry) -> None:
-        """Apply an entry of the engine's log. Raises SimulationError for an unexpected kind."""
+        """Apply an entry of the engine's log. Raises SimulationError if the kind of the entry is
+        unexpected.
+        """
         geometry = self.system.geometry
         dev, die, place = entry.dev, entry.die % geometry.dies, entry.ppn
         flash = self.flash[dev]
@@ -280,9 +291,9 @@ class ReservoirScan:
             raise SimulationError(f"log entry of kind {entry.what}: not expected in a recovery")
 
     def _set_wear(self) -> None:
-        """Set the erase counts of the blocks from those found in out-of-band data. Blocks without a
-        valid page get the typical count. Planes follow from the rule of rotation
-        (ftl/reservoir.py)."""
+        """Set the erase counts of the reservoir blocks from the out-of-band data. Blocks without a
+        valid page get the median count. The erase counts of planes are derived with the rule of
+        rotation (ftl/reservoir.py)."""
         arrays, geometry = self.system.arrays, self.system.geometry
         known = self.erases >= 0
         typical = int(np.median(self.erases[known])) if known.any() else 0
@@ -301,8 +312,9 @@ class ReservoirScan:
         dev["worn_before"] = arrays.worn[: erases.size].reshape(len(dev), -1).sum(axis=1)
 
     def _turn(self, states: Mapping[tuple[int, int], DieState]) -> None:
-        """Set the plane roles of each block in the new system. They are read from complete data of
-        the block; without such data, they follow from its number of erases.
+        """Set the plane roles of each block in the new system. The roles are read from complete
+        versions in the block. For a block without a complete version, they are derived from its
+        erase count.
         """
         arrays, geometry = self.system.arrays, self.system.geometry
         rotate = int(arrays.cfg.rotate[0])
@@ -314,8 +326,8 @@ class ReservoirScan:
                 block["turned"][dev * geometry.dies + die, b] = turned
 
     def _map(self, states: Mapping[tuple[int, int], DieState]) -> None:
-        """Build the controller's tables from the state of each die, and replace the payload of the
-        path by one that uses these tables."""
+        """Build the controller's tables from the state of each die. Replace the payload of the path
+        with a payload that uses these tables."""
         arrays, geometry = self.system.arrays, self.system.geometry
         valid = arrays.valid.reshape(-1, geometry.all_blocks)[:, geometry.blocks :]
         block = arrays.block["dirty"].reshape(-1, geometry.all_blocks)
@@ -353,7 +365,7 @@ class ReservoirScan:
 
     def _homes(self, states: Mapping[tuple[int, int], DieState]) -> tuple[Homes, ...]:
         """Return the stripe map of each device, built from the stripes found on each die. It equals
-        the map before the cut unless stripes moved between dies.
+        the map before the power cut, unless stripes have moved between dies.
         """
         dies = self.system.geometry.dies
         out = []

@@ -1,9 +1,12 @@
-"""States of a drive whose host puts gradients into the drive's memory, and reads states by address.
+"""States of a drive whose host stores gradients in the drive's DRAM and reads states by address.
 
-Owns the update from a gradient that is in the drive already, concurrently with other plans; the
-bytes of all vectors as one range of addresses; and the plan of a read of such a range. Does not own
-the update, its recovery (drive_states.py), or the commands of the host (serve/computation.py).
-Source: this project. Weights and states one after the other, each from a multiple of ALIGNMENT on.
+Owns the update from a gradient that is already in the drive, concurrently with other plans. Also
+owns the address range that contains the data of all vectors, and the plan of a read from this
+range. Does not own the update and its recovery (drive_states.py), or the commands of the host
+(serve/computation.py). Source: this project.
+
+The address range contains the weights and then each state. Each vector starts at a multiple of
+ALIGNMENT.
 """
 
 from __future__ import annotations
@@ -29,22 +32,24 @@ from ondie.kernels import KernelError, get
 from ondie.kernels.hyper import checked
 
 FLAGS = frozenset({"maximize"})
-"""Hyperparameters that are flags, True or False."""
+"""Hyperparameters that are Boolean flags."""
 NO_RESERVE = 0x4000
 """Flag MAP_NORESERVE of mmap(2) on Linux."""
 ROW_UNITS = 64
-"""Mapping units of one read of the processor."""
+"""Maximum number of mapping units per plan row of a copy."""
 ALIGNMENT = 4096
-"""Every vector begins at a multiple of this number of bytes."""
+"""Alignment of each vector in the address range (bytes)."""
 
 
 class NotStored(InputError):
-    """Error: the store had no room for results of an update, or could not sync them (durability
-    "host")."""
+    """Raised if the store has no room for results of an update, or if they cannot be synced
+    (durability "host")."""
 
 
 class VectorPlace(NamedTuple):
-    """Location of a vector in the range of addresses, bytes."""
+    """Location of a vector in the address range. ``first``: address of its first byte; ``size``:
+    size in bytes.
+    """
 
     name: str
     first: int
@@ -52,19 +57,19 @@ class VectorPlace(NamedTuple):
 
 
 class ResidentStates(DriveStates):
-    """DriveStates for a host that uses them by computation commands."""
+    """DriveStates for a host that accesses the states with computation commands."""
 
     _update: MixedPlan | None = None
     _copies: mmap.mmap | None = None
     _copying: list[tuple[int, int]]
-    """Pages of ``_copies`` of each copy whose bytes have not been taken: (first byte, end)."""
+    """Memory pages of ``_copies`` that each copy uses, as (first byte, end), until take_copy()."""
 
     # --- updates
 
     def begin_update(self, gradient: np.ndarray, stop: int | None = None) -> MixedPlan:
-        """Start an update as :meth:`start_update` does, concurrently with other plans, with a
-        ``gradient`` that is in the DRAM of the drive; return the plan. Raises InputError as that
-        does."""
+        """Start an update as :meth:`start_update` does, with a ``gradient`` that is in the DRAM of
+        the drive, concurrently with other plans. Return the plan. Raises InputError as
+        :meth:`start_update` does."""
         self.start_update(gradient, stop)
         payload = self._opened
         payload.staged[:] = gradient
@@ -73,14 +78,14 @@ class ResidentStates(DriveStates):
 
     @property
     def stop_params(self) -> int:
-        """An update may end at multiples of this number of parameters, or at the last one: stripes;
-        with parity (pe.rain), only at the last one."""
+        """Granularity of a partial update: its end must be a multiple of this number of parameters,
+        or the last parameter. It is a stripe or, with parity (pe.rain), all parameters."""
         return self.n_params if self._path.guarded[0].members else self.stripe_params
 
     @property
     def stored_all(self) -> bool:
-        """False if the store had no room for pages that updates have programmed, or (durability
-        "host") could not sync them, so that some are in memory only."""
+        """False if pages that updates have programmed are only in memory, because the store had no
+        room for them or (durability "host") because they could not be synced."""
         self._make_durable()
         return self._opened.moved.full is None
 
@@ -89,8 +94,8 @@ class ResidentStates(DriveStates):
         self._end_unless_stored()
 
     def apply(self, entry: LogEntry) -> None:
-        """Apply an entry of the engine's log, as DriveStates does. An update whose results are not
-        stored ends early: its results are in memory only."""
+        """Apply an entry of the engine's log, as DriveStates does. If results of the update cannot
+        be stored, end the update early, because its results are only in memory."""
         super().apply(entry)
         self._end_unless_stored()
 
@@ -106,7 +111,8 @@ class ResidentStates(DriveStates):
 
     def set_hyper(self, values: tuple[float, ...], going_on: bool = False) -> None:
         """Set all hyperparameters, in the order of ``hyper_names``; a flag is 0 or 1. Raises
-        InputError for a value out of range, or for an update that is ``going_on`` with others."""
+        InputError if a value is out of range, or if ``going_on`` (an incomplete update continues)
+        and the values differ from those at the start of the update."""
         names = self.hyper_names
         given: dict[str, float | bool] = dict(zip(names, values, strict=True))
         for name in FLAGS & set(names):
@@ -118,7 +124,7 @@ class ResidentStates(DriveStates):
         except KernelError as error:
             raise InputError(f"hyper: {error}") from error
         if going_on and given != dict.fromkeys(names, 0) | dict(self.hyper):
-            raise InputError("hyper: must equal those at the start of the incomplete update")
+            raise InputError("hyper: must equal the values at the start of the incomplete update")
         self.hyper = given
 
     @property
@@ -128,7 +134,7 @@ class ResidentStates(DriveStates):
 
     @property
     def updating(self) -> bool:
-        """True while an update runs."""
+        """True while an update is running."""
         return self._updating()
 
     def _updating(self) -> bool:
@@ -138,12 +144,16 @@ class ResidentStates(DriveStates):
         self._update = drive.start_beside(map(_resident, plan))
 
     def create(self, drive: Drive, vectors: Mapping[str, np.ndarray]) -> None:
-        """Store initial weights and states, as DriveStates does."""
+        """Store the initial weights and states, as DriveStates does. Raises InputError as
+        DriveStates does, and if the address space is too small for the drive.
+        """
         self._reserve(drive)
         super().create(drive, vectors)
 
     def open(self, drive: Drive) -> None:
-        """Take the states that ``drive`` holds, as DriveStates does."""
+        """Open the states in the reservoir of ``drive``, as DriveStates does. Raises the errors of
+        DriveStates, and InputError if the address space is too small for the drive.
+        """
         self._update = None
         self._reserve(drive)
         assert self._copies is not None
@@ -153,9 +163,9 @@ class ResidentStates(DriveStates):
     # --- copies of mapping units
 
     def _reserve(self, drive: Drive) -> None:
-        """Reserve addresses for the mapping units that the processor reads; no copy runs. Memory is
-        committed as it is written. Raises InputError for a drive that is larger than the
-        addresses."""
+        """Reserve address space for the mapping units that the processor reads. Precondition: no
+        copy is running. Memory is committed only when it is written. Raises InputError if the
+        address space is too small for the drive."""
         self._copying = []
         if self._copies is not None:
             return
@@ -163,17 +173,17 @@ class ResidentStates(DriveStates):
         try:
             self._copies = mmap.mmap(-1, drive.capacity, flags=flags)
         except OSError as error:
-            raise InputError(f"no addresses for a drive of {drive.capacity} bytes") from error
+            raise InputError(f"drive: {drive.capacity} bytes exceed the address space") from error
         units = np.frombuffer(self._copies, np.uint8).reshape(drive.units, drive.unit_bytes)
         self.memory = [units]
 
     def begin_copy(self, first: int, size: int) -> MixedPlan:
-        """Start the read of ``size`` bytes from byte ``first`` of the drive on into its DRAM,
-        concurrently with other plans; return the plan. Raises InputError if the drive is
-        offline."""
+        """Start the read of ``size`` bytes, starting at byte address ``first`` of the drive, into
+        its DRAM, concurrently with other plans. Return the plan. Raises InputError if the states
+        are not open or the drive is offline."""
         drive = self._drive
         if drive is None:
-            raise InputError("the states have not been opened since the drive's start")
+            raise InputError("the states are not open; call open() first")
         unit = drive.unit_bytes
         low, high = first // unit, -(-(first + size) // unit)
         pages = _pages(low * unit, high * unit)
@@ -183,7 +193,7 @@ class ResidentStates(DriveStates):
     def _copy(
         self, pages: tuple[int, int], low: int, units: int, unit: int
     ) -> Iterator[np.ndarray]:
-        """Yield the rows of a copy to ``pages``; if there can be none, nothing will be brought."""
+        """Yield the rows of a copy to ``pages``. If they cannot be created, release ``pages``."""
         try:
             yield from device_program.copy(low, units, unit, ROW_UNITS)
         except Exception:
@@ -191,8 +201,8 @@ class ResidentStates(DriveStates):
             raise
 
     def take_copy(self, first: int, size: int) -> np.ndarray:
-        """Return the bytes of a copy that is done, uint8[size]. Memory that no other copy uses is
-        released."""
+        """Return the data of a copy that is done, uint8[size]. Release the memory that no other
+        copy uses."""
         assert self._copies is not None and self._drive is not None
         found = self.memory[0].reshape(-1)[first : first + size].copy()
         unit = self._drive.unit_bytes
@@ -210,7 +220,7 @@ class ResidentStates(DriveStates):
 
     @property
     def places(self) -> tuple[VectorPlace, ...]:
-        """Locations of the weights "w" and of the states, in order."""
+        """Locations of the weights "w" and of the states in the address range, in order."""
         size = self.n_params * self._path.stripes[0].dtype.itemsize
         room = -(-size // ALIGNMENT) * ALIGNMENT
         names = self._path.vectors
@@ -218,17 +228,17 @@ class ResidentStates(DriveStates):
 
     @property
     def bytes_of_all(self) -> int:
-        """Size of the range of addresses."""
+        """Size of the address range (bytes)."""
         last = self.places[-1]
         return last.first + -(-last.size // ALIGNMENT) * ALIGNMENT
 
     def begin_read(self, first: int, size: int) -> MixedPlan:
-        """Start the read of ``size`` bytes from address ``first`` on to the host, concurrently with
-        other plans: sense, channel, DRAM, link. Return the plan. Raises InputError if the drive is
-        offline or the states are not there."""
+        """Start the read of ``size`` bytes, starting at address ``first``, to the host (array read,
+        channel, DRAM, link), concurrently with other plans. Return the plan. Raises InputError if
+        the drive is offline or the states are not open."""
         drive = self._drive
         if drive is None or drive.moved.plans is not self:
-            raise InputError("the states have not been opened since the drive's start")
+            raise InputError("the states are not open; call open() first")
         rows = Rows(0)
         path, stripes, count = self._path, self._path.stripes[0], 0
         for place, low, high in self._parts(first, size):
@@ -251,16 +261,16 @@ class ResidentStates(DriveStates):
         return drive.start_beside([rows.take()] if count else [])
 
     def _parts(self, first: int, size: int) -> Iterator[tuple[VectorPlace, int, int]]:
-        """Yield the vectors that a range of addresses touches, with the bytes [low, high) of
-        each."""
+        """Yield the vectors that overlap an address range, with the overlapping bytes [low, high)
+        of each vector."""
         for place in self.places:
             low, high = max(first - place.first, 0), min(first + size - place.first, place.size)
             if low < high:
                 yield place, low, high
 
     def stored_bytes(self, first: int, size: int) -> np.ndarray:
-        """Return ``size`` bytes from address ``first`` on as they are on flash, uint8[size], in
-        zero simulated time; zeros between and behind the vectors."""
+        """Return ``size`` bytes as stored on flash, starting at address ``first``, uint8[size], in
+        zero simulated time. Bytes between and after the vectors are zeros."""
         out = np.zeros(size, np.uint8)
         payload, stripes = self._opened, self._path.stripes[0]
         width = stripes.dtype.itemsize
@@ -281,12 +291,16 @@ class ResidentStates(DriveStates):
 
 
 def _pages(first: int, end: int) -> tuple[int, int]:
-    """Return the pages of memory that hold bytes [``first``, ``end``): (first byte, end)."""
+    """Return the memory pages that contain bytes ``first`` to ``end`` (exclusive), as (first byte,
+    end).
+    """
     return first // mmap.PAGESIZE * mmap.PAGESIZE, -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _resident(rows: np.ndarray) -> np.ndarray:
-    """Return rows of an update whose gradient does not come from the host: it is in DRAM."""
+    """Convert rows of an update so that the gradient is taken from DRAM and not sent by the host.
+    Return the rows.
+    """
     loads = rows["resource"] == plan_rows.DMA_DOWN
     rows["resource"][loads] = plan_rows.JOIN
     rows["bytes_in"][loads] = rows["tag"][loads] = 0

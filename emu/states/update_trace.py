@@ -1,7 +1,8 @@
-"""The trace of one update of states in a drive, and its hyperparameters.
+"""Trace of one update of states in a drive, and its hyperparameters.
 
-Owns the record that the update path takes in place of a recorded training. Does not own the update
-(drive_states.py) or the ranges of hyperparameters (kernels/hyper.py). Source: none.
+Owns the record that the update path uses instead of a recorded training run. Does not own the
+update (drive_states.py) or the valid ranges of hyperparameters (kernels/hyper.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from ondie.traces import Memory, Step, Trace, flat_tensors
 
 
 def checked_hyper(op: str, hyper: Mapping[str, float | bool]) -> dict[str, float | bool]:
-    """Return the hyperparameters of ``op``. Raises InputError for one that is missing or unknown,
-    or whose value is not a number or is out of range."""
+    """Return the hyperparameters of ``op`` as a dict. Raises InputError if a hyperparameter is
+    missing or unknown, or if its value is not a number or is out of range."""
     if not isinstance(hyper, Mapping):
         raise InputError(f"hyper = {quoted(repr(hyper))}: must be a dict of names and numbers")
     for name, value in hyper.items():
@@ -33,7 +34,7 @@ def checked_hyper(op: str, hyper: Mapping[str, float | bool]) -> dict[str, float
 
 
 def trace_of(op: str, options: Options, n_params: int, hyper: Mapping[str, float | bool]) -> Trace:
-    """Return a trace of one update of ``n_params`` parameters, without a gradient."""
+    """Return a trace with one update of ``n_params`` parameters and no gradient."""
     step = Step(
         index=0, loss=None, samples=1, forward_s=0.0, backward_s=0.0, optimizer_s=0.0,
         ready_s=None, hyper=(dict(hyper),), count=1,

@@ -1,6 +1,6 @@
 """Studies without published results: training with number formats and with raw bit errors, and
-updates on the die of pages that are encrypted and randomized.
+updates of encrypted and randomized pages on the die.
 
-The modules of trainings import torch when they are loaded. Therefore, only the command line may
-import this package, and only inside functions.
+Some modules import torch when they are loaded. Therefore, only the command line may import this
+package, and only inside functions.
 """

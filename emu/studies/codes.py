@@ -1,15 +1,16 @@
-"""Training behind real error-correcting codes: `ondie study errors --codes`.
+"""Training with implemented error-correcting codes (BCH, LDPC): `ondie study errors --codes`.
 
-Owns the trainings behind each code and behind the capability model with its limit, and the counts
-of words that must agree. Does not own the codes and their drives (drives.py), the trainings and
-their draws (errors.py), the codes in a drive (nand/codec.py) or the rows and the figure
-(codes_tables.py).
-Source: none.
+Owns the training runs with each code, the training runs with the capability model at the limit of
+that code, and the drawing of the numbers of uncorrectable words before training. Does not own the
+codes and their drives (drives.py), the training on a drive (errors.py), the decoding in a drive
+(nand/codec.py) or the rows and the figure (codes_tables.py).
+Source: this project.
 
-A code and the model have the same seeds, hence the same wrong bits of data in the same reads. The
-check bits of the code are hit, too, with draws of their own. Every code word that is read with a
-wrong bit is encoded, hit and decoded, and the training continues with the decoder's output. A
-training behind the model is replaced by that without errors if no wrong bit remains.
+The run with a code and the corresponding run with the capability model have the same seed. The data
+therefore has the same bit errors in the same reads. The check bits of the code have additional bit
+errors, from separate draws. Every code word that is read with a bit error is encoded, corrupted and
+decoded, and the training continues with the output of the decoder. If the capability model corrects
+all bit errors of a run, the training run without errors provides the results.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
 def train(
     model: str, code: str, rate: float, real: bool, seed: int, steps: int
 ) -> tuple[Trained, BareCounts]:
-    """Train a model on the emulated drive, and return the results and the decoder's counters (all
-    zero without a real code). Arguments: see :func:`device`."""
+    """Train a model on the emulated drive, and return the results and the counters of the decoder.
+    With the capability model, all counters are 0. ``model``: a key of MODELS. ``code``, ``rate``,
+    ``real``: see :func:`device`."""
     trained, optimizer = errors.trained_on(model, device(code, rate, real), seed, steps)
     path = optimizer.run.path
     assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
@@ -51,9 +53,14 @@ def train(
 
 
 def expected(keys: np.ndarray, code: str, rate: float) -> np.ndarray:
-    """Return the drawn wrong bits and words in each step, int64[steps, 3]: wrong bits of data that
-    the model leaves; words that the model cannot correct; words with more wrong bits than the
-    model's limit, check bits included. ``keys``: uint64[steps, reads]."""
+    """Return the numbers of bit errors and of code words in each step, as drawn before training,
+    int64[steps, 3].
+
+    Column 0: bit errors in data that the capability model does not correct. Column 1: words that
+    the capability model cannot correct. Column 2: words that have more bit errors than the limit of
+    the capability model, counting the bit errors in check bits. ``keys``: keys of the random draws
+    of the page reads, uint64[steps, reads].
+    """
     cfg = device(code, rate, real=True)
     word, limit = pe_protection.code(cfg)
     page, check = cfg.flash.page_bytes, pe_protection.check_bytes(cfg)
@@ -64,8 +71,11 @@ def expected(keys: np.ndarray, code: str, rate: float) -> np.ndarray:
 
 @dataclass
 class Suite:
-    """All runs of one call of `run_study`. ``rates``: error rates for all codes; None: the default
-    rates of each code."""
+    """All runs of one call of `run_study`.
+
+    ``rates``: raw bit error rates for all codes; None for the default rates of each code. ``run``:
+    function that runs work in the worker processes.
+    """
 
     steps: int
     seeds: Sequence[int]
@@ -74,7 +84,7 @@ class Suite:
     run: Runner
 
     def found(self) -> CodesFound:
-        """Train all runs, and return their results."""
+        """Execute all training runs, and return their results."""
         pairs = [(model, seed) for model in MODELS for seed in self.seeds]
         rates = {code: self.rates or own.rates for code, own in CODES.items()}
         cells = [(m, c, rate, s) for m, s in pairs for c in CODES for rate in rates[c]]
@@ -106,7 +116,8 @@ class Suite:
         )  # fmt: skip
 
     def _each(self, work: Any, wanted: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, Any]]:
-        """Call ``work`` in the worker processes with each tuple of ``wanted``; report the progress.
+        """Call ``work`` in the worker processes with each tuple of arguments in ``wanted``, and
+        report the progress.
 
         Yields (arguments, result) in the order of completion.
         """
@@ -126,15 +137,19 @@ def run_study(
     jobs: int | None = None,
     progress: Progress = None,
 ) -> tuple[list[Row], dict[str, bytes], list[Any]]:
-    """Train all runs, and return the rows, the files of the figure by suffix, and the tables.
+    """Execute all training runs, and return the rows, the files of the figure by suffix, and the
+    tables.
 
-    ``save``: function that converts a figure to files. ``rates``: raw bit error rates of all codes;
-    None: of each code, rates near its limit. ``exposure``: must be 1. ``jobs``: number of worker
-    processes; None for one per core. Raises InputError for invalid arguments.
+    ``save``: function that converts a figure to files. ``rates``: raw bit error rates for all
+    codes; None for the default rates of each code, which are near its limit. ``exposure``: must be
+    1. ``jobs``: number of worker processes; None for one process per core. Raises InputError for
+    invalid arguments.
     """
     errors.check(steps, seeds, (1e-4,) if rates is None else rates, exposure)
     if exposure != 1:
-        raise InputError(f"exposure: {exposure}; must be 1 with --codes, which decode single reads")
+        raise InputError(
+            f"exposure = {exposure}: must be 1 with --codes, because every read is decoded alone"
+        )
     ordered = None if rates is None else sorted(rates)
     with pool("errors", jobs or os.cpu_count() or 1) as run:
         found = Suite(steps, seeds, ordered, progress, run).found()

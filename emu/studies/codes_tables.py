@@ -1,8 +1,10 @@
-"""Rows, table and figure of trainings behind real codes, each compared with the capability model.
+"""Rows, table and figure of training runs with implemented codes, each compared with the capability
+model.
 
-Owns the checks and the text of the rows on the differences. Does not own the trainings (codes.py),
-the share of the loss reduction that is missed or its limit (errors_tables.py).
-Source: none. A BCH code with a CRC corrects exactly the words of which at most t bits are wrong.
+Owns the check rows, the shown rows on the differences, the table and the figure. Does not own the
+training runs (codes.py), or the calculation of the missed loss reduction and its limit
+(errors_tables.py).
+Source: this project. A BCH code with a CRC corrects exactly the words with at most t bit errors.
 """
 
 from __future__ import annotations
@@ -27,23 +29,24 @@ MODEL = "capability model"
 
 @dataclass(frozen=True)
 class Coded:
-    """One pair of runs: a model with a code, a rate and a seed, and the model with the capability
-    model instead of the code."""
+    """Two training runs with equal model, rate and seed: one with an implemented code, and one with
+    the capability model."""
 
     trained: Trained
-    """Results behind the code."""
+    """Results of the run with the code."""
     counts: BareCounts
     """Counters of the code's decoder."""
     beside: Trained
-    """Results behind the capability model."""
+    """Results of the run with the capability model."""
     drawn: np.ndarray
-    """int64[steps, 3]: wrong bits that the model leaves, words that it cannot correct, words with
-    more wrong bits than its limit with their check bits; drawn before training."""
+    """Numbers of bit errors and of words in each step, as drawn before training, int64[steps, 3];
+    see codes.expected()."""
 
     @property
     def words(self) -> tuple[int, int]:
-        """Words of the steps that the training behind the code completed: (those that the model
-        cannot correct, those above its limit with their check bits)."""
+        """Drawn numbers of words in the steps that the run with the code completed: (words that the
+        capability model cannot correct, words that have more bit errors than the limit of this
+        model, counting the bit errors in check bits)."""
         model, whole = self.drawn[: self.trained.steps, 1:].sum(axis=0)
         return int(model), int(whole)
 
@@ -53,9 +56,9 @@ class CodesFound:
     """Results of all runs of one call of `run_study`."""
 
     cells: Mapping[tuple[str, str, float, int], Coded]
-    """Runs by (model, code, rate, seed)."""
+    """Pairs of training runs by (model, code, rate, seed)."""
     plain: Mapping[tuple[str, int], Trained]
-    """Results of the trainings without errors, by (model, seed)."""
+    """Results of the training runs without errors, by (model, seed)."""
     rates: Mapping[str, Sequence[float]]
     """Raw bit error rates by code."""
     seeds: Sequence[int]
@@ -63,16 +66,16 @@ class CodesFound:
 
     @property
     def models(self) -> list[str]:
-        """Model names in display order."""
+        """Names of the trained models in display order."""
         return sorted({model for model, _ in self.plain})
 
     def group(self, model: str, code: str, rate: float) -> list[Coded]:
-        """Return the runs of all seeds."""
+        """Return the pairs of training runs with this model, code and rate, for all seeds."""
         return [self.cells[model, code, rate, seed] for seed in self.seeds]
 
     def missed(self, model: str, code: str, rate: float) -> tuple[list[float], list[float]]:
-        """Return the fractions of the error-free loss reduction that the trainings miss, by seed:
-        (behind the code, behind the model)."""
+        """Return the fractions of the error-free loss reduction that the training runs miss, by
+        seed: (with the code, with the capability model)."""
         each = [
             tuple(share(run, self.plain[model, seed], self.steps) for run in (c.trained, c.beside))
             for seed, c in zip(self.seeds, self.group(model, code, rate), strict=True)
@@ -81,14 +84,18 @@ class CodesFound:
 
 
 def equal(one: Trained, other: Trained) -> bool:
-    """Return True if two trainings have the same losses and weights, bit for bit."""
+    """Return True if two training runs have the same losses and weights, bit for bit."""
     losses = np.array_equal(one.losses, other.losses, equal_nan=True)
     return losses and one.weights.tobytes() == other.weights.tobytes()
 
 
 def rows(found: CodesFound) -> list[Row]:
-    """Return the rows. Check rows: words that BCH could not correct, and wrong data with the right
-    CRC. Shown rows: the words on which code and model differ, and the final losses."""
+    """Return the rows of the study.
+
+    Check rows: words that BCH could not correct, and words that were decoded to incorrect data with
+    a matching CRC. Shown rows: words on which the code and the capability model differ, and the
+    final losses.
+    """
     out = []
     for model in found.models:
         for code, rates in found.rates.items():
@@ -101,19 +108,19 @@ def rows(found: CodesFound) -> list[Row]:
                 whole = sum(cell.words[1] for cell in cells)
                 source = (
                     "BCH: words that the decoder could not correct, compared with the words drawn "
-                    "before training with more wrong bits than the code corrects, check bits "
+                    "before training with more bit errors than the code corrects, check bits "
                     "included"
                 )
                 out.append(
                     Row(
-                        "errors", f"{name}: words not corrected", CHECK, float(whole),
+                        "errors", f"{name}: uncorrected code words", CHECK, float(whole),
                         float(counts.failed_words), "words", 0, source, trials=counts.words,
                     )
                 )  # fmt: skip
-            source = "words that were decoded to other data than were written, with the right CRC"
+            source = "words that were decoded to incorrect data with a matching CRC"
             out.append(
                 Row(
-                    "errors", f"{name}: wrong data with the right CRC", CHECK, 0,
+                    "errors", f"{name}: incorrect data with a matching CRC", CHECK, 0,
                     float(counts.miscorrected_words), "words", 0, source, trials=counts.words,
                 )
             )  # fmt: skip
@@ -125,18 +132,16 @@ def rows(found: CodesFound) -> list[Row]:
 
 
 def _shown(found: CodesFound, model: str, code: str, rate: float) -> list[Row]:
-    """Return the shown rows of one code at one rate."""
+    """Return the shown rows for one code at one rate."""
     cells = found.group(model, code, rate)
     name = f"{model}, {code}, {written(rate)}"
-    source = (
-        f"compared with the {MODEL} with the same limit and seeds: words that are not corrected"
-    )
+    source = f"compared with the {MODEL} with the same limit and seeds: uncorrected code words"
     decoded = sum(c.counts.words for c in cells)
     failed = sum(c.counts.failed_words for c in cells)
     modelled = sum(c.words[0] for c in cells)
     first = Row(
-        "errors", f"{name}: words not corrected", SHOWN, float(modelled), float(failed), "words",
-        None, source, trials=decoded,
+        "errors", f"{name}: uncorrected code words", SHOWN, float(modelled), float(failed),
+        "words", None, source, trials=decoded,
     )  # fmt: skip
     theirs, own = [
         float(np.mean([end(run, found.steps) for run in runs]))
@@ -144,7 +149,7 @@ def _shown(found: CodesFound, model: str, code: str, rate: float) -> list[Row]:
     ]
     source = (
         f"compared with the {MODEL}, {found.steps:,} steps, {len(cells)} seeds; the first loss if "
-        "it ends in NaN"
+        "a run ends in NaN"
     )
     return [
         first,
@@ -153,12 +158,13 @@ def _shown(found: CodesFound, model: str, code: str, rate: float) -> list[Row]:
 
 
 def tables(found: CodesFound) -> list[Table]:
-    """Return the table: for each code and rate the words that code and model do not correct, where
-    they differ, and the missed loss reduction behind both."""
+    """Return the table. It shows, for each code and rate, the number of words that the code and the
+    capability model do not correct, the number of words on which they differ, and the missed loss
+    reduction with each of them."""
     title = (
-        f"Trainings of {found.steps:,} steps behind real codes, {plural(len(found.seeds), 'seed')}"
-        f", beside the {MODEL} with the same limit\n"
-        "Share of the loss reduction that the training misses; =: losses and weights equal those "
+        f"Training runs of {found.steps:,} steps with implemented codes, "
+        f"{plural(len(found.seeds), 'seed')}, compared with the {MODEL} with the same limit\n"
+        "Share of the loss reduction that the run misses; =: losses and weights equal those "
         "without errors"
     )
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -177,12 +183,14 @@ COLUMNS = (
     "model", "code", "rate", "words decoded", "code fails", "model fails", "only code",
     "only model", "loss: code", "loss: model",
 )  # fmt: skip
-"""Columns of the table. "only code": words that the code does not correct and the model does."""
+"""Columns of the table. "only code": number of words that the capability model corrects and the
+code does not. "only model": number of words that the code corrects and the capability model does
+not."""
 
 
 def line(found: CodesFound, model: str, code: str, rate: float) -> tuple[str, ...]:
-    """Return the cells of one line of the table, from the rate on. The model's words are those of
-    the steps that the training behind the code completed."""
+    """Return the cells of one table row, starting with the rate. The words of the capability model
+    are counted for the steps that the training run with the code completed."""
     cells = found.group(model, code, rate)
     numbers = [
         sum(getattr(c.counts, name) for c in cells)
@@ -197,7 +205,8 @@ def line(found: CodesFound, model: str, code: str, rate: float) -> tuple[str, ..
 
 
 def _loss(found: CodesFound, model: str, runs: Sequence[Trained]) -> str:
-    """Return the missed fraction as text, and the number of seeds that end in NaN."""
+    """Return the missed fraction of the loss reduction as text, with the number of runs that end in
+    NaN; "=" if all runs equal those without errors."""
     pairs = [(run, found.plain[model, s]) for run, s in zip(runs, found.seeds, strict=True)]
     if all(equal(*pair) for pair in pairs):
         return "="
@@ -207,8 +216,11 @@ def _loss(found: CodesFound, model: str, runs: Sequence[Trained]) -> str:
 
 
 def draw(found: CodesFound, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """Draw the missed fraction of the loss reduction by error rate, one panel per model: lines for
-    codes, crosses for the model. Returns {"png": bytes, "pdf": bytes}, without a date."""
+    """Draw the missed fraction of the loss reduction by error rate, one panel per model.
+
+    Solid lines show the codes, and dashed lines with crosses show the capability model. Returns
+    {"png": bytes, "pdf": bytes}; the files contain no date.
+    """
     import matplotlib  # takes a second, which each training process would spend
     from matplotlib.figure import Figure
 
@@ -223,16 +235,16 @@ def draw(found: CodesFound, save: Callable[[Figure], dict[str, bytes]]) -> dict[
                 axes.plot(rates, own, "o-", color=color, label=code, fillstyle="none")
                 axes.plot(
                     rates, beside, "x--", color=color, markersize=9, linewidth=0.8,
-                    label=f"{MODEL} of the same limit",
+                    label=f"{MODEL} with the same limit",
                 )  # fmt: skip
             axes.axhspan(-DISTANCE, DISTANCE, color="gray", alpha=0.25, lw=0)
             axes.set(xscale="log", ylim=(-0.08, 1.08), xlabel="raw bit error rate", title=model)
-        panels[0].set_ylabel("share of the loss reduction missed")
+        panels[0].set_ylabel("missed share of the loss reduction")
         figure.legend(
             *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8
         )
         figure.suptitle(
-            f"Training behind codes that decode every word: {found.steps:,} steps, "
+            f"Training with implemented codes: {found.steps:,} steps, "
             f"{plural(len(found.seeds), 'seed')}. Gray: {DISTANCE:.0%}",
             fontsize=9,
         )

@@ -1,9 +1,9 @@
-"""Drives of `ondie study errors`: their preset, and those with each error-correcting code.
+"""Drives of `ondie study errors`: the preset, and the drives with each error-correcting code.
 
-Owns the preset, the codes of `--codes`, and the configuration of a drive with one of them. Does not
-own the trainings (errors.py, codes.py). Imports no torch.
-Source: AiF, ISCA 2025 (BCH of 10 bit/1 KiB on the die, of 50 bit/1 KiB in the controller); the
-limit of the LDPC code is measured by `ondie validate ecc`.
+Owns the preset, the codes of `--codes`, and the configuration of a drive with one of these codes.
+Does not own the training runs (errors.py, codes.py). Does not import torch.
+Source: AiF, ISCA 2025 (BCH code of 10 bit/1 KiB on the die, BCH code of 50 bit/1 KiB in the
+controller); measurement of the LDPC code's limit by `ondie validate ecc`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from ondie.emu.config.config import Config, load_preset
 
 DEVICE = "optimstore-r1"
 LDPC_BITS = load_preset("gen4-tlc").ecc.correctable_bits
-"""Wrong bits of 4 KiB that the capability model corrects for the LDPC code."""
+"""Number of bit errors in 4 KiB that the capability model corrects when it represents the LDPC
+code."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """A code of the study. ``changes``: values of keys that differ from the preset DEVICE.
-    ``rates``: raw bit error rates on both sides of its limit."""
+    """Error-correcting code of the study. ``changes``: values of keys that differ from the preset
+    DEVICE. ``rates``: raw bit error rates below and above the limit of the code."""
 
     changes: Mapping[str, Any]
     rates: tuple[float, ...]
@@ -47,7 +48,8 @@ CODES = {
 
 def device(code: str, rate: float, real: bool) -> Config:
     """Return the configuration of the drive. ``code``: a key of CODES. ``rate``: raw bit error
-    rate. ``real``: True: the code decodes; False: the capability model with its limit."""
+    rate. ``real``: True to decode with the code; False to use the capability model with the limit
+    of the code."""
     changes = dict(CODES[code].changes) | {"errors.kind": "rate", "errors.rate": rate}
     if not real:
         changes["ecc.code"] = "capability"

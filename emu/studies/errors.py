@@ -1,26 +1,28 @@
 """Training on weights and optimizer states with raw bit errors: `ondie study errors`.
 
-Owns the models, the modes of protection, and the selection of trainings that must be run. Does not
-own the drive's bit errors (nand/bit_errors.py, nand/pe_protection.py), the optimizer
-(csd_optimizer.py), or the rows and the figure (errors_tables.py).
-Source: none.
+Owns the models, the configuration of the drive for each protection mode, and the selection of the
+training runs that must be executed. Does not own the drive's bit errors (nand/bit_errors.py,
+nand/pe_protection.py), the optimizer (csd_optimizer.py), or the rows and the figure
+(errors_tables.py).
+Source: this project.
 
-Training is a closed loop. If a processing element reads a page with bit errors, the errors enter
+Training is a closed loop. If a processing element reads a page with bit errors, the errors affect
 the results that it computes and programs. Errors therefore persist and accumulate in w, m and v.
-Bit errors in weight pages that the host reads enter the weights with which it trains. Models and
+Bit errors in weight pages that the host reads affect the weights with which it trains. Models and
 batches are those of the traces gpt-small and mobilenetv2-digits.
 
 Bit flips are drawn before training. The flips of a page read depend only on the seed, the page, its
 program count and the number of the read, not on data or time. The engine therefore first simulates
-all page reads at an error rate of one half. At this rate, every read has wrong bits, so the engine
-logs the key of its random draws. From these keys, the flips are computed for any error rate and any
-code, as the engine would draw them.
+all page reads at an error rate of one half. At this rate, every read has bit errors, so the engine
+logs the key of the random draws of every read. The flips for any error rate and any code are then
+computed from these keys, and equal those that the engine would draw.
 
-A run in which no flip remains after correction is not trained: the training without errors replaces
-it. As a check, one such run per model and mode is trained nevertheless, except for the NaN
-comparator; its results must equal those without errors bit for bit. In every training, the number
-of errors that the drive counts must equal the drawn number. If the NaN comparator would not change
-any value, the training with bypassed ECC replaces the training with the comparator.
+If no flip of a run remains after correction, the run is not executed, and the training run without
+errors provides its results. As a check, one such run per model and mode, except the NaN comparator,
+is executed nevertheless. Its results must equal the results without errors bit for bit. In every
+executed run, the number of errors that the drive counts must equal the drawn number. If the NaN
+comparator would not change any value, the run with bypassed ECC provides the results of the run
+with the comparator.
 """
 
 from __future__ import annotations
@@ -58,13 +60,14 @@ MODELS: dict[str, tuple[ModuleType, str]] = {
     "MobileNetV2": (mobilenet, "adam"),
     "GPT": (gpt, "adamw"),
 }
-"""(training script, optimizer operation) by model. The model with the longest training is first."""
+"""Trained models: name -> (training script, optimizer operation). The model with the longest
+training run is first."""
 MOST_EXPOSURE = 10**12
 
 
 @dataclass(frozen=True)
 class Plain:
-    """Results of a training without bit errors, and the keys of the random draws of its page
+    """Results of a training run without bit errors, and the keys of the random draws of its page
     reads."""
 
     trained: Trained
@@ -73,8 +76,8 @@ class Plain:
 
 
 def device(mode: str, rate: float, exposure: int) -> Config:
-    """Return the configuration of the drive. ``mode``: mode of protection, a key of MODES.
-    ``rate``: raw bit error rate. ``exposure``: factor on the error rate (errors.exposure)."""
+    """Return the configuration of the drive. ``mode``: protection mode, a key of MODES. ``rate``:
+    raw bit error rate. ``exposure``: factor on the error rate (errors.exposure)."""
     return load_preset(DEVICE).replace(
         {
             "pe.protection": MODES[mode], "errors.kind": "rate", "errors.rate": rate,
@@ -86,7 +89,7 @@ def device(mode: str, rate: float, exposure: int) -> Config:
 def train(model: str, mode: str, rate: float, exposure: int, seed: int, steps: int) -> Trained:
     """Train a model on the emulated drive, and return the results.
 
-    ``mode``, ``rate``, ``exposure``: see :func:`device`. A rate of 0 trains without errors.
+    ``mode``, ``rate``, ``exposure``: see :func:`device`. With a rate of 0, there are no errors.
     """
     return trained_on(model, device(mode, rate, exposure), seed, steps)[0]
 
@@ -104,7 +107,8 @@ def plain(model: str, seed: int, steps: int) -> Plain:
 
 
 def trained_on(model: str, cfg: Config, seed: int, steps: int) -> tuple[Trained, CSDOptimizer]:
-    """Train a model on a drive with configuration ``cfg``; return the results and the optimizer."""
+    """Train a model on a drive with configuration ``cfg``, and return the results and the
+    optimizer."""
     script, op = MODELS[model]
     made: list[CSDOptimizer] = []
 
@@ -131,7 +135,7 @@ def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
     """Return the keys of the random draws of all page reads of the optimizer, uint64[steps, reads
     per step].
 
-    Simulates the steps at an error rate of one half. ``trace``: trace of one step.
+    The steps are simulated at an error rate of one half. ``trace``: trace of one step.
     """
     path = OnDie(device(BYPASSED, MOST_RBER, 1), trace, options)
     system = path.system(payload=True, timeline=0)
@@ -148,10 +152,10 @@ def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
 
 
 def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray:
-    """Return the number of wrong bits in each step, drawn from ``keys``, int64[steps, 2].
+    """Return the number of bit errors in each step, drawn from ``keys``, int64[steps, 2].
 
-    Column 0 counts the wrong bits of the flash array, column 1 those that remain after correction.
-    ``keys``: uint64[steps, reads per step].
+    Column 0 counts the bit errors of the flash array, column 1 those that remain after correction.
+    ``keys``: keys of the random draws of the page reads, uint64[steps, reads per step].
     """
     cfg = device(mode, rate, exposure)
     flips: np.ndarray = pe_protection.wrong_bits_by_step(
@@ -175,9 +179,10 @@ class Suite:
     run: Runner
 
     def found(self) -> Found:
-        """Do all trainings, once for runs with equal results, and return the results of all runs.
+        """Execute the training runs, and return the results of all runs. Runs that must have equal
+        results are executed once.
 
-        Runs with the NaN comparator are trained last, because the runs with bypassed ECC show
+        Runs with the NaN comparator are executed last, because the runs with bypassed ECC show
         whether the comparator would change a value.
         """
         pairs = [(model, seed) for model in MODELS for seed in self.seeds]
@@ -221,7 +226,7 @@ class Suite:
         """Yield, for each model and mode, the key (model, mode, rate, seed) of the run with the
         highest rate among those without remaining flips.
 
-        These runs are trained to verify that they equal the training without errors. The NaN
+        These runs are executed to verify that they equal the training run without errors. The NaN
         comparator is omitted.
         """
         for model in MODELS:
@@ -233,9 +238,8 @@ class Suite:
                     yield max(silent, key=lambda k: (k[2], -k[3]))
 
     def _train(self, cells: Mapping[Any, Cell], keys: Sequence[Any]) -> None:
-        """Train the runs with the given ``keys`` (model, mode, rate, seed), and store their results
-        in ``cells``.
-        """
+        """Execute the training runs with the given ``keys`` (model, mode, rate, seed), and store
+        their results in ``cells``."""
         wanted = [(*key[:3], self.exposure, key[3], self.steps) for key in keys]
         for (model, mode, rate, _, seed, _), found in self._each(train, wanted):
             cell = cells[model, mode, rate, seed]
@@ -255,20 +259,25 @@ class Suite:
 
 
 def check(steps: int, seeds: Sequence[int], rates: Sequence[float], exposure: int) -> None:
-    """Raise InputError for arguments of :func:`run_study` that are out of range or not distinct."""
+    """Raise InputError if an argument of :func:`run_study` is out of range, or if seeds or rates
+    are missing or not distinct."""
     if steps < 1:
-        raise InputError(f"steps: {steps}; must be at least 1")
+        raise InputError(f"steps = {steps}: must be at least 1")
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; must be distinct")
+        raise InputError(
+            f"seeds = {', '.join(map(str, seeds)) or 'none'}: must be one or more distinct seeds"
+        )
     if not all(0 <= seed < 1 << 32 for seed in seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds))}; must be from 0 to 2**32 - 1")
+        raise InputError(
+            f"seeds = {', '.join(map(str, seeds))}: each seed must be from 0 to 2**32 - 1"
+        )
     given = ", ".join(f"{rate:g}" for rate in rates) or "none"
     if not rates or len(set(rates)) < len(rates):
-        raise InputError(f"rates: {given}; must be distinct")
+        raise InputError(f"rates = {given}: must be one or more distinct rates")
     if not all(0 < rate <= MOST_RBER for rate in rates):
-        raise InputError(f"rates: {given}; must be above 0 and at most {MOST_RBER}")
+        raise InputError(f"rates = {given}: must be above 0 and at most {MOST_RBER}")
     if not 1 <= exposure <= MOST_EXPOSURE:
-        raise InputError(f"exposure: {exposure}; must be from 1 to {MOST_EXPOSURE:,}")
+        raise InputError(f"exposure = {exposure}: must be from 1 to {MOST_EXPOSURE:,}")
 
 
 def run_study(
@@ -280,11 +289,12 @@ def run_study(
     jobs: int | None = None,
     progress: Progress = None,
 ) -> tuple[list[Row], dict[str, bytes], list[Any]]:
-    """Train all runs, and return the rows, the files of the figure by suffix, and the tables.
+    """Execute all training runs, and return the rows, the files of the figure by suffix, and the
+    tables.
 
     ``save``: function that converts a figure to files. ``rates``: raw bit error rates.
-    ``exposure``: factor on the error rates. ``jobs``: number of worker processes; None for one per
-    core. Raises InputError for invalid arguments.
+    ``exposure``: factor on the error rates. ``jobs``: number of worker processes; None for one
+    process per core. Raises InputError for invalid arguments.
     """
     check(steps, seeds, rates, exposure)
     ordered = sorted(rates)

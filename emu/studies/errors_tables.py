@@ -1,8 +1,9 @@
-"""Rows, tables and figure of trainings with raw bit errors.
+"""Rows, tables and figure of training runs with raw bit errors.
 
-Owns the checks, the distance of a training from the training without errors, and the interval that
-must contain the number of bit flips. Does not own the trainings (errors.py).
-Source: none. The expected number of flips is the error rate times the number of bits read.
+Owns the check rows, the difference between a training run and the training run without errors, the
+interval that must contain the number of bit flips, the tables and the figure. Does not own the
+training runs (errors.py).
+Source: this project. The expected number of flips is the error rate times the number of bits read.
 """
 
 from __future__ import annotations
@@ -30,67 +31,67 @@ MODES = {
     "on-die ECC": "on_die_ecc",
     "controller's ECC": "controller_ecc",
 }
-"""Modes of protection: name in tables -> value of pe.protection."""
+"""Protection modes: name in tables -> value of pe.protection."""
 CLAIMED = 1e-8
-"""Upper bound of the raw bit error rate of pSLC according to OptimStore (HPCA 2023), which
-therefore bypasses ECC."""
+"""Upper bound of the raw bit error rate of pSLC according to OptimStore (HPCA 2023), which bypasses
+ECC for this reason."""
 DOUBT = 0.01
 """Probability that at least one flip count of a study is outside its interval."""
 LAST = 10  # the final loss is the mean of the last tenth of the steps
 DISTANCE = 0.03
-"""Fraction of the error-free loss reduction that a training may miss. A training that misses more
-is reported to "depart".
+"""Fraction of the error-free loss reduction that a training run may miss. A run that misses more is
+reported to "depart".
 
-Two trainings that differ only in rounding (FP32 with torch's rounding and with this project's, 200
-steps, seeds 1, 2 and 3) differed by at most 1.3 % (GPT) and 1.2 % (MobileNetV2) of the loss
-reduction. The limit is slightly more than twice that difference.
+Two training runs that differ only in rounding (FP32 with torch's rounding and with this project's
+rounding, 200 steps, seeds 1, 2 and 3) differed by at most 1.3 % (GPT) and 1.2 % (MobileNetV2) of
+the loss reduction. The limit is slightly more than twice that difference.
 """
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of one training on the emulated drive."""
+    """Results of one training run on the emulated drive."""
 
     losses: tuple[float, ...]
-    """Loss of every step, up to the first NaN."""
+    """Loss of every step, up to and including the first NaN."""
     weights: np.ndarray
     steps: int
     """Number of completed steps."""
     raw: int
-    """Number of wrong bits of the flash array in the optimizer's pages, as counted by the drive."""
+    """Number of bit errors of the flash array in the optimizer's pages, as counted by the drive."""
     left: int
-    """Number of wrong bits in the optimizer's pages that remained after correction."""
+    """Number of bit errors in the optimizer's pages that remained after correction."""
     met: bool
     """True if a NaN comparator would have changed a value."""
     update_s: float
-    """Update time per step (s)."""
+    """Time of the update stage per step, seconds."""
     drive_j: float
-    """Energy of the drive per step (J)."""
+    """Energy of the drive per step, J."""
 
 
 @dataclass
 class Cell:
-    """One run of a study: a model with a mode of protection, an error rate and a seed."""
+    """One run of a study: a model with a protection mode, an error rate and a seed."""
 
     flips: np.ndarray
     """Number of bit flips in each step, drawn before training, int64[steps, 2].
 
-    Column 0 counts the wrong bits of the flash array, column 1 those that remain after correction.
+    Column 0 counts the bit errors of the flash array, column 1 those that remain after correction.
     """
     trained: Trained | None = None
-    """Results of this run: those of its training, or of the training that replaces it; None until
-    the training ends."""
+    """Results of this run. If the run was not executed, these are the results of another training
+    run, which must have the same results. None until the results are available."""
     run: Trained | None = None
-    """Results of the training of this run; None if another training replaces it."""
+    """Results of this run if it was executed; None otherwise."""
 
     @property
     def raw(self) -> int:
-        """Total number of drawn wrong bits of the flash array in all steps."""
+        """Total number of drawn bit errors of the flash array in all steps."""
         return int(self.flips[:, 0].sum())
 
     @property
     def left(self) -> int:
-        """Total number of drawn wrong bits that remain after correction in all steps."""
+        """Total number of drawn bit errors that remain after correction in all steps."""
         return int(self.flips[:, 1].sum())
 
 
@@ -101,9 +102,9 @@ class Found:
     cells: Mapping[tuple[str, str, float, int], Cell]
     """Runs by (model, mode, rate, seed)."""
     plain: Mapping[tuple[str, int], Trained]
-    """Results of the trainings without errors, by (model, seed)."""
+    """Results of the training runs without errors, by (model, seed)."""
     readings: Mapping[tuple[str, int], int]
-    """Number of page reads of a training, by (model, seed)."""
+    """Number of page reads of a training run, by (model, seed)."""
     page_bits: int
     rates: Sequence[float]
     seeds: Sequence[int]
@@ -112,7 +113,7 @@ class Found:
 
     @property
     def models(self) -> list[str]:
-        """Model names in display order."""
+        """Names of the trained models in display order."""
         return sorted({model for model, _ in self.plain})
 
     def group(self, model: str, mode: str, rate: float) -> list[Cell]:
@@ -121,13 +122,12 @@ class Found:
 
     def missed(self, model: str, mode: str, rate: float) -> list[float]:
         """Return, for each seed, the fraction of the error-free loss reduction that the training
-        misses.
-        """
+        run misses."""
         cells = zip(self.seeds, self.group(model, mode, rate), strict=True)
         return [share(cell.trained, self.plain[model, seed], self.steps) for seed, cell in cells]
 
     def bits(self, model: str) -> int:
-        """Return the number of bits that the trainings of a model read, over all seeds."""
+        """Return the number of bits that the training runs of a model read, over all seeds."""
         return self.page_bits * sum(self.readings[model, seed] for seed in self.seeds)
 
     @property
@@ -147,10 +147,10 @@ def named(found: Found, model: str, mode: str, rate: float) -> str:
 
 
 def end(trained: Trained, steps: int) -> float:
-    """Return the final loss of a training: the mean loss of the last tenth of ``steps`` steps.
+    """Return the final loss of a training run: the mean loss of the last tenth of ``steps`` steps.
 
-    If the training ended early or above its first loss, it learned nothing. The function then
-    returns the first loss.
+    If the run ended early, or if its final loss is not below its first loss, the function returns
+    the first loss, as if the model had learned nothing.
     """
     first = trained.losses[0]
     if len(trained.losses) < steps or math.isnan(trained.losses[-1]):
@@ -160,10 +160,10 @@ def end(trained: Trained, steps: int) -> float:
 
 
 def share(trained: Trained | None, plain: Trained, steps: int) -> float:
-    """Return the fraction of the error-free loss reduction that a training misses.
+    """Return the fraction of the error-free loss reduction that a training run misses.
 
-    0: the final loss equals that without errors. 1: the training learned nothing. ``plain``:
-    results without errors.
+    The fraction is 0 if the final loss equals the final loss without errors, and 1 if the model
+    learned nothing. ``plain``: results without errors.
     """
     assert trained is not None
     low, high = end(plain, steps), plain.losses[0]
@@ -172,15 +172,16 @@ def share(trained: Trained | None, plain: Trained, steps: int) -> float:
 
 
 def gone(trained: Trained | None) -> bool:
-    """Return True if the last loss of a training is NaN."""
+    """Return True if the last loss of a training run is NaN."""
     return trained is not None and math.isnan(trained.losses[-1])
 
 
 def interval(n: int, p: float, doubt: float) -> tuple[int, int]:
-    """Return the (least, most) count of an interval that contains a binomial count of ``n`` draws
-    with probability ``p`` each.
+    """Return (least, most): an interval for the number of successes in ``n`` independent trials,
+    each with success probability ``p``.
 
-    The count is outside the interval with probability ``doubt``, half of it on each side.
+    The number is below the interval with a probability of at most ``doubt / 2``, and above the
+    interval with a probability of at most ``doubt / 2``.
     """
     edge = math.log(doubt / 2)
     top = int(n * p + 40 * math.sqrt(n * p) + 200)
@@ -198,7 +199,8 @@ def interval(n: int, p: float, doubt: float) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Flips:
-    """Number of bit flips of the flash array in all trainings of a model at one error rate.
+    """Number of bit flips of the flash array in the training runs of all seeds of a model at one
+    error rate.
 
     ``expected``: error rate times number of bits read. ``drawn``: number of drawn flips. ``least``,
     ``most``: interval that must contain ``drawn``.
@@ -223,8 +225,8 @@ def flips(found: Found, model: str, rate: float) -> Flips:
 
 
 def departs(found: Found, model: str, mode: str) -> float | None:
-    """Return the lowest error rate at which the training of any seed misses more than the fraction
-    DISTANCE of the loss reduction.
+    """Return the lowest error rate at which the training run of any seed misses more than the
+    fraction DISTANCE of the loss reduction.
 
     Returns None if there is no such rate.
     """
@@ -235,10 +237,11 @@ def departs(found: Found, model: str, mode: str) -> float | None:
 
 
 def rows(found: Found) -> list[Row]:
-    """Return the rows of all trainings.
+    """Return the rows of all training runs.
 
-    Check rows: the number of flips, the number that the drive counts, and runs without remaining
-    flips. Shown rows: the final losses, and the lowest error rate at which training departs.
+    Check rows: the number of drawn flips, the number of flips that the drive counts, and the runs
+    without remaining flips. Shown rows: the final losses, and the lowest error rate at which
+    training departs.
     """
     out = []
     many = f"{found.steps:,} steps, {len(found.seeds)} seeds"
@@ -259,7 +262,7 @@ def rows(found: Found) -> list[Row]:
                 runs += 1
         name = f"{model}{found.label}: flips on the drive that differ from the {ahead:,} predicted"
         source = (
-            f"flips that the drive counted in {runs} trainings compared with those drawn before"
+            f"flips that the drive counted in {runs} training runs, compared with the drawn flips"
         )
         out.append(Row("errors", name, CHECK, 0, float(counted), "flips", 0, source))
     for (model, mode, rate, seed), cell in found.cells.items():
@@ -281,7 +284,7 @@ def rows(found: Found) -> list[Row]:
                 assert all(cell.trained is not None for cell in cells)
                 loss = float(np.mean([end(c.trained, found.steps) for c in cells if c.trained]))
                 name = f"{named(found, model, mode, rate)}: loss at the end"
-                source = f"compared with no bit errors, {many}; the first loss if it ends in NaN"
+                source = f"compared with no bit errors, {many}; the first loss if a run ends in NaN"
                 out.append(Row("errors", name, SHOWN, low, loss, "nat", None, source))
     for model in found.models:
         for mode in MODES:
@@ -289,7 +292,7 @@ def rows(found: Found) -> list[Row]:
             if from_rate is not None:
                 name = f"{model}, {mode}{found.label}: lowest rate at which training departs"
                 source = (
-                    f"OptimStore: pSLC below 1e-8; departs: misses {DISTANCE:.0%} of the "
+                    f"OptimStore: pSLC below 1e-8; departs: misses more than {DISTANCE:.0%} of the "
                     "loss reduction"
                 )
                 out.append(Row("errors", name, SHOWN, CLAIMED, from_rate, "rate", None, source))
@@ -301,10 +304,10 @@ def tables(found: Found) -> list[Table]:
     energy of each mode.
     """
     title = (
-        f"Trainings of {found.steps:,} steps with raw bit errors on the die, "
+        f"Training runs of {found.steps:,} steps with raw bit errors on the die, "
         f"{plural(len(found.seeds), 'seed')}{found.label}\n"
-        "Share of the loss reduction that the training misses; =: no flip remains, so the training "
-        "equals that without errors"
+        "Share of the loss reduction that the run misses; =: no flip remains after correction, so "
+        "that the run equals the run without errors"
     )
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in ("model", "rate", "flips", "expected", "interval", *MODES):
@@ -338,9 +341,8 @@ def _from(rate: float | None, most: float) -> str:
 
 
 def _cell(found: Found, model: str, mode: str, rate: float) -> str:
-    """Return the text of a table cell: the missed fraction as the mean over seeds, and the number
-    of seeds that depart or end in NaN.
-    """
+    """Return the text of a table cell: the mean of the missed fraction over the seeds, and the
+    numbers of seeds that depart or end in NaN; "=" if no flip remains after correction."""
     cells = found.group(model, mode, rate)
     left = sum(cell.left for cell in cells)
     if not left:
@@ -357,8 +359,8 @@ def _cell(found: Found, model: str, mode: str, rate: float) -> str:
 
 
 def _costs(found: Found) -> Iterator[tuple[str, str, Trained]]:
-    """Yield (model, mode, results) for the table of costs: one training for each model and mode
-    that was trained, except bypassed ECC."""
+    """Yield (model, mode, results) for the table of costs: for each model, the run without errors,
+    and the longest executed run of each mode except bypassed ECC, if such a run exists."""
     for model in found.models:
         yield model, "none", found.plain[model, found.seeds[0]]
         for mode in MODES:
@@ -410,12 +412,12 @@ def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
             of_step = found.bits(model) / len(found.seeds) / found.steps * found.exposure
             axes.set(xscale="log", ylim=(-0.08, 1.08), xlabel="raw bit error rate")
             if model == found.models[0]:
-                axes.set_ylabel("share of the loss reduction missed")
+                axes.set_ylabel("missed share of the loss reduction")
             axes.set_title(f"{model}{found.label}", fontsize=10)
             top = axes.secondary_xaxis(
                 "top", functions=(lambda x, k=of_step: x * k, lambda x, k=of_step: x / k)
             )
-            top.set_xlabel("expected flips per step", fontsize=8)
+            top.set_xlabel("expected bit flips per step", fontsize=8)
             top.tick_params(labelsize=8)
         figure.legend(
             *axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(MODES),
@@ -424,7 +426,7 @@ def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
         figure.suptitle(
             f"Training with raw bit errors in the pages that the dies compute with: "
             f"{found.steps:,} steps, {plural(len(found.seeds), 'seed')}"
-            f"{found.label}. 0: as without errors; 1: nothing learned, or not a number. "
+            f"{found.label}. 0: as without errors; 1: nothing learned, or NaN. "
             f"Area: range of the seeds; gray: {DISTANCE:.0%}",
             fontsize=9, wrap=True,
         )  # fmt: skip

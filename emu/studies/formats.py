@@ -3,7 +3,7 @@
 Owns the variants, their tolerances relative to FP32, the rows and the figure. Does not own the
 model and its training loop (ondie.traces.scripts.gpt, which also recorded the trace gpt-small) or
 the optimizer (ondie.kernels.torch_optimizer).
-Source: none.
+Source: this project.
 
 Training is a closed loop: gradients are computed from the weights that the variant has updated.
 Batches and initial weights depend only on the seed, not on the format.
@@ -32,12 +32,13 @@ STEPS, SEEDS = 1000, (1, 2, 3)
 LAST = 10  # the loss at the end is the mean of the last tenth of the steps
 PLAIN = "fp32"
 APART = 0.04
-"""Largest allowed relative difference between the final losses of two trainings that differ mostly
-in rounding.
+"""Largest allowed relative difference between the final losses of two training runs that differ
+mostly in rounding.
 
-Training is chaotic: FP32 with torch's rounding (gpt.train(None)) differed from FP32 with this
-project's rounding by 1.9 %, 1.2 % and 1.3 % for the seeds 1, 2 and 3. The tolerance is twice the
-largest of these differences. A row within it shows only that the format does not break training.
+Training is chaotic: the final losses of FP32 with torch's rounding (gpt.train(None)) and of FP32
+with this project's rounding differed by 1.9 %, 1.2 % and 1.3 % for the seeds 1, 2 and 3. The
+tolerance is twice the largest of these differences. A row within the tolerance shows only that the
+format does not prevent training.
 """
 
 
@@ -45,9 +46,9 @@ largest of these differences. A row within it shows only that the format does no
 class Variant:
     """Variant of the update: optimizer operation, number format and number of Newton steps.
 
-    ``newton``: Newton steps of the inverse square root; None for variants without them.
-    ``distance``: largest allowed relative difference of the final loss from that of FP32; None if
-    it is not checked.
+    ``newton``: number of Newton steps of the inverse square root; None for operations without this
+    parameter. ``distance``: largest allowed relative difference between the final loss of the
+    variant and that of FP32; None if the difference is not checked.
     """
 
     op: str = "adamw"
@@ -71,7 +72,7 @@ VARIANTS = {
 """Variants of the update by name. The operation adamw_on_die has no parameter eps."""
 
 Losses = Mapping[tuple[str, int], Sequence[float]]
-"""Loss of every step (nat/token) of each training, by (variant, seed)."""
+"""Loss of every step (nat/token) of each training run, by (variant, seed)."""
 
 
 def train(name: str, seed: int, steps: int = STEPS) -> list[float]:
@@ -97,8 +98,8 @@ def losses(
     """Train every variant with every seed, and return the loss of every step (nat/token) by
     (variant, seed).
 
-    ``jobs``: number of concurrent trainings, each in one process. Raises InputError if a process
-    was killed. All workers are terminated on an error or interrupt.
+    ``jobs``: largest number of worker processes, each of which executes one training run at a time.
+    Raises InputError if a process was killed. All workers are terminated on an error or interrupt.
     """
     wanted = [(name, seed, steps) for seed in seeds for name in names]
     found: dict[tuple[str, int], list[float]] = {}
@@ -111,13 +112,14 @@ def losses(
 
 
 def end(loss: Sequence[float]) -> float:
-    """Return the final loss of a training: the mean of ``loss`` over the last tenth of the
+    """Return the final loss of a training run: the mean of ``loss`` over the last tenth of the
     steps."""
     return float(np.mean(loss[-max(1, len(loss) // LAST) :]))
 
 
 def rows(found: Losses) -> list[Row]:
-    """Return rows that compare the final loss of each variant with that of FP32 at equal seed."""
+    """Return rows that compare the final loss of each variant with that of FP32 with the same
+    seed."""
     made = []
     for (name, seed), loss in found.items():
         if name == PLAIN:
@@ -144,14 +146,18 @@ def run_study(
     """Train all variants, and return the rows and the files of the figure by suffix.
 
     ``save``: function that converts a figure to files. ``jobs``: number of worker processes; None
-    for one per core. Raises InputError for invalid arguments.
+    for one process per core. Raises InputError for invalid arguments.
     """
     if steps < 1:
-        raise InputError(f"steps: {steps}; must be at least 1")
+        raise InputError(f"steps = {steps}: must be at least 1")
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; must be distinct")
+        raise InputError(
+            f"seeds = {', '.join(map(str, seeds)) or 'none'}: must be one or more distinct seeds"
+        )
     if not all(0 <= seed < 1 << 32 for seed in seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds))}; must be from 0 to 2**32 - 1")
+        raise InputError(
+            f"seeds = {', '.join(map(str, seeds))}: each seed must be from 0 to 2**32 - 1"
+        )
     found = losses(list(VARIANTS), seeds, steps, jobs or os.cpu_count() or 1, progress)
     ordered = {(n, s): found[n, s] for n in VARIANTS for s in seeds}
     return rows(ordered), draw(ordered, save)
@@ -163,7 +169,8 @@ def smooth(loss: Sequence[float], width: int) -> np.ndarray:
 
 
 def draw(found: Losses, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """Draw the loss curves of all variants, and their relative difference from FP32.
+    """Draw the loss curves of all variants, and the relative difference of each curve from that of
+    FP32.
 
     Lines are means over the seeds. Areas span the smallest to the largest value of all seeds.
     Returns {"png": bytes, "pdf": bytes}; the files contain no date.
@@ -190,9 +197,12 @@ def draw(found: Losses, save: Callable[[Figure], dict[str, bytes]]) -> dict[str,
                 apart.plot(at, gap.mean(0), style, color=color, linewidth=1)
                 apart.fill_between(at, gap.min(0), gap.max(0), color=color, alpha=0.12, lw=0)
         curve.set(xlabel="step", ylabel="loss, nat/token")
-        curve.set_title(f"Loss, mean of {width} steps and {len(seeds)} seeds", fontsize=9)
+        curve.set_title(f"Loss, averaged over {width} steps and {len(seeds)} seeds", fontsize=9)
         curve.legend(fontsize=8)
         apart.axhline(0, color="black", linewidth=1)
-        apart.set(xlabel="step", ylabel="relative to FP32 of the same seed")
-        apart.set_title("Relative distance from FP32; area: range of the seeds", fontsize=9)
+        apart.set(xlabel="step", ylabel="relative difference of the loss (1 = 100 %)")
+        apart.set_title(
+            "Difference from FP32 with the same seed (line: mean, area: range over the seeds)",
+            fontsize=9,
+        )
         return save(figure)

@@ -1,15 +1,16 @@
 """Effect of an update on the die on encrypted and randomized pages: `ondie study on-die-bytes`.
 
-Owns the cells of the matrix, the model's prediction for each, and the result computed with bytes.
-Does not own the layers (page_layers.py), the way of pages through them (page_path.py) or the tables
-(on_die_bytes_tables.py).
+Owns the cases of the matrix, the prediction of the model for each case, and the result computed
+from page data. Does not own the layers (page_layers.py), the path of pages through the layers
+(page_path.py) or the tables (on_die_bytes_tables.py).
 Source: this project. The faults are those of docs/on-die-protection.md.
 
-Every cell writes w, m and v of one stripe through the controller, updates them on a die into other
-physical pages, and reads them through the controller. The reference is the same update of the same
-values without layers. Then bits of the new pages' cells are made wrong, and the pages are read
-again; and bits of the old pages' cells, and the pages are updated again. Nothing is drawn by the
-engine: times and energy of the same keys are those of `ondie ablation`.
+For every case, w, m and v of one stripe are written through the controller, updated on a die into
+other physical pages, and read through the controller. The reference is the same update of the same
+values without layers. Then bit errors are tested in two ways. First, bits of the new pages are
+inverted, and the new pages are read again. Second, bits of the old pages are inverted, and the
+update is repeated. The engine is not used. `ondie ablation` simulates the times and energy of the
+same keys.
 """
 
 from __future__ import annotations
@@ -31,28 +32,32 @@ from ondie.emu.units import InputError
 from ondie.kernels import get
 
 NONE, CONTROLLER, DIE = PLACES = ("none", "controller", "die")
-"""Places of a layer: nowhere, in the controller alone, or in the controller and the dies."""
+"""Use of a layer: not used, used in the controller only, or used in the controller and on the
+dies."""
 AT_REGISTERS = "nan_comparator at the registers"
 PROTECTIONS = ("none", "nan_comparator", AT_REGISTERS, "on_die_ecc", "controller_ecc")
-"""Values of pe.protection; the comparator has two places (page_path.PagePath)."""
+"""Protections: the values of pe.protection, and AT_REGISTERS for the other position of the
+comparator (page_path.PagePath)."""
 CODES = ("capability", "bch", "ldpc")
 SET_HERE = ("pe.cipher", "pe.randomiser", "pe.protection", "ecc.code")
-"""Configuration keys that the matrix sets for each case, so that options may not set them."""
+"""Configuration keys that the matrix sets for each case. The options of the user must not set these
+keys."""
 VECTORS = ("w", "m", "v")
 VALUE_BYTES = 4
 SOURCES, TARGETS, AGAIN, CONVENTIONAL = 10, 120, 160, 200
-"""First physical pages of the states before the update, after it and after an update of wrong bits,
-and the page of other data."""
+"""First physical pages of the states before the update, of the updated states, and of the states
+updated from pages with bit errors; physical page of the conventional data."""
 TOP_BYTE, TOP_BIT = 2, 0x80
-"""Byte and bit of a value of FP32 that are made wrong: the exponent's least significant bit."""
+"""Index of a byte of an FP32 value, and mask of the bit in this byte that is inverted. It is the
+least significant bit of the exponent."""
 HYPER = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.01}
 STEP = 10
 
 
 @dataclass(frozen=True)
 class Case:
-    """A cell of the matrix: the places of the cipher and the randomizer (PLACES), a protection of
-    PROTECTIONS, and ecc.code."""
+    """A case of the matrix: the use of the cipher and of the randomizer (one of PLACES each), a
+    protection (one of PROTECTIONS), and a value of ecc.code."""
 
     cipher: str
     randomiser: str
@@ -62,43 +67,44 @@ class Case:
 
 @dataclass(frozen=True)
 class Answers:
-    """State of the pages after the update, as the model predicts it or as computed with bytes."""
+    """Results of a case: the state of the pages after the update, either predicted by the model or
+    computed from page data."""
 
     right: bool
-    """True if all values of w, m and v that the controller reads are those of the reference."""
+    """True if all values of w, m and v that the controller reads equal those of the reference."""
     after_wrong_bits: int | None
-    """Wrong values that the controller reads after bits of the new pages were made wrong; None: not
-    right before."""
+    """Number of incorrect values that the controller reads after bits of the new pages were
+    inverted; None if ``right`` is False."""
     after_wrong_sources: int | None
-    """Wrong values that it reads after an update of pages with as many wrong bits; None: not right
-    before."""
+    """Number of incorrect values that the controller reads after an update of old pages with
+    equally many inverted bits; None if ``right`` is False."""
     decoder_fails: bool | None
     """True if the controller's decoder fails on every new page when it ignores the page's record;
-    None: there is no code with bytes."""
+    None for the capability model, which has no check bytes."""
     conventional_right: bool
-    """True if the controller reads correct data from a page with as many wrong bits that only the
-    controller has written."""
+    """True if the controller reads correct data from a page that only the controller has written
+    and that has equally many inverted bits."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A case with its answers."""
+    """A case with its predicted and its computed results."""
 
     case: Case
     predicted: Answers
     found: Answers
     wrong_share: float
-    """Share of values of w, m and v that are wrong without wrong bits."""
+    """Fraction of the values of w, m and v that are incorrect although no bits were inverted."""
     wrong_bits: int
-    """Number of bits that were inverted in the pages of w, m and v."""
+    """Number of bits that were inverted in the pages of w, m and v together."""
 
     @property
     def agrees(self) -> bool:
-        """Return True if the computed bytes agree with the model's prediction."""
+        """True if the computed results equal the predicted results."""
         return self.predicted == self.found
 
     def data(self) -> dict[str, Any]:
-        """Return the cell as a dictionary for --json."""
+        """Return the case and its results as a dictionary for --json."""
         return {
             **asdict(self.case),
             "predicted": asdict(self.predicted),
@@ -110,12 +116,14 @@ class Cell:
 
 
 def cases(codes: Sequence[str]) -> list[Case]:
-    """Return all cases with the codes ``codes``, the fastest index last."""
+    """Return all cases with the given ``codes`` (values of ecc.code). The code varies fastest."""
     return [Case(*each) for each in product(PLACES, PLACES, PROTECTIONS, codes)]
 
 
 def configuration(cfg: Config, case: Case) -> Config:
-    """Return the drive of a case. Raises InputError if a code does not fit the drive."""
+    """Return the configuration of the drive for a case. Raises InputError if this configuration is
+    invalid, for example because the check bytes of a code do not fit into the spare area of a
+    page."""
     protection = "nan_comparator" if case.protection == AT_REGISTERS else case.protection
     return cfg.replace(
         {
@@ -128,7 +136,8 @@ def configuration(cfg: Config, case: Case) -> Config:
 
 
 def coding(case: Case, tweak: str, seed: int) -> Coding:
-    """Return the controller's part of a case. ``seed`` determines the key and the randomizer."""
+    """Return the controller's cipher and randomizer for a case. ``seed`` determines the key and the
+    state of the randomizer."""
     return Coding(
         "none" if case.cipher == NONE else "xts",
         "none" if case.randomiser == NONE else "prbs",
@@ -142,25 +151,28 @@ def coding(case: Case, tweak: str, seed: int) -> Coding:
 
 
 def wrong_bits_of_page(cfg: Config) -> int:
-    """Return the bits that are made wrong in a page: in one code word, as many as both codes
-    correct. Each is in a block of the cipher in which no other bit of w, m or v is wrong."""
+    """Return the number of bits that are inverted in a page. All of these bits are in one code
+    word, and both the code of the dies and that of the controller can correct them. Each bit is in
+    a separate cipher block. The pages of w, m and v use different blocks."""
     blocks = blocks_of_word(cfg) // len(VECTORS)
     return min(cfg.pe.ecc_correctable_bits, cfg.ecc.correctable_bits, blocks)
 
 
 def blocks_of_word(cfg: Config) -> int:
-    """Return the blocks of the cipher in the smaller code word."""
+    """Return the number of cipher blocks in the smaller code word: that of the dies' ECC or that of
+    the controller's ECC."""
     return min(cfg.pe.ecc_codeword_bytes, cfg.ecc.codeword_bytes) // BLOCK_BYTES
 
 
 def predicted(cfg: Config, case: Case) -> Answers:
     """Return the prediction of the model for a case.
 
-    The dies must apply every layer that the controller applies: they compute with the bytes that
-    they sense. A comparator at the registers changes stored bytes that are not values. Pages
-    without check bytes are read undecoded, so that wrong bits stay; a wrong bit of a block of the
-    cipher spoils all values of the block. A wrong value of w spoils itself in the update, one of m
-    or v also w. The controller's code has encoded the new pages only with controller_ecc.
+    Because the dies compute with the stored data, they must apply every layer that the controller
+    applies. A comparator at the registers changes stored data. If a layer is used, stored data does
+    not consist of FP32 values. Pages without check bytes are read without decoding, so that bit
+    errors remain. A bit error in a cipher block corrupts all values of the block. In the update, an
+    incorrect value of w affects only the new w; an incorrect value of m or v also affects the new
+    w. The new pages have check bytes of the controller's code only with controller_ecc.
     """
     right = CONTROLLER not in (case.cipher, case.randomiser)
     if case.protection == AT_REGISTERS:
@@ -181,8 +193,8 @@ def predicted(cfg: Config, case: Case) -> Answers:
 def initial_values(values: int, seed: int) -> dict[str, np.ndarray]:
     """Return w, m, v and a gradient, float32[values] each.
 
-    The values are large enough, and gradients agree enough with their m, that a doubled or halved
-    value of w, m or v always changes the result of the update.
+    The magnitudes of the values and the signs of the gradient are chosen so that a doubled or
+    halved value of w, m or v always changes the result of the update.
     """
     rng = np.random.default_rng([seed, 2])
     sign = rng.choice(np.array([-1, 1], np.float32), (2, values))
@@ -192,8 +204,9 @@ def initial_values(values: int, seed: int) -> dict[str, np.ndarray]:
 
 
 def masks_of(cfg: Config, rng: np.random.Generator) -> list[Bytes]:
-    """Return masks of wrong bits of pages of w, m and v, uint8[page bytes] each: in each a bit of
-    the exponent of values in different blocks of the cipher, all in the first code word."""
+    """Return one mask of bit errors, uint8[page bytes], for each page of w, m and v. Each mask
+    inverts an exponent bit of several values, which are in different cipher blocks of the first
+    code word."""
     bits, n = wrong_bits_of_page(cfg), len(VECTORS)
     masks = np.zeros((n, cfg.flash.page_bytes), np.uint8)
     chosen = rng.permutation(blocks_of_word(cfg))[: n * bits].reshape(n, bits)
@@ -204,7 +217,7 @@ def masks_of(cfg: Config, rng: np.random.Generator) -> list[Bytes]:
 
 
 def wrong_values(pages: Sequence[Bytes], reference: Sequence[Bytes]) -> int:
-    """Return the number of values of four bytes that differ."""
+    """Return the number of values of four bytes that differ between ``pages`` and ``reference``."""
     return sum(
         int((a.view(np.uint32) != b.view(np.uint32)).sum())
         for a, b in zip(pages, reference, strict=True)
@@ -212,12 +225,14 @@ def wrong_values(pages: Sequence[Bytes], reference: Sequence[Bytes]) -> int:
 
 
 def pages_of_states(first: int) -> list[PageNumber]:
-    """Return the pages of w, m and v, whose physical numbers begin at ``first``."""
+    """Return the pages of w, m and v, with consecutive physical page numbers that start at
+    ``first``."""
     return [PageNumber(i, first + i) for i in range(len(VECTORS))]
 
 
 def ran(cfg: Config, case: Case, tweak: str, seed: int) -> Cell:
-    """Run a case on bytes. ``cfg``: the drive; the case sets keys of it."""
+    """Compute a case from page data. ``cfg``: configuration of the drive, in which the case sets
+    the keys of SET_HERE."""
     own = configuration(cfg, case)
     drive = PagePath(own, coding(case, tweak, seed), case.protection == AT_REGISTERS)
     start = initial_values(own.flash.page_bytes // VALUE_BYTES, seed)
@@ -263,23 +278,23 @@ def ran(cfg: Config, case: Case, tweak: str, seed: int) -> Cell:
 def check_options(
     cfg: Config, settings: Sequence[str], codes: Sequence[str], tweak: str, seed: int
 ) -> None:
-    """Raise InputError, before anything runs, for options with which the matrix cannot be
-    computed."""
+    """Raise InputError, before anything runs, if the matrix cannot be computed with the given
+    options."""
     for setting in settings:
         key = setting.partition("=")[0].strip()
         if key in SET_HERE:
-            raise InputError(f"--set {setting}: the matrix has all values of {key}; leave it out")
+            raise InputError(f"--set {setting}: the study varies {key}; remove this option")
     if cfg.pe.kind == "none":
         raise InputError(
             f'{cfg.system.name}: pe.kind = "none": the drive has no processing elements on its '
-            "dies; use a drive with them, such as --device optimstore-r1"
+            "dies; use a drive that has them, such as --device optimstore-r1"
         )
     if tweak not in TWEAKS:
-        raise InputError(f"tweak {tweak!r}; use one of {', '.join(TWEAKS)}")
+        raise InputError(f"tweak = {tweak!r}: must be one of {', '.join(TWEAKS)}")
     unknown = [code for code in codes if code not in CODES]
     if unknown or not codes or len(set(codes)) < len(codes):
         raise InputError(
-            f"--codes {','.join(codes)}: use each of {', '.join(CODES)} at most once, at least one"
+            f"--codes {','.join(codes)}: use one or more of {', '.join(CODES)}, each at most once"
         )
     if not 0 <= seed < 1 << 64:
         raise InputError(f"--seed {seed}: must be from 0 to 2**64 - 1")
@@ -291,10 +306,10 @@ def run_study(
     cfg: Config, codes: Sequence[str] = CODES, tweak: str = "logical", seed: int = 1,
     progress: Progress = None,
 ) -> Iterator[Cell]:  # fmt: skip
-    """Yield the cells of the matrix, one after the other.
+    """Compute and yield the results of the cases of the matrix, one after the other.
 
-    ``codes``: values of ecc.code. ``tweak``: of TWEAKS. ``seed``: of values, wrong bits, key and
-    randomizer, 0 or more.
+    ``codes``: values of ecc.code. ``tweak``: one of TWEAKS. ``seed``: seed of values, bit errors,
+    key and randomizer, 0 or more.
     """
     wanted = cases(codes)
     for i, case in enumerate(wanted):

@@ -1,6 +1,6 @@
 """Tables of `ondie study on-die-bytes`.
 
-Owns the tables. Does not own the cells (on_die_bytes.py). Source: none.
+Owns the tables. Does not own the results (on_die_bytes.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ Text = Callable[[Cell], str]
 
 
 def values_read(cell: Cell) -> str:
-    """Return the cell text for the values that the controller reads without wrong bits."""
+    """Return the text of a table cell: the fraction of incorrect values that the controller reads
+    if no bits were inverted, or "right" if all values are correct."""
     if cell.found.right:
         return "right"
     share = 100 * cell.wrong_share
@@ -25,24 +26,27 @@ def values_read(cell: Cell) -> str:
 
 
 def after_wrong_bits(cell: Cell) -> str:
-    """Return the wrong values that the controller reads of new pages with wrong bits, and of an
-    update of pages with wrong bits."""
+    """Return the text of a table cell: the number of incorrect values that the controller reads
+    after bits of the new pages were inverted, and after an update of old pages with inverted
+    bits."""
     found = cell.found.after_wrong_bits, cell.found.after_wrong_sources
     return "-" if None in found else f"{found[0]}, {found[1]}"
 
 
 def decoder(cell: Cell) -> str:
-    """Return whether the controller's decoder fails on pages that were updated on a die."""
+    """Return the text that states whether the controller's decoder fails on pages that were updated
+    on a die."""
     return {None: "no bytes", True: "fails", False: "decodes"}[cell.found.decoder_fails]
 
 
 def marked(text: str, cell: Cell) -> str:
-    """Return ``text``, with a mark if the model predicts another result."""
+    """Return ``text``, with the mark (!) if the results of ``cell`` differ from the prediction."""
     return text if cell.agrees else f"{text} (!)"
 
 
 def matrices(cells: Sequence[Cell], title: str, text: Text) -> list[Table]:
-    """Return one table for all codes with equal texts."""
+    """Return the tables of all codes. Codes with equal texts share one table. ``text``: function
+    that returns the text of a table cell."""
     grouped: dict[tuple[str, ...], list[str]] = {}
     for code in dict.fromkeys(cell.case.code for cell in cells):
         own = tuple(marked(text(cell), cell) for cell in cells if cell.case.code == code)
@@ -63,11 +67,12 @@ def matrices(cells: Sequence[Cell], title: str, text: Text) -> list[Table]:
 
 
 def decoders(cells: Sequence[Cell]) -> Table:
-    """Return the table of the controller's decoder, by code and protection: the common answer of
-    all cases, else the number of cases with each answer."""
+    """Return the table of the results of the controller's decoder, by code and protection. If the
+    cases of a table cell have different results, the cell states the number of cases with each
+    result."""
     table = Table(
-        title="Controller decodes an updated page in spite of its record; conventional page "
-        "with wrong bits"
+        title="Result of the controller's decoder on updated pages (page records ignored), and on "
+        "a conventional page with bit errors"
     )
     table.add_column("ecc.code")
     for protection in PROTECTIONS:
@@ -89,15 +94,15 @@ def decoders(cells: Sequence[Cell]) -> Table:
 
 
 def tables(cells: Sequence[Cell]) -> list[Table]:
-    """Return the tables of the cells, which are in the order of on_die_bytes.cases. (!) marks cells
-    in which the computed bytes disagree with the model's prediction."""
+    """Return the tables of ``cells``, which must be in the order of on_die_bytes.cases. The mark
+    (!) denotes table cells of cases whose computed results differ from the prediction."""
     bits = max(cell.wrong_bits for cell in cells)
     return [
         *matrices(cells, "Values of w, m and v after an update on the die", values_read),
         *matrices(
             cells,
-            f"Wrong values after {bits} wrong bits in the new pages, and in the old ones before "
-            "the update",
+            f"Number of wrong values after {bits} bit errors in the new pages, and after "
+            f"{bits} bit errors in the old pages before the update",
             after_wrong_bits,
         ),
         decoders(cells),
@@ -105,11 +110,12 @@ def tables(cells: Sequence[Cell]) -> list[Table]:
 
 
 def show(cells: Sequence[Cell], screen: Console) -> None:
-    """Print the tables, the cells that disagree with the model's prediction, and their number."""
+    """Print the tables, the cases whose computed results differ from the prediction, and the number
+    of these cases."""
     for table in tables(cells):
         screen.print(table)
         screen.print()
     apart = [cell for cell in cells if not cell.agrees]
     for cell in apart:
         screen.print(f"{cell.case}: predicted {cell.predicted}, found {cell.found}")
-    screen.print(f"{len(cells)} cells, {len(apart)} differ from the model's prediction")
+    screen.print(f"{len(cells)} cases computed; {len(apart)} differ from the prediction")

@@ -1,14 +1,16 @@
-"""Layers between the bytes of a page and its cells: encryption, randomizer, check bytes.
+"""Layers between the data of a page and its flash cells: encryption, randomizer, check bytes.
 
-Owns the order of the layers, which of them the controller and the dies apply, and codes over whole
-pages. Does not own cipher and sequence (compute/), the codes of words (nand/codec.py), the path of
-a page through them (page_path.py) or their time and energy (compute/pe.py, analysis/energy.py).
+Owns the order of the layers, the assignment of layers to the controller and the dies, and the codes
+of whole pages. Does not own cipher and pseudorandom sequence (compute/), the codes of single words
+(nand/codec.py), the path of a page through the layers (page_path.py) or the time and energy of the
+layers (compute/pe.py, analysis/energy.py).
 Source: IEEE Std 1619-2018; R. Micheloni et al., "Inside NAND Flash Memories" (2010), on randomizers
 before the encoder; OptimStore (HPCA 2023) for the operations on dies.
 
-A write encrypts, randomizes and encodes; a read does the opposite in the opposite order. Encoded
-are therefore the bytes that the cells hold. Assumptions: one key and one seed per drive; a flash
-page is one data unit of XTS, whose tweak is the logical page or the physical page.
+A write encrypts, then randomizes, then encodes the data; a read reverses these operations in the
+opposite order. The encoder therefore processes the same bytes that the flash cells store.
+Assumptions: one key and one seed per drive; a flash page is one data unit of XTS, whose tweak is
+the logical page number or the physical page number.
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ CIPHERS, RANDOMISERS, TWEAKS = ("none", "xts"), ("none", "prbs"), ("logical", "p
 
 @dataclass(frozen=True)
 class Coding:
-    """Transformation of the bytes of pages in the controller: one of CIPHERS with ``key`` (64
-    bytes) and a tweak of TWEAKS, and one of RANDOMISERS with ``seed``."""
+    """Cipher and randomizer of the controller.
+
+    ``cipher``: one of CIPHERS. ``key``: key of the cipher, 64 bytes. ``tweak``: one of TWEAKS.
+    ``randomiser``: one of RANDOMISERS. ``seed``: seed of the randomizer.
+    """
 
     cipher: str = "none"
     randomiser: str = "none"
@@ -44,21 +49,23 @@ class Coding:
 
 
 class PageNumber(NamedTuple):
-    """The logical and the physical number of a page."""
+    """Logical and physical page number of a page."""
 
     logical: int
     physical: int
 
 
 class Layers(NamedTuple):
-    """The layers that a controller or a die applies; None: it does not apply the layer."""
+    """Layers that a controller or a die applies. ``cipher``, ``randomiser``: None if the layer is
+    not applied. ``tweak``: one of TWEAKS."""
 
     cipher: Xts | None
     randomiser: Randomiser | None
     tweak: str
 
     def write(self, data: Bytes, page: PageNumber) -> Bytes:
-        """Return the bytes that are encoded and programmed, uint8[page bytes]."""
+        """Return the bytes that are to be encoded and programmed, uint8[page bytes], for the data
+        of a page."""
         if self.cipher is not None:
             data = self.cipher.encrypt(data, self._unit(page))
         if self.randomiser is not None:
@@ -78,10 +85,11 @@ class Layers(NamedTuple):
 
 
 def layers_of(cfg: Config, coding: Coding) -> tuple[Layers, Layers]:
-    """Return the layers of the controller and those of the dies (pe.cipher, pe.randomiser).
+    """Return (layers of the controller, layers of the dies). pe.cipher and pe.randomiser select the
+    layers of the dies.
 
-    Raises InputError if the dies have a layer that the controller does not have: there is no key,
-    or seed, that it could give them, and it could not read what they program.
+    Raises InputError if the dies have a layer that the controller does not have. The controller
+    could then not read the pages that the dies program.
     """
     for key, on_die, of_controller, what in (
         ("pe.cipher", cfg.pe.cipher, coding.cipher, "cipher"),
@@ -90,7 +98,8 @@ def layers_of(cfg: Config, coding: Coding) -> tuple[Layers, Layers]:
         if on_die == "die" and of_controller == "none":
             raise InputError(
                 f'{key} = "die" while the controller has no {what}: the controller could not read '
-                f'what the dies program; use {key} = "none", or give the controller its {what}'
+                f'the pages that the dies program; use {key} = "none", or enable the '
+                f"controller's {what}"
             )
     cipher = Xts(coding.key) if coding.cipher == "xts" else None
     randomiser = Randomiser(coding.seed) if coding.randomiser == "prbs" else None
@@ -108,31 +117,34 @@ def layers_of(cfg: Config, coding: Coding) -> tuple[Layers, Layers]:
 
 
 class PageCode(Protocol):
-    """A code over the words of a page."""
+    """Interface of an error-correcting code for the words of a page."""
 
     def encode(self, stored: Bytes) -> Bytes:
-        """Return the check bytes of a page, uint8[n], at the start of its spare area."""
+        """Return the check bytes of a page, uint8[n]. They are stored at the start of the page's
+        spare area."""
 
     def decode(self, read: Bytes, spare: Bytes, wrong: Bytes) -> tuple[Bytes, int]:
-        """Return the corrected bytes and the number of words that could not be decoded.
+        """Return (corrected bytes, number of words that could not be decoded).
 
-        ``read``: bytes of the cells, uint8[page bytes]. ``spare``: the spare area. ``wrong``: mask
-        of the wrong bits in ``read``, which only a code without bytes may use.
+        ``read``: bytes as read from the flash cells, uint8[page bytes]. ``spare``: the spare area.
+        ``wrong``: mask of the bit errors in ``read``, uint8[page bytes], which only the capability
+        model may use.
         """
 
 
 class Capability:
-    """The capability model: no check bytes, up to ``limit`` wrong bits of a word are corrected."""
+    """The capability model, which has no check bytes. If a word of ``word`` bytes has at most
+    ``limit`` bit errors, the model corrects all of them."""
 
     def __init__(self, word: int, limit: int) -> None:
         self._word, self._limit = word, limit
 
     def encode(self, stored: Bytes) -> Bytes:
-        """Implement the method of PageCode."""
+        """Implement :meth:`PageCode.encode`."""
         return np.zeros(0, np.uint8)
 
     def decode(self, read: Bytes, spare: Bytes, wrong: Bytes) -> tuple[Bytes, int]:
-        """Implement the method of PageCode."""
+        """Implement :meth:`PageCode.decode`."""
         left = wrong.copy()
         clear_correctable(left, self._word, self._limit)
         failed = int(left.reshape(-1, self._word).any(1).sum())
@@ -140,17 +152,17 @@ class Capability:
 
 
 class Words:
-    """A real code on the words of a page, with hard decision."""
+    """An implemented code (BCH or LDPC) for the words of a page, decoded with hard decision."""
 
     def __init__(self, code: WordCode) -> None:
         self._code = code
 
     def encode(self, stored: Bytes) -> Bytes:
-        """Implement the method of PageCode."""
+        """Implement :meth:`PageCode.encode`."""
         return self._code.encode(stored.reshape(-1, self._code.data_bytes)).reshape(-1)
 
     def decode(self, read: Bytes, spare: Bytes, wrong: Bytes) -> tuple[Bytes, int]:
-        """Implement the method of PageCode."""
+        """Implement :meth:`PageCode.decode`."""
         data = read.reshape(-1, self._code.data_bytes)
         size = self._code.check_bytes
         found = self._code.decode(data, spare[: len(data) * size].reshape(-1, size))
@@ -165,8 +177,9 @@ def controller_code(cfg: Config) -> PageCode:
 
 
 def die_code(cfg: Config) -> PageCode:
-    """Return the code of the engine on a die: pe.ecc_correctable_bits in pe.ecc_codeword, as BCH
-    code where ecc.code is a real code, else as capability."""
+    """Return the code of a die's ECC engine, which corrects pe.ecc_correctable_bits bit errors in a
+    word of pe.ecc_codeword bytes. It is a BCH code if ecc.code is bch or ldpc, and the capability
+    model if ecc.code is capability."""
     if cfg.ecc.code == "capability":
         return Capability(cfg.pe.ecc_codeword_bytes, cfg.pe.ecc_correctable_bits)
     return Words(codec.die_code(cfg))

@@ -1,11 +1,12 @@
 """Path of pages through the layers: written by the controller, updated on a die, read again.
 
-Owns which code a program and a read pass, by pe.protection and the marks of the pages' records, and
-the place of the comparator. Does not own the layers and codes (page_layers.py), the marks
-(nand/flash_pages.py) or the arithmetic of the update (kernels/on_die.py).
-Source: OptimStore (HPCA 2023): pages that processing elements program pass no encoder. Assumption:
-the registers of a page include its spare area, so a page without new check bytes is programmed with
-those of the page that was sensed.
+Owns the choice of the code for a program and a read, which depends on pe.protection and on the
+marks in the records of the pages, and the position of the comparator. Does not own the layers and
+codes (page_layers.py), the marks (nand/flash_pages.py) or the arithmetic of the update
+(kernels/on_die.py).
+Source: OptimStore (HPCA 2023): pages that processing elements program bypass the encoder.
+Assumption: the page registers include the spare area, so that a page without new check bytes is
+programmed with the check bytes of the sensed page.
 """
 
 from __future__ import annotations
@@ -30,29 +31,31 @@ from ondie.emu.studies.page_layers import (
 )
 
 Update = Callable[[list[Bytes]], None]
-"""Function that changes the pages of a super-page in place, each uint8[page bytes]."""
+"""Function that changes the pages of a super-page in place; each page is uint8[page bytes]."""
 
 
 class Cells(NamedTuple):
-    """A page as an array read delivers it."""
+    """Contents of a page as delivered by an array read."""
 
     data: Bytes
-    """uint8[page bytes], with wrong bits."""
+    """Data with bit errors, uint8[page bytes]."""
     spare: Bytes
-    """uint8[spare bytes]."""
+    """Spare area, uint8[spare bytes]."""
     wrong: Bytes
-    """Mask of the wrong bits of ``data``."""
+    """Mask of the bit errors in ``data``, uint8[page bytes]."""
     mark: int
-    """CODED, UNCODED or DIE_CODED, from the sealed record of the page."""
+    """Mark that denotes the code of the check bytes: CODED, UNCODED or DIE_CODED, from the sealed
+    record of the page."""
 
 
 class PagePath:
     """Pages of a drive with configuration ``cfg``, whose controller has the layers of ``coding``.
 
-    ``at_registers``: True: the comparator processes every page that leaves the registers, as it is
-    stored. False: it processes what the elements compute with, behind the layers that the die
-    implements; pages with layers that the die implements leave the registers for the controller
-    unchanged. Raises InputError if dies have layers that the controller does not have.
+    ``at_registers``: position of the comparator. If True, the comparator processes the stored bytes
+    of every page that leaves the page registers. If False, the comparator processes the values with
+    which the processing elements compute, after the layers of the die are removed. Data sent to the
+    controller then passes the comparator only if the die has no layers. Raises InputError if the
+    dies have layers that the controller does not have.
     """
 
     def __init__(self, cfg: Config, coding: Coding, at_registers: bool = False) -> None:
@@ -70,7 +73,8 @@ class PagePath:
     # --- cells
 
     def _program(self, page: PageNumber, stored: Bytes, mark: int, stale: Bytes | None) -> None:
-        """Program a page with the check bytes of its mark; without any, with those of ``stale``."""
+        """Program a page with the check bytes of the code that ``mark`` denotes. If the mark is
+        UNCODED, program the spare area ``stale`` instead."""
         if mark == UNCODED:
             assert stale is not None
             spare = stale
@@ -83,25 +87,27 @@ class PagePath:
         self._spare[page.physical] = spare
 
     def _sense(self, page: PageNumber) -> Cells:
-        """Read the cells of a page."""
+        """Return the contents of a page as delivered by an array read, with bit errors."""
         data = self.store.read(page.physical)
         wrong = self._wrong.get(page.physical, np.zeros_like(data))
         mark = int(self.store.page_records(np.array([page.physical]))["stream"][0])
         return Cells(np.bitwise_xor(data, wrong), self._spare[page.physical], wrong, mark)
 
     def hit(self, page: PageNumber, wrong: Bytes) -> None:
-        """Invert the bits of the mask ``wrong``, uint8[page bytes], in the cells of a page."""
+        """Invert the bits of the mask ``wrong``, uint8[page bytes], in the flash cells of a
+        page."""
         self._wrong[page.physical] = wrong
 
     def _decode(self, cells: Cells) -> Bytes:
-        """Return the bytes of a page after the decoder of its mark."""
+        """Return the bytes of a page after decoding with the code that the page's mark denotes; the
+        bytes as read if the mark is UNCODED."""
         if cells.mark == UNCODED:
             return cells.data
         code = self._die_code if cells.mark == DIE_CODED else self._code
         return code.decode(cells.data, cells.spare, cells.wrong)[0]
 
     def _compare(self, data: Bytes) -> Bytes:
-        """Return bytes that have left the comparator."""
+        """Return ``data`` after the comparator; unchanged if the drive has no comparator."""
         if self._compares:
             data = data.copy()
             nan_comparator.compare(data.view(np.float32))
@@ -110,14 +116,15 @@ class PagePath:
     # --- the controller
 
     def write(self, page: PageNumber, data: Bytes, conventional: bool = False) -> None:
-        """Write a page as the controller does. ``conventional``: not in the reservoir, so that no
-        engine of a die encodes it."""
+        """Write a page through the controller. ``conventional``: True for a page outside the
+        reservoir, which the ECC engine of the die never encodes."""
         mark = CODED if conventional else self.check_bytes.of_controller
         self._program(page, self.controller.write(data, page), mark, None)
 
     def read(self, page: PageNumber, conventional: bool = False) -> Bytes:
-        """Read a page as the controller does: pages without check bytes, and all pages of a
-        reservoir without ECC, are read without decoding."""
+        """Read a page through the controller, and return its data. Pages without check bytes, and
+        all pages of a reservoir without ECC, are read without decoding. ``conventional``: True for
+        a page outside the reservoir."""
         cells = self._sense(page)
         if conventional:
             return self.controller.read(self._decode(cells), page)
@@ -128,7 +135,8 @@ class PagePath:
         return self.controller.read(stored, page)
 
     def failed_words(self, page: PageNumber) -> int:
-        """Return the words that fail if the controller decodes a page regardless of its mark."""
+        """Return the number of words that the controller cannot decode if it decodes a page
+        regardless of its mark."""
         cells = self._sense(page)
         return self._code.decode(cells.data, cells.spare, cells.wrong)[1]
 
@@ -137,10 +145,12 @@ class PagePath:
     def update(
         self, sources: Sequence[PageNumber], targets: Sequence[PageNumber], change: Update
     ) -> None:
-        """Update pages on the die: sense ``sources``, change them, program ``targets``.
+        """Update pages on the die: sense ``sources``, change their contents, and program
+        ``targets``.
 
-        With controller_ecc the pages cross to the controller's decoder and back, and the results to
-        its encoder: the controller does not remove the other layers.
+        With controller_ecc, the sensed pages are transferred to the decoder of the controller and
+        back, and the new pages are transferred to its encoder. The controller does not remove the
+        other layers.
         """
         sensed = [self._sense(page) for page in sources]
         plain = []

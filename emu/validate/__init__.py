@@ -1,8 +1,7 @@
 """Validation: rows that compare the simulation with published numbers and closed forms.
 
 Owns the list of suites and the runner. Does not own the row format and its tables (analysis/row.py)
-or the suites themselves.
-Source: the papers and programs named in each row.
+or the suites themselves. Source: the papers and programs that each row names.
 """
 
 from __future__ import annotations
@@ -38,15 +37,16 @@ SUITES: dict[str, Callable[[Progress], list[Row]]] = {
     "closed-forms": closed_form_rows,
     "rates": rate_rows,
 }
-"""Functions that return the rows of a suite, by its name; they run if no suite is named."""
+"""Functions that return the rows of a suite, keyed by the name of the suite. These suites run if no
+suite is named."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """Suite that runs only if it is named or with ALL.
+    """Suite that runs only if it is named, or if ALL is named.
 
     ``rows``: function (progress, **options) that returns the rows. ``options``: names of the
-    options. ``ready``: function that raises InputError if files that the suite needs are absent.
+    options. ``ready``: function that raises InputError if files that the suite needs are missing.
     """
 
     rows: Callable[..., list[Row]]
@@ -55,7 +55,7 @@ class Named:
 
 
 ALL = "all"
-"""Name that runs SUITES and NAMED."""
+"""Name that selects the suites of SUITES and NAMED."""
 NAMED: dict[str, Named] = {
     "mqsim": Named(mqsim_rows, ("cases", "runs"), find_cases),
     "zero": Named(zero_rows),
@@ -73,12 +73,12 @@ NAMED: dict[str, Named] = {
 def run(
     name: str | None, progress: Progress = None, options: Mapping[str, Any] | None = None
 ) -> list[Row]:
-    """Run one suite, all of SUITES if ``name`` is None, or every suite if ``name`` is ALL, and
+    """Run one suite, or all of SUITES if ``name`` is None, or every suite if ``name`` is ALL;
     return the rows.
 
-    ``options``: options of a suite in NAMED. Raises InputError for an unknown name, and for options
-    of a suite that has none. With ALL, raises InputError before any suite runs if a suite is not
-    ready.
+    ``options``: options of a suite in NAMED. Raises InputError for an unknown name, or if options
+    are given and the suite has none. With ALL, raises InputError before any suite runs if files
+    that a suite needs are missing.
     """
     if name in NAMED:
         return NAMED[name].rows(progress, **(options or {}))
@@ -90,8 +90,8 @@ def run(
     if options:
         command = f"ondie validate {name}" if name else "ondie validate"
         raise InputError(
-            f"{command}: takes no options, but {', '.join(options)} was given; "
-            f"suites with options: {', '.join(s for s, named in NAMED.items() if named.options)}"
+            f"{command}: accepts no options, but {', '.join(options)} was given; suites with "
+            f"options: {', '.join(s for s, named in NAMED.items() if named.options)}"
         )
     if name == ALL:
         _check_ready()
@@ -105,7 +105,7 @@ def run(
 
 
 def _check_ready() -> None:
-    """Raise InputError if files that a suite in NAMED needs are absent."""
+    """Raise InputError if files that a suite of NAMED needs are missing."""
     for suite, named in NAMED.items():
         try:
             named.ready()

@@ -1,11 +1,12 @@
-"""Ablation of on-die update protections: the protection that on-die update bypasses, and its cost.
+"""Ablation of on-die update protections: the protections that on-die update bypasses, and their
+cost.
 
 Owns the list of protections, the purpose of each, and the table. Does not own the implementation of
 a protection (paths/on_die/protection.py, compute/pe.py) or its time and energy (the engine,
-analysis/energy.py).
-Source: OptimStore (HPCA 2023) omits all of these protections. The controller applies them to every
-page that passes through it. A page that a processing element changes in the page registers does not
-pass through the controller.
+analysis/energy.py). Source: OptimStore (HPCA 2023), which omits all of these protections.
+
+The controller applies these protections to every page that passes through it. A page that a
+processing element changes in the page registers does not pass through the controller.
 """
 
 from __future__ import annotations
@@ -24,22 +25,26 @@ from ondie.emu.validate.update_stage import Stage, stage
 from ondie.traces import Trace
 
 DIES_OF_PARITY = 16
-"""Dies per parity stripe in the table: 15 data dies and one parity die.
+"""Number of dies per parity stripe in the table: 15 data dies and one parity die.
 
-A drive with fewer than 16 dies uses all of its dies. pe.rain accepts other values.
+For a drive with fewer than 16 dies, the stripe has all dies of the drive. pe.rain accepts other
+values.
 """
 
 
 @dataclass(frozen=True)
 class Protection:
-    """Protection that one or several configuration settings enable, and its purpose."""
+    """Protection that one or several configuration settings enable, and its purpose.
+
+    ``settings``: values of the configuration keys.
+    """
 
     name: str
     settings: dict[str, Any]
     breaks: str
-    """Fault without this protection."""
+    """Fault that can occur without this protection."""
     repair: str
-    """Implementation of this protection with on-die update."""
+    """Implementation of this protection in on-die update."""
     impossible: str = ""
     """Reason why this drive cannot have this protection; empty if it can."""
 
@@ -79,7 +84,7 @@ BARE = (
     Protection(
         "ECC parity, on the die",
         {"pe.protection": "on_die_ecc"},
-        "a page programmed by an element has no valid parity: wrong bits persist in w, m and v, "
+        "a page programmed by an element has no valid parity: bit errors persist in w, m and v, "
         "and the controller cannot correct them later",
         "an engine on each die (10 bit/1 KiB) decodes before the update and encodes after it; the "
         "spare area of the page holds its 17.5 B per KiB",
@@ -106,7 +111,7 @@ ATOMICITY = (
         "atomicity, step is undone",
         {"pe.atomicity": "undo"},
         "as in the row above",
-        "old super-pages stay valid until the records are programmed, which takes room for two "
+        "old super-pages stay valid until the records are programmed, which needs space for two "
         "versions; the interrupted step is lost, and the host need not keep its gradients",
     ),
 )
@@ -148,28 +153,29 @@ def protections(dies: int) -> tuple[Protection, ...]:
 
 @dataclass(frozen=True)
 class Repaired:
-    """Update stage of on-die update with one protection."""
+    """Result of the update stage of on-die update with one protection."""
 
     protection: Protection
     stage: Stage | None
     """Update stage with this protection; None if this drive cannot run it."""
     bare: Stage
-    """Update stage without protections."""
+    """Update stage without any of the protections."""
     baseline_s: float | None
     """Update stage of serial host offload on the same drive (s); None if it cannot run."""
     params: int
     reason: str = ""
-    """Reason why this protection cannot run."""
+    """Reason why the update stage cannot run with this protection; empty if it can."""
 
     @property
     def channel_bytes(self) -> int:
-        """Bytes over the channels in the update stage; requires that ``stage`` is not None."""
+        """Bytes transferred over the channels in the update stage; requires that ``stage`` is not
+        None."""
         assert self.stage is not None
         by = self.stage.totals.bytes_by
         return by["channels in"] + by["channels out"]
 
     def data(self) -> dict[str, Any]:
-        """Return the row as --json writes it."""
+        """Return the fields of this row in the result of --json."""
         s = self.stage
         words = {
             "name": self.protection.name,
@@ -194,14 +200,14 @@ class Repaired:
 
     @property
     def speedup(self) -> float | None:
-        """Speedup over serial host offload; None if either did not run."""
+        """Speedup over serial host offload; None if one of the two cannot run."""
         if self.baseline_s is None or self.stage is None:
             return None
         return self.baseline_s / self.stage.seconds
 
 
 def check(cfg: Config) -> None:
-    """Raise InputError if the configuration already sets a protection that the table varies."""
+    """Raise InputError if the configuration already sets a key that the table varies."""
     if cfg.pe.kind == "none":
         return  # on-die update is unavailable; its own error gives the reason
     for key, value in NOTHING.items():
@@ -209,7 +215,8 @@ def check(cfg: Config) -> None:
         if leaf.value != value:
             raise InputError(
                 f"{cfg.system.name}: {key} = {quoted(leaf.text)}: the table varies this key, "
-                f"starting from {quoted(spelled(value))}; leave it out, or use `ondie compare`"
+                f"starting from {quoted(spelled(value))}; remove this setting, or use `ondie "
+                "compare`"
             )
 
 
@@ -219,10 +226,11 @@ def ablation(
     options: Options | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> list[Repaired]:
-    """Simulate the first step of a trace with each protection, and return one result for each.
+    """Simulate the first step of a trace with each protection, and return one result per
+    protection.
 
-    Raises InputError if the device or the model cannot run on-die update without protections, or if
-    the configuration already sets a protection.
+    Raises InputError if the configuration already sets a key that the table varies, and Unavailable
+    if on-die update cannot run without protections on this device or with this model.
     """
     check(cfg)
     rows = protections(cfg.flash.channels * cfg.flash.dies_per_channel)
@@ -257,7 +265,8 @@ def ablation(
 def tables(found: list[Repaired], title: str) -> list[Table]:
     """Return two tables: the cost of each protection, and the fault that it prevents."""
     costs = Table(
-        title=f"Update stage on the dies, with protections: {title}", title_justify="left"
+        title=f"Cost of each protection in the update stage on the dies: {title}",
+        title_justify="left",
     )
     for column in ("protection", "update stage", "", "over host offload", "channel, B/param",
                    "energy, drive", "",
@@ -283,9 +292,7 @@ def tables(found: list[Repaired], title: str) -> list[Table]:
     reasons = [f"{r.protection.name}: n/a: {r.reason}" for r in found if r.stage is None]
     if reasons:
         costs.caption, costs.caption_justify = "\n".join(reasons), "left"
-    words = Table(
-        title="Failures without each protection, and the protection", title_justify="left"
-    )
+    words = Table(title="Failures without each protection, and its repair", title_justify="left")
     for column in ("protection", "without", "repaired"):
         words.add_column(column)
     for r in found[1:]:

@@ -1,7 +1,7 @@
 """Simulated update stages compared with closed forms: `ondie validate closed-forms`.
 
-Owns the rows of this suite. Does not own the closed forms (paths/closed_form.py).
-Source: named in the rows.
+Owns the rows of this suite. Does not own the closed forms (paths/closed_form.py). Source: the
+papers that the rows name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ CLOSED = (
 
 
 def closed_form_rows(progress: Progress) -> list[Row]:
-    """Return rows that compare each simulated update stage with its bottleneck's closed form."""
+    """Return rows that compare each simulated update stage with the closed form of its
+    bottleneck."""
     rows = []
     for i, (path, preset, op, settings) in enumerate(CLOSED):
         if progress is not None:

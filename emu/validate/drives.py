@@ -1,10 +1,10 @@
-"""Commercial drives: figures of their data sheets compared with the simulation.
+"""Commercial drives: values of their data sheets compared with the simulation.
 
 Owns the list of drives, the tolerance and the rows. Does not own the workloads
 (analysis/headlines.py), the data sheets (the table [datasheet] of each preset) or the rules for the
-choice of constants (docs/drives.md).
-Source: data sheets of Samsung 970 PRO, 970 EVO and PM9A3, WD Black SN750, Micron 7450 and 7500,
-Intel D5-P4320; the fit row is NVMeVirt's measurement of the 970 PRO (FAST 2023).
+choice of constants (docs/drives.md). Source: data sheets of Samsung 970 PRO, 970 EVO and PM9A3, WD
+Black SN750, Micron 7450 and 7500, Intel D5-P4320; the fit row is NVMeVirt's measurement of the 970
+PRO (FAST 2023).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ondie.emu.units import fmt_bytes
 DRIVES = ("970-pro", "970-evo", "sn750", "pm9a3", "7450", "7500", "p4320")
 """Presets of drives with a data sheet, in the order of their tables."""
 TOLERANCE = 0.15
-"""Relative tolerance of the figures that are checked."""
+"""Relative tolerance of the rows that are checks."""
 SHOWN_UNITS = {
     "bytes_per_s": ("MB/s", 1e6),
     "iops": ("kIOPS", 1e3),
@@ -26,11 +26,11 @@ SHOWN_UNITS = {
     "mw": ("W", 1e3),
     "bytes": ("TB", 1e12),
 }
-"""Unit that the rows show for each base unit, and its size in base units."""
+"""Unit that the rows show instead of each base unit, and the size of this unit in base units."""
 
 
 def drives_rows(progress: Progress = None) -> list[Row]:
-    """Return a row for each figure of each data sheet."""
+    """Return a row for each value of each data sheet."""
     rows: list[Row] = []
     for at, name in enumerate(DRIVES):
 
@@ -43,14 +43,15 @@ def drives_rows(progress: Progress = None) -> list[Row]:
 
 
 def drive_rows(name: str, progress: Progress = None) -> list[Row]:
-    """Return a row for each figure of the data sheet of the preset ``name``."""
+    """Return a row for each value of the data sheet of the preset ``name``."""
     cfg = load_preset(name)
     sheet = load_datasheet(name, cfg)
     return [row(name, sheet, found) for found in simulate(cfg, sheet, progress=progress)]
 
 
 def row(name: str, sheet: DataSheet, headline: Headline) -> Row:
-    """Return the row of one figure of the preset ``name``."""
+    """Return the row that compares one value of the data sheet of the preset ``name`` with the
+    simulation."""
     figure = headline.figure
     unit, size = SHOWN_UNITS[UNITS[figure.what]]
     assert figure.value is not None

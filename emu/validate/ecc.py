@@ -1,12 +1,11 @@
-"""Error correcting codes: rates of failed words, compared with the capability model.
+"""Error correcting codes: rates of decoding failures, compared with the capability model.
 
-Owns the points that are measured, the counts, and the rows. Does not own the codes
-(kernels/bch.py, kernels/ldpc.py), the model of reads (ldpc_curve.py) or the capability model
-(nand/ecc.py).
-Source: S. Lin and D. Costello, "Error Control Coding", 2nd ed., ch. 6 (words of other code words);
-RiF, HPCA 2024 (limit of an LDPC code of 4 KiB).
+Owns the points that are measured, the counts, and the rows. Does not own the codes (kernels/bch.py,
+kernels/ldpc.py), the model of reads (ldpc_curve.py) or the capability model (nand/ecc.py). Source:
+S. Lin and D. Costello, "Error Control Coding", 2nd ed., ch. 6 (probability that a word is decoded
+to another code word); RiF, HPCA 2024 (limit of an LDPC code of 4 KiB).
 
-Every rate is a count of words that were decoded. Nothing is extrapolated.
+Every rate is computed from the number of decoded words. Nothing is extrapolated.
 """
 
 from __future__ import annotations
@@ -27,42 +26,45 @@ from ondie.kernels import bch, get
 
 SUITE = "ecc"
 FIELD = 13
-"""Degree m of the BCH codes. Their words are as long as the field allows."""
+"""Degree m of the field GF(2^m) of the BCH codes. Their words are as long as the field allows."""
 BCH_WORDS = {2: 50_000, 3: 100_000, 4: 100_000, 5: 200_000, 6: 500_000}
-"""Number of words with t + 1 wrong bits that are decoded with ``full``, by t."""
+"""Number of words with t + 1 bit errors that are decoded with ``full``, by t."""
 CHANCE = 1e-3
-"""Probability that a row of BCH codes misses although the code works as expected."""
+"""Probability that a row of the BCH codes is outside its tolerance although the code is correct."""
 PRESETS = ("gen4-tlc", "newport", "laguna", "smartssd")
 """Presets with an LDPC code of 4 KiB."""
 ASSUMED = 8.5e-3
-"""Raw bit error rate up to which the code of RiF corrects, according to its paper."""
+"""Raw bit error rate up to which the code of RiF corrects all errors, according to its paper."""
 TARGET = 1e-3
-"""Frame error rate that defines the limit of a code in the presets."""
+"""Frame error rate that defines the correction limit of a code in the presets."""
 POINTS: tuple[tuple[int, float, int], ...] = (
     (1, 7.0e-3, 1_500_000), (1, 7.3e-3, 200_000), (1, 7.5e-3, 100_000), (1, 7.7e-3, 100_000),
     (1, 8.0e-3, 20_000), (1, 8.5e-3, 5_000), (1, 9.0e-3, 2_000), (1, 10e-3, 1_000),
     (2, 14.0e-3, 20_000), (2, 14.5e-3, 5_000), (2, 15.0e-3, 2_000), (2, 16.0e-3, 1_000),
     (3, 16.5e-3, 20_000), (3, 17.0e-3, 5_000), (3, 18.0e-3, 2_000), (3, 19.0e-3, 1_000),
 )  # fmt: skip
-"""Points of the LDPC code: reads, raw bit error rate, and frames with ``full``."""
+"""Measured points of the LDPC code: number of reads, raw bit error rate, and number of frames with
+``full``."""
 NEAR = {1: 7.7e-3, 3: 16.5e-3}
-"""Raw bit error rates near a frame error rate of TARGET, by reads: one read is hard decision, and
-three are soft decision with the two additional reads of the presets."""
+"""Raw bit error rates at which the frame error rate is near TARGET, by number of reads. One read is
+hard decision; three reads are soft decision with the two additional reads of the presets."""
 FEWER = 20
-"""Divisor of the number of frames of a point without ``full``; at least LEAST and at most MOST
-frames remain. The points of NEAR, from which the limits of the presets follow, have up to MOST."""
+"""Divisor of the number of frames of a point without ``full``. The quotient is limited to the range
+LEAST to MOST. The points of NEAR, which determine the limits of the presets, use up to MOST
+frames."""
 LEAST, MOST = 200, 10_000
 TOLERANCE = 0.03
-"""Tolerance of a preset's correctable bits, relative. About six of 5,000 frames fail, which
-determines the limit of the code to about 2 %; within 3 % the rate of the model changes fourfold.
-The rows have the interval."""
+"""Relative tolerance of a preset's number of correctable bits. About six of 5,000 frames fail,
+which determines the limit of the code to about 2 %. A change of the limit by 3 % changes the
+failure rate of the model by a factor of four. The rows show the interval of the limit that follows
+from the number of failures."""
 
 
 def ecc_rows(progress: Progress = None, full: bool | None = None) -> list[Row]:
     """Return the rows of the BCH codes, the LDPC code, and the presets' limits.
 
-    full: decode as many LDPC frames as a frame error rate of 1e-5 needs, and ten times as many BCH
-    words; minutes instead of seconds.
+    ``full``: decode as many LDPC frames as a frame error rate of 1e-5 needs, and ten times as many
+    BCH words. This takes minutes instead of seconds.
     """
     rows: list[Row] = []
     weights = [frames_of(point, bool(full)) for point in POINTS]
@@ -81,7 +83,7 @@ def ecc_rows(progress: Progress = None, full: bool | None = None) -> list[Row]:
 
 
 def frames_of(point: tuple[int, float, int], full: bool) -> int:
-    """Return the frames of one of POINTS."""
+    """Return the number of frames to decode for ``point``, an element of POINTS."""
     reads, raw_ber, frames = point
     if full:
         return frames
@@ -96,8 +98,9 @@ def frames_of(point: tuple[int, float, int], full: bool) -> int:
 def one_more_wrong(
     code: bch.Bch, words: int, rng: np.random.Generator
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
-    """Yield words of zero data with t + 1 wrong bits each, as (data, check), until there are
-    ``words`` or a few more.
+    """Yield words of zero data with t + 1 bit errors each, as arrays (data, check bytes).
+
+    Stops when at least ``words`` words have been yielded.
     """
     size, width = code.check_bytes, code.code.data_bytes
     clean = np.concatenate((code.encode(np.zeros(width, np.uint8)), np.zeros(width, np.uint8)))
@@ -113,7 +116,7 @@ def one_more_wrong(
 
 
 def bch_rows(t: int, words: int) -> list[Row]:
-    """Return the rows of the codes that correct t bits, without and with a CRC in the word."""
+    """Return the rows of the BCH codes that correct t bits, without and with a CRC in the word."""
     rows = []
     for crc in (False, True):
         code = bch.get(FIELD, t, bch.most_data(FIELD, t, crc), crc)
@@ -128,20 +131,22 @@ def bch_rows(t: int, words: int) -> list[Row]:
         what = "CRC not checked" if crc else "no CRC"
         rows.append(
             Row(
-                SUITE, f"t = {t}, {what}: corrected to another word", IDENTITY, share,
+                SUITE, f"t = {t}, {what}: decoded to another code word", IDENTITY, share,
                 taken / total, "of words", max(most - share, share - least) / share,
-                f"BCH codes of m = {FIELD}, n bits and a generator of degree r: t + 1 wrong bits "
-                "are corrected to another word in C(n - t - 1, t) / 2^r of cases. Tolerance: "
-                f"{1 - CHANCE:.1%} of the counts that such a chance gives",
+                f"BCH codes with m = {FIELD}, n bits and a generator of degree r: a word with t "
+                "+ 1 bit errors is decoded to another code word with probability C(n - t - 1, "
+                f"t) / 2^r. The tolerance includes {1 - CHANCE:.1%} of the counts that this "
+                "probability produces",
                 trials=total,
             )
         )  # fmt: skip
         if crc:
             rows.append(
                 Row(
-                    SUITE, f"t = {t}, CRC checked: wrong data without a failure", IDENTITY, 0,
+                    SUITE, f"t = {t}, CRC checked: wrong data, but no failure", IDENTITY, 0,
                     silent, "words", 0,
-                    "BCH codes with the CRC-32C of their data in the word: the same words, checked",
+                    "BCH codes whose words contain the CRC-32C of the data: the same words, with "
+                    "a check of the CRC",
                     trials=total,
                 )
             )  # fmt: skip
@@ -152,30 +157,34 @@ def bch_rows(t: int, words: int) -> list[Row]:
 
 
 def limits() -> dict[int, int]:
-    """Return the bits of 4 KiB that the presets' hard and soft decision corrects, by reads.
+    """Return the number of bit errors in 4 KiB that the presets correct, by number of reads.
 
-    Raises InputError if the presets differ.
+    One read is hard decision, three are soft decision. Raises InputError if the codes of the
+    presets differ.
     """
     found = set()
     for name in PRESETS:
         record = ecc.code(load_preset(name).replace({"errors.kind": "model"}))[0]
         found.add((int(record.bits), int(record.limit), int(record.soft_limit)))
     if len(found) > 1:
-        raise InputError(f"presets {', '.join(PRESETS)}: their codes differ: {sorted(found)}")
+        raise InputError(
+            f"presets {', '.join(PRESETS)}: their codes differ: {sorted(found)}; "
+            "the presets must correct the same numbers of bits"
+        )
     _, hard, soft = found.pop()
     return {1: hard, 3: soft}
 
 
 def ldpc_rows(points: list[FramePoint]) -> list[Row]:
-    """Return a row for each point, compared with the capability model, and the count of silent
-    frames."""
+    """Return a row for each point, compared with the capability model, and a row with the number of
+    frames that were decoded to wrong data with a correct CRC."""
     of, limit = get("ldpc").code, limits()
     bits = 8 * of.data_bytes
     source = (
         f"LDPC, {of.data_bytes} bytes of data in {of.word_bytes}, rate {of.rate:.3f}, at most 20 "
         "iterations: share of frames that are not decoded; interval: Clopper and Pearson, 95 %. "
-        f"Expected: the capability model with the limits of {', '.join(PRESETS)} ({limit[1]} bits "
-        f"of 4 KiB with one read, {limit[3]} with three; it has no second read alone)"
+        f"Expected: the capability model with the limits of {', '.join(PRESETS)} ({limit[1]} bit "
+        f"errors in 4 KiB with one read, {limit[3]} with three; the model does not cover two reads)"
     )
     rows = []
     for point in points:
@@ -190,7 +199,7 @@ def ldpc_rows(points: list[FramePoint]) -> list[Row]:
         )  # fmt: skip
     rows.append(
         Row(
-            SUITE, "LDPC: wrong data with the right CRC", IDENTITY, 0,
+            SUITE, "LDPC: wrong data with a correct CRC", IDENTITY, 0,
             sum(point.silent for point in points), "frames", 0,
             "LDPC, all frames of the curve", trials=sum(point.frames for point in points),
         )
@@ -204,8 +213,8 @@ def _where(point: FramePoint) -> str:
 
 
 def equivalent_bits(rate: float, raw_ber: float, bits: int) -> int:
-    """Return the smallest limit with which the capability model fails in at most ``rate`` of words
-    of ``bits`` bits at this raw bit error rate."""
+    """Return the smallest number of correctable bits with which the capability model fails in at
+    most the fraction ``rate`` of words of ``bits`` bits at the raw bit error rate ``raw_ber``."""
     low, high = 0, bits
     while low < high:
         middle = (low + high) // 2
@@ -217,8 +226,10 @@ def equivalent_bits(rate: float, raw_ber: float, bits: int) -> int:
 
 
 def crossing(points: list[FramePoint]) -> float | None:
-    """Return the raw bit error rate with TARGET frame errors of hard input, between two points with
-    failures; None if no two points enclose it."""
+    """Return the raw bit error rate at which the frame error rate with one read is TARGET.
+
+    The result is interpolated between two points with failures; None if no two points enclose it.
+    """
     hard = [point for point in points if point.reads == 1 and point.failed]
     for below, above in zip(hard, hard[1:], strict=False):
         if below.rate <= TARGET < above.rate:
@@ -229,12 +240,16 @@ def crossing(points: list[FramePoint]) -> float | None:
 
 
 def limit_rows(points: list[FramePoint]) -> list[Row]:
-    """Return the rows of the presets' limits, and of the published one. If no frame of a point
-    fails, its row has the least limit within the interval."""
+    """Return the rows of the presets' limits, and of the published limit.
+
+    If no frame of a point fails, its row contains a lower bound: the limit at the upper end of the
+    interval of the frame error rate.
+    """
     limit, bits = limits(), 8 * get("ldpc").code.data_bytes
     source = (
-        f"bits of 4 KiB that presets correct, and with which the capability model would have the "
-        f"measured frame error rate of the LDPC code, at a rate near {TARGET:g}"
+        "expected: number of bit errors in 4 KiB that the presets correct; predicted: number with "
+        "which the capability model has the measured frame error rate of the LDPC code, which is "
+        f"near {TARGET:g}"
     )
     rows = []
     for reads, name in ((1, "ecc.correctable_bits"), (3, "ecc.correctable_bits x ecc.soft_gain")):
@@ -257,10 +272,11 @@ def limit_rows(points: list[FramePoint]) -> list[Row]:
     if (reached := crossing(points)) is not None:
         rows.append(
             Row(
-                SUITE, f"hard input: RBER with {TARGET:g} frame errors", SHOWN, ASSUMED, reached,
+                SUITE, "one read: RBER with a frame error rate of "
+                       f"{TARGET:g}", SHOWN, ASSUMED, reached,
                 "RBER", None,
-                "published: RBER up to which another LDPC code of 4 KiB corrects; predicted: "
-                "between two measured points", "RiF, HPCA 2024",
+                "published: RBER up to which another LDPC code of 4 KiB corrects all errors; "
+                "predicted: interpolated between two measured points", "RiF, HPCA 2024",
             )
         )  # fmt: skip
     return rows

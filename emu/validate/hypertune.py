@@ -2,16 +2,16 @@
 
 Owns these rows. Does not own the rows of the response time (hypertune_trigger.py), the decisions
 (cluster/hypertune/controller.py), the steps (cluster/training_sim.py) or the curves
-(cluster/load/contention.py).
-Source: HyperTune (HeydariGorji et al.).
+(cluster/load/contention.py). Source: HyperTune (HeydariGorji et al.).
 
-Fitted: the speed of one of three equal nodes and its slowdown (to 93.4, 75.6 and 53.3 img/s), the
-command time of Laguna's tunnel (to 99.83 img/s), the slowdown of its host (to 49.26 img/s), the
-powers of its server (to 13.2 and 5.4 J/img) and the speed of ShuffleNet (to 2.82x). Only the
-published speeds after HyperTune and ShuffleNet's 1.45x do not follow from these fits.
+These values are fitted: the speed of one of three equal nodes and its slowdown (to 93.4, 75.6 and
+53.3 img/s), the command time of Laguna's tunnel (to 99.83 img/s), the slowdown of its host (to
+49.26 img/s), the powers of its server (to 13.2 and 5.4 J/img) and the speed of ShuffleNet (to
+2.82x). Only the published speeds after HyperTune and ShuffleNet's 1.45x do not follow from these
+fits.
 
 The host with 36 Lagunas is the cluster of `ondie stannis` with the preset laguna. The three equal
-nodes have no preset; their speed and their link are those of cluster/load/contention.py.
+nodes have no preset; cluster/load/contention.py defines their speed and their link.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.validate.hypertune_trigger import NOISE, trigger_rows
 
 TRIALS = 40
-"""Number of runs with different noise; each row is the mean of these runs."""
+"""Number of runs, which differ in their noise; each row is the mean over these runs."""
 BEFORE, AFTER = 20, 100
-"""Number of steps before and after other programs take cores."""
+"""Number of steps before other programs take cores, and after that."""
 EPOCH = 1000
-"""Number of steps of an epoch with the tuned batches, so large that no run reaches the smaller last
-steps. The rows of trigger_rows vary the position in the epoch, on which Eq. 2 depends."""
+"""Number of steps of an epoch with the tuned batches. The number is so large that no run reaches
+the smaller batches at the end of an epoch. The rows of trigger_rows vary the position in the epoch,
+on which Eq. 2 depends."""
 ABSENCE_S = 360.0
-"""Time for which other programs take the cores of two nodes (s)."""
+"""Time during which other programs use the cores of two nodes (s)."""
 DOCUMENT = "HyperTune (HeydariGorji et al.)"
 FITTED = (
     "HyperTune; the speed of a node and the slowdown three-nodes were derived from these speeds"
@@ -84,27 +85,30 @@ GAINS = (
 )
 LAGUNA, DRIVES = "laguna", 36
 WITH_LAGUNAS, WITH_LAGUNAS_TAKEN = 99.83, 49.26
-"""Published speeds of the host with 36 Lagunas (img/s), and with TAKEN cores of the host taken."""
+"""Published speeds of the host with 36 Lagunas (img/s), without other programs and with TAKEN cores
+of the host taken."""
 TAKEN = 6
 """Number of cores that other programs take from the host with Lagunas."""
 CARRIED = 100 / 180
-"""Fraction of the tuned batch in Fig. 6 if other programs take 6 of 8 cores of one of three nodes.
-"""
+"""Fraction of the tuned batch that remains in Fig. 6 if other programs take 6 of 8 cores of one of
+three nodes."""
 GIVEN = "HyperTune; the speed of the host alone is an input (cluster/networks.toml)"
 HOST_SPEED = "networks.shufflenet.laguna.host_speed"
 SPEEDS = {8: 93.4, 4: 75.6, 2: 53.3}
-"""Published speeds of three nodes without HyperTune (img/s), by the number of free cores of one."""
+"""Published speeds of three nodes without HyperTune (img/s), by the number of free cores of one
+node."""
 CONSTANTS = {
     8: "contention.THREE", 4: "contention.THREE_4_LEFT", 2: "contention.THREE_2_LEFT",
 }  # fmt: skip
 """Constants of the fit rows of three nodes, by the number of free cores of one node."""
 PRINTED = {4: (140, 85.8, 14), 2: (100, 83.7, 57)}
-"""Published batch, img/s and gain (%) after HyperTune, by the number of free cores of one node."""
+"""Published batch, speed (img/s) and gain (%) after HyperTune, by the number of free cores of one
+node."""
 TOLERANCES = {4: (0.02, AFTER_FOUR, 2), 2: (0.06, AFTER_SIX, 10)}
-"""Tolerance of the speed, the reason for it, and tolerance of the gain in percentage points, by the
-number of free cores of one node."""
+"""Tolerance of the speed, the reason for this tolerance, and tolerance of the gain in percentage
+points, by the number of free cores of one node."""
 EXACT = 1e-9
-"""Tolerance of sums of floating-point numbers."""
+"""Relative tolerance of rows that compare sums of floating-point numbers."""
 LAGUNAS = (
     "HyperTune, host and 36 Lagunas, published batches: tunnel.command of preset laguna was chosen "
     "for 99.83 img/s, the slowdown laguna-host for 49.26 img/s, and the speed of ShuffleNet on the "
@@ -139,7 +143,7 @@ CLOSED = (
     "standard deviation of the mean of five speeds with 5 % noise, which determines the batch"
 )
 NOISY = NOISE.speed / 5**0.5
-"""Relative standard deviation of the mean of the last five speeds."""
+"""Relative standard deviation of the mean of the last five observed speeds."""
 RETURN = (
     "required property, not published: two of three nodes lose 6 and 4 of 8 cores at the same "
     f"time; the cores are free again after {ABSENCE_S:g} s"
@@ -148,29 +152,30 @@ RETURN = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """Means over TRIALS runs; ``batch`` is the batch of node 0 at the end."""
+    """Means over TRIALS runs. ``batch``: batch of node 0 at the end of a run."""
 
     batch: float
     spread: float
-    """Standard deviation of the batch."""
+    """Standard deviation of the batch over the runs."""
     rate: float
     """Speed after the decision (img/s)."""
     through: float
-    """Mean speed from the interruption on (img/s), including the steps until the decision."""
+    """Mean speed from the interruption to the end of the run (img/s), including the steps until the
+    decision."""
     steps: np.ndarray
-    """Steps until the decision, int64[trials]; 0 if there was no decision."""
+    """Number of steps until the decision, int64[trials]; 0 if there was no decision."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A cluster, and the batch that each node was tuned to, int64[nodes]."""
+    """A cluster, and the tuned batch of each node, int64[nodes]."""
 
     fleet: Fleet
     batches: np.ndarray
 
     @staticmethod
     def of(published: Published) -> Trained:
-        """Return the published cluster of three equal nodes, which read nothing and whose
+        """Return the published cluster of three equal nodes. The nodes read no data, and their
         synchronization time is constant."""
         (batch,), (speed,), (count,) = published.batches, published.speeds, published.counts
         engine = Engine("published", ((batch, speed),))
@@ -186,14 +191,14 @@ class Trained:
         """Return the cluster of a host and Lagunas that `ondie stannis` simulates.
 
         ``batch``: element of allocation.BATCHES. ``taken``: number of the host's cores that are
-        assumed to be taken when batches are tuned.
+        assumed to be taken when the batches are tuned.
         """
         fleet = assemble_network(name, load_preset(LAGUNA), drives, cores_taken=taken)
         return Trained(fleet, fleet.by_kind(list(chosen(fleet, Rules(batch=batch)).samples)))
 
     @property
     def everyone(self) -> np.ndarray:
-        """Mask of all nodes as present, bool[nodes]."""
+        """Mask that marks all nodes as present, bool[nodes]."""
         return np.ones(self.fleet.nodes, bool)
 
     @property
@@ -207,8 +212,10 @@ class Trained:
         return self.fleet.exchange(self.everyone).seconds
 
     def controller(self, least: np.ndarray | int = 1) -> HyperTune:
-        """Return a HyperTune controller for these nodes; ``least``: smallest batches,
-        int64[nodes] or one for all."""
+        """Return a HyperTune controller for these nodes.
+
+        ``least``: smallest batch of each node, int64[nodes], or one value for all nodes.
+        """
         speeds = self.batches / self.fleet.seconds(self.batches)
         engines = [kind.engine for kind in self.fleet.kinds]
         return HyperTune(
@@ -218,15 +225,15 @@ class Trained:
     def train(
         self, load: Load, steps: int, tune: HyperTune | None = None, noise: Noise | None = None
     ) -> History:
-        """Return the history of a training that starts with the tuned batches."""
+        """Return the history of a training run that starts with the tuned batches."""
         data = Data(EPOCH * int(self.batches.sum()), np.zeros_like(self.batches))
         return Simulation(self.fleet, self.batches, data, load=load, tuner=tune, noise=noise).run(
             steps
         )
 
     def interruption_s(self) -> float:
-        """Return the time at which other programs take cores: during the synchronization of step
-        BEFORE - 1."""
+        """Return the time (s) at which other programs take cores: during the synchronization of
+        step BEFORE - 1."""
         return BEFORE * (self.compute_s + self.sync_s) - self.sync_s / 2
 
     def joules(self) -> float:
@@ -235,7 +242,8 @@ class Trained:
 
 
 def load_of(*changes: tuple[float, int, int]) -> Load:
-    """Return the load of these changes: (time in s, node, cores that other programs take)."""
+    """Return a load with the changes (time in s, node, number of cores that other programs
+    take)."""
     seconds, nodes, cores = zip(*changes, strict=True)
     return Load(np.array(seconds, float), np.array(nodes), np.array(cores, float))
 
@@ -243,7 +251,8 @@ def load_of(*changes: tuple[float, int, int]) -> Load:
 def runs(trained: Trained, left: int, least: int = 1) -> Iterator[tuple[HyperTune, History]]:
     """Yield the controller and the history of TRIALS runs in which node 0 loses cores.
 
-    After BEFORE steps node 0 keeps ``left`` of its CORES cores. ``least``: its smallest batch.
+    After BEFORE steps, ``left`` of the CORES cores of node 0 remain. ``least``: smallest batch of
+    node 0.
     """
     limits = np.ones_like(trained.batches)
     limits[0] = least
@@ -255,13 +264,14 @@ def runs(trained: Trained, left: int, least: int = 1) -> Iterator[tuple[HyperTun
 
 
 def steps_until_decision(history: History) -> int:
-    """Return the steps from the interruption to the first change of batches; 0 if there is none."""
+    """Return the number of steps from the interruption to the first change of batches; 0 if no
+    batch changes."""
     changed = (note.step for note in history.notes if note.what == "batches")
     return next(changed, BEFORE - 1) - BEFORE + 1
 
 
 def tuned(trained: Trained, left: int, least: int = 1) -> Outcome:
-    """Return the outcome with HyperTune's decisions; arguments as in :func:`runs`."""
+    """Return the means over the runs with HyperTune's decisions; arguments as in :func:`runs`."""
     done = list(runs(trained, left, least))
     batch = np.array([tune.batches[0] for tune, _ in done])
     half, end = BEFORE + AFTER // 2, BEFORE + AFTER
@@ -281,9 +291,10 @@ def untuned(trained: Trained, left: int) -> float:
 
 
 def by_hand(trained: Trained, left: int) -> tuple[float, float]:
-    """Return the batch of the proportional rule and the speed with it (img/s), in closed form.
+    """Return the batch of node 0 by the proportional rule and the speed with it (img/s), in closed
+    form.
 
-    The step time of the other nodes does not change.
+    The step time of the other nodes is constant.
     """
     host, batches = trained.fleet.kinds[0], trained.batches
     ratio = float(host.slowdown(np.array(left / CORES)))
@@ -297,7 +308,8 @@ def by_hand(trained: Trained, left: int) -> tuple[float, float]:
 
 
 def three_rows() -> Iterator[Row]:
-    """Yield the rows of three equal nodes, over the assumed network and both ends of its range."""
+    """Yield the rows of three equal nodes, over the assumed network and over the networks at both
+    ends of its range."""
     fleet = Trained.of(three_nodes())
     for left, rate in SPEEDS.items():
         text = f"three nodes, {CORES - left} of 8 cores of one node taken"
@@ -322,7 +334,10 @@ def three_rows() -> Iterator[Row]:
 
 def own_rows(text: str, found: Outcome, closed: tuple[float, float]) -> Iterator[Row]:
     """Yield the rows that compare batch and speed with closed forms, and rows without a published
-    value. ``closed``: (batch, speed in img/s)."""
+    value.
+
+    ``closed``: (batch, speed in img/s).
+    """
     for name, expected, value, unit in (
         ("batch, closed form", closed[0], found.batch, ""),
         ("speed, closed form", closed[1], found.rate, "img/s"),
@@ -337,7 +352,7 @@ def own_rows(text: str, found: Outcome, closed: tuple[float, float]) -> Iterator
 
 
 def range_rows(text: str, link: Link, left: int) -> Iterator[Row]:
-    """Yield the rows of three equal nodes over a network at one end of its range."""
+    """Yield the rows of three equal nodes over a network at one end of the assumed range."""
     fleet = Trained.of(three_nodes(link))
     found = tuned(fleet, left)
     batch, rate, _ = PRINTED[left]
@@ -352,7 +367,7 @@ def range_rows(text: str, link: Link, left: int) -> Iterator[Row]:
 
 
 def return_rows() -> Iterator[Row]:
-    """Yield the rows of two nodes whose cores are taken and freed again."""
+    """Yield the rows of a run in which the cores of two nodes are taken and later freed."""
     trained = Trained.of(three_nodes())
     begin = trained.interruption_s()
     end = begin + ABSENCE_S
@@ -426,7 +441,7 @@ def shufflenet_rows() -> Iterator[Row]:
 
 
 def least_batch(trained: Trained) -> int:
-    """Return the smallest batch of the host: its batch with 6 of 8 cores taken (Fig. 6)."""
+    """Return the smallest batch of the host: its batch if 6 of 8 cores are taken (Fig. 6)."""
     return round(CARRIED * int(trained.batches[0]))
 
 
@@ -442,7 +457,7 @@ def row(
     place: str = "",
     constants: tuple[str, ...] = (),
 ) -> Row:
-    """Return a row of this suite. A fit row gets tolerance 0 instead of ``tolerance``."""
+    """Return a row of this suite. A fit row has tolerance 0 instead of ``tolerance``."""
     return Row("hypertune", name, kind, expected, found, unit, 0.0 if kind == FIT else tolerance,
                source, place, constants)  # fmt: skip
 

@@ -1,8 +1,9 @@
 """Response of HyperTune to noise and to a decline: rows of `ondie validate hypertune`.
 
-Owns the rows of false changes and of the delay of a change. Does not own the decisions
-(cluster/hypertune/controller.py) or the published runs (hypertune.py).
-Source: none; no values are published. Expected values are properties that HyperTune must have.
+Owns the rows of batch changes without a decline and of the delay of a change after a decline. Does
+not own the decisions (cluster/hypertune/controller.py) or the published runs (hypertune.py).
+Source: this project; no values are published. Expected values are properties that HyperTune must
+have.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ondie.emu.cluster.measurement_noise import Noise
 
 SUITE = "hypertune"
 EPOCHS = 1000
-"""Epochs in which false changes are counted."""
+"""Number of epochs in which batch changes without a decline are counted."""
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
-"""Noise of every run with decisions: 5 % of a speed, and 0.02 of a fraction of free cores."""
+"""Noise of every run with decisions: 5 % of the speed, and 0.02 of the fraction of free cores."""
 QUIET = (
     f"required property, not published: no decline, 5 % noise, {EPOCHS:,} epochs of 100 steps; a "
     "change would end an epoch"
@@ -34,22 +35,25 @@ DECLINED = (
 
 @dataclass(frozen=True)
 class Watch:
-    """Results of nodes that are not interrupted, over a number of epochs."""
+    """Counts over the simulated epochs of nodes whose speed changes only by noise.
+
+    ``changes``: number of batch changes.
+    """
 
     changes: int
     flags: int
-    """Largest number of consecutive flags."""
+    """Largest number of consecutive steps in which a node was flagged for a decline."""
     finished: int
-    """Number of finished epochs."""
+    """Number of epochs that ran to their last step, without a batch change."""
     decline: float
-    """Largest relative decline of a recent mean that noise caused."""
+    """Largest relative decline of the mean over a node's recent steps."""
 
 
 def watched(index: str, epochs: int, steps: int, nodes: int, noise: Noise = NOISE) -> Watch:
-    """Observe nodes that are not interrupted and count the changes that noise causes.
+    """Simulate nodes whose speed changes only by noise, and count the batch changes.
 
-    ``index``: Rule.index. ``epochs``: total over all nodes, of ``steps`` steps each. A change ends
-    the epoch, as in the papers.
+    ``index``: Rule.index. ``epochs``: number of epochs over all nodes, of ``steps`` steps each. A
+    batch change ends the epoch, as in the papers.
     """
     rng = np.random.default_rng(3)
     rule = Rule(index=index, ends_epoch=True)
@@ -71,7 +75,8 @@ def watched(index: str, epochs: int, steps: int, nodes: int, noise: Noise = NOIS
 
 
 def until_trigger(start: int, steps: int, nodes: int, decline: float = 0.2) -> np.ndarray:
-    """Return the steps from the start of a decline until each node's batch changes, int64[nodes].
+    """Return the number of steps from the start of a decline until each node's batch changes,
+    int64[nodes].
 
     The decline starts in step ``start`` of an epoch of ``steps`` steps. The result is 10**6 for a
     node whose batch does not change.
@@ -90,7 +95,8 @@ def until_trigger(start: int, steps: int, nodes: int, decline: float = 0.2) -> n
 
 
 def trigger_rows() -> Iterator[Row]:
-    """Yield the rows of false changes without a decline, and of the delay after a decline."""
+    """Yield the rows of batch changes without a decline, and of the delay of a change after a
+    decline."""
     epochs, steps = EPOCHS, 100
     quiet = watched("gated", epochs, steps, 10)
     margin = 100 * float(HyperTune(Rule(), np.array([1]), np.ones(1)).margin[0])

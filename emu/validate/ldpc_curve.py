@@ -1,14 +1,15 @@
-"""Frame error rate of the LDPC code over the raw bit error rate, for one to three reads.
+"""Frame error rate of the LDPC code as a function of the raw bit error rate, for one to three
+reads.
 
-Owns the model of reads, sampling, and intervals. Does not own the code (kernels/ldpc.py). It
-extrapolates nothing: a rate is a count of frames that were decoded.
-Source: J. Wang et al., "Enhanced Precision Through Multiple Reads for LDPC Decoding in Flash
-Memories", IEEE JSAC 32, 2014 (voltages of reads that maximize mutual information); C. Clopper and
-E. Pearson, Biometrika 26, 1934 (intervals).
+Owns the model of reads, sampling, and intervals. Does not own the code (kernels/ldpc.py). Source:
+J. Wang et al., "Enhanced Precision Through Multiple Reads for LDPC Decoding in Flash Memories",
+IEEE JSAC 32, 2014 (voltages of reads that maximize mutual information); C. Clopper and E. Pearson,
+Biometrika 26, 1934 (intervals).
 
-A cell of one bit has level +1 (bit 0) or -1 with normal noise. The raw bit error rate is that of a
-read at 0. Two reads are at -d and d, three at -d, 0 and d. The message of an interval between reads
-is proportional to its log-likelihood ratio.
+Every rate is computed from the number of decoded frames; nothing is extrapolated. A cell of one bit
+has level +1 (bit 0) or -1 (bit 1), plus normally distributed noise. The raw bit error rate is that
+of a read at 0. Two reads are at -d and d, three at -d, 0 and d. The decoder's message for an
+interval between reads is proportional to the log-likelihood ratio of the interval.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class FramePoint:
-    """Frames decoded at one raw bit error rate.
+    """Result of decoding frames at one raw bit error rate.
 
-    failed: frames that were not decoded, or whose CRC was wrong. silent: frames with wrong data and
-    the right CRC, which count as failed too. low, high: bounds of the frame error rate with a
-    probability of CONFIDENCE. iterations, flips: means per frame.
+    ``failed``: number of frames that were not decoded to the correct data, including the silent
+    frames. ``silent``: number of frames with wrong data and a correct CRC. ``low``, ``high``:
+    bounds of the frame error rate with a confidence of CONFIDENCE. ``iterations``, ``flips``: means
+    per frame.
     """
 
     raw_ber: float
@@ -55,7 +57,8 @@ class FramePoint:
 
 
 def interval(failed: int, frames: int) -> tuple[float, float]:
-    """Return the Clopper-Pearson interval of a rate."""
+    """Return the Clopper-Pearson interval of the failure rate for ``failed`` failures in ``frames``
+    frames."""
     tail = (1 - CONFIDENCE) / 2
     low = float(beta.ppf(tail, failed, frames - failed + 1)) if failed else 0.0
     high = float(beta.isf(tail, failed + 1, frames - failed)) if failed < frames else 1.0
@@ -63,9 +66,11 @@ def interval(failed: int, frames: int) -> tuple[float, float]:
 
 
 def intervals(raw_ber: float, reads: int) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-    """Return the intervals between reads, from the highest voltage down.
+    """Return the intervals between the read voltages, from the highest voltage down.
 
-    The results are their probabilities for a bit of 0, and their messages. Raises InputError.
+    The results are the probability of each interval for a bit of 0, float64[intervals], and the
+    message of each interval, int8[intervals]. Raises InputError if ``raw_ber`` or ``reads`` is out
+    of range.
     """
     if reads not in READS:
         raise InputError(f"reads = {reads}: must be 1, 2 or 3")
@@ -92,9 +97,9 @@ def intervals(raw_ber: float, reads: int) -> tuple[NDArray[np.float64], NDArray[
 def frame_errors(
     kernel: Ldpc, raw_ber: float, reads: int, frames: int, seed: int, iterations: int = 20
 ) -> FramePoint:
-    """Decode random frames with random errors and count those that fail.
+    """Decode random frames with random bit errors and count the frames that fail.
 
-    Raises InputError for values that cannot be used.
+    Raises InputError if ``raw_ber``, ``reads`` or ``frames`` is out of range.
     """
     if frames < 1:
         raise InputError(f"frames = {frames}: must be at least 1")
@@ -122,7 +127,7 @@ def frame_errors(
         silent += int((good & ~same).sum())
         made += int(decoded.iterations.sum())
         flips += int(decoded.flips.sum())
-        assert not (same & (decoded.outcome > FAILED)).any(), "a right word has its CRC"
+        assert not (same & (decoded.outcome > FAILED)).any(), "a correct word must have a valid CRC"
     bounds = interval(failed, frames)
     return FramePoint(
         raw_ber, reads, frames, failed, silent, *bounds, made / frames, flips / frames
@@ -132,9 +137,10 @@ def frame_errors(
 def _intervals_of(
     rng: np.random.Generator, probabilities: NDArray[np.float64], bits: int
 ) -> NDArray[np.uint8]:
-    """Draw the interval of each bit as if it were 0, uint8[bits].
+    """Draw the interval of each bit as if all bits were 0, uint8[bits].
 
-    Most bits are in interval 0. The distances of the others are geometric.
+    Most bits are in interval 0. The distances between bits in other intervals have a geometric
+    distribution.
     """
     found = np.zeros(bits, np.uint8)
     other = 1 - probabilities[0]

@@ -1,7 +1,7 @@
 """MQSim's results compared with the simulation's: `ondie validate mqsim`.
 
-Owns these rows. Does not own the cases (mqsim_cases.py) or the MQSim drop-in (replay/mqsim/).
-Source: MQSim (A. Tavakkol et al., FAST 2018), its files and results.
+Owns these rows. Does not own the cases (mqsim_cases.py) or the simulation of MQSim's files
+(replay/mqsim/). Source: MQSim (A. Tavakkol et al., FAST 2018), its files and results.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from ondie.emu.units import InputError
 
 
 def cases_folder() -> Path | None:
-    """Return the folder of this checkout's cases; None if the package is installed without them."""
+    """Return the folder of the cases in this checkout; None if the package is installed without
+    them."""
     folder = Path(__file__).resolve().parent.parent.parent / "tests" / "fidelity" / "mqsim"
     return folder if (folder / "cases.json").is_file() else None
 
 
 def find_cases(cases: Path | None = None) -> Path:
-    """Return the folder of cases: ``cases``, or that of the checkout if it is None.
+    """Return the folder of the cases: ``cases``, or that of the checkout if ``cases`` is None.
 
-    Raises InputError if there is neither.
+    Raises InputError if both are missing.
     """
     folder = cases or cases_folder()
     if folder is None:
@@ -32,10 +33,10 @@ def find_cases(cases: Path | None = None) -> Path:
 def mqsim_rows(progress: Progress, cases: Path | None = None, runs: str = "both") -> list[Row]:
     """Return rows that compare MQSim's results with the simulation's, by run and by request.
 
-    ``cases``: folder of cases (mqsim_cases.py); default: that of the checkout. ``runs``: the
-    addresses that the cases run with, "recorded", "own" or "both"; cases without recorded requests
-    run with their own addresses only. Raises InputError if there are no cases, or if ``runs`` is
-    "recorded" and no case has recorded requests.
+    ``cases``: folder of cases (mqsim_cases.py); None selects the folder of the checkout. ``runs``:
+    addresses of the requests, "recorded", "own" or "both"; cases without recorded requests run only
+    with addresses that this simulator draws ("own"). Raises InputError if there are no cases, or if
+    ``runs`` is "recorded" and no case has recorded requests.
     """
     from ondie.emu.replay.mqsim.to_engine import simulate
     from ondie.emu.validate import mqsim_cases as mq

@@ -3,7 +3,7 @@
 Owns the format of a folder of cases, both kinds of run (recorded and own addresses), the rows that
 compare them, and their tolerances. Does not own the simulation (replay/mqsim/to_engine.py).
 Source: MQSim at commit 7ec40e3. Cases with garbage collection use a build with four corrections to
-MQSim's collection; each folder's cases.json states this.
+MQSim's garbage collection; each folder's cases.json states this.
 
 A folder has cases.json, configs/NAME.ssdconfig.xml and configs/NAME.workload.xml. If requests were
 recorded, it also has requests/NAME.*.npz (trace_flow.read_recorded). A run with recorded addresses
@@ -16,7 +16,7 @@ Rows with a tolerance are checks, except these rows, which follow from inputs or
 - the mean latency of a closed loop, which is the queue depth divided by the rate (Little's law);
 - the latencies of reads or of writes if all requests are reads or all are writes;
 - one of the mean latencies of all requests, of reads and of writes, which follows from the others;
-- the number of collections, which follows from the write amplification.
+- the number of garbage collections, which follows from the write amplification.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ RECORDED, OWN = "recorded addresses", "own addresses"
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Relative tolerances; pairs are (recorded addresses, own addresses).
+    """Relative tolerances of a case. Pairs are (recorded addresses, own addresses).
 
-    None: the quantity is shown, not checked.
+    A tolerance of None means that the value is shown, but not checked.
     """
 
     rate: tuple[float, float] = (0.01, 0.03)
-    """IOPS and mean latencies."""
+    """Tolerance of IOPS and mean latencies."""
     p99: tuple[float, float] = (0.05, 0.10)
     waf: float | None = None
     collections: float | None = None
     latency: float | None = None
-    """Mean latency and IOPS of the second half."""
+    """Tolerance of the mean latency and the IOPS of the second half of the run."""
     reason: str = (
         "tolerances stated before the comparison: rate and mean 1 % for recorded addresses, 3 % "
         "for own addresses, because both draws are equally valid; p99 5 % and 10 %, because 20 of "
@@ -92,13 +92,17 @@ TOLERANCES = {
         "derived. p99 5 % and 10 %",
     ),
 }
-"""Tolerances of single cases; all others have COLLECTING if MQSim collected blocks, else PLAIN."""
+"""Tolerances of individual cases. All other cases have COLLECTING if MQSim collected blocks, else
+PLAIN."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Validation case. ``expected``: MQSim's result in cases.json. ``recorded``: file of recorded
-    requests; None if there is none."""
+    """Validation case.
+
+    ``expected``: MQSim's result in cases.json. ``recorded``: file of recorded requests; None if the
+    case has no such file.
+    """
 
     name: str
     description: str
@@ -108,7 +112,7 @@ class Case:
 
     @property
     def collects(self) -> bool:
-        """True if MQSim collected blocks."""
+        """True if MQSim performed garbage collection in this case."""
         return bool(self.expected["gc_executions"])
 
     @property
@@ -117,7 +121,8 @@ class Case:
         return TOLERANCES.get(self.name, COLLECTING if self.collects else PLAIN)
 
     def pair(self) -> tuple[Drive, Scenario]:
-        """Return the drive and its only scenario. Raises InputError."""
+        """Return the drive and the only scenario of the case. Raises InputError if the case has
+        several scenarios."""
         base = self.folder / "configs" / self.name
         drive, scenarios = read_pair(f"{base}.ssdconfig.xml", f"{base}.workload.xml")
         if len(scenarios) != 1:
@@ -129,10 +134,10 @@ class Case:
 
 @dataclass(frozen=True)
 class CaseRow:
-    """One number of a case: MQSim's value and the simulation's.
+    """One value of a case, from MQSim and from the simulation.
 
-    ``tolerance``: relative; None means that the number is shown, not checked. ``follows``: the
-    number follows from inputs or from another row.
+    ``tolerance``: relative; None means that the value is shown, not checked. ``follows``: True if
+    the value follows from inputs or from another row.
     """
 
     case: str
@@ -153,20 +158,21 @@ class CaseRow:
 
     @property
     def difference(self) -> float:
-        """Difference relative to MQSim's value; infinite if only MQSim's value is 0."""
+        """Difference relative to MQSim's value; infinite if MQSim's value is 0 and the simulated
+        value is not."""
         if not self.theirs:
             return math.inf if self.ours else 0.0
         return self.ours / self.theirs - 1
 
     @property
     def misses(self) -> bool:
-        """True if the number is checked and outside its tolerance."""
+        """True if the value is checked and outside its tolerance."""
         if self.tolerance is None:
             return False
         return not abs(self.ours - self.theirs) <= self.tolerance * abs(self.theirs)
 
     def data(self) -> dict[str, Any]:
-        """Return the row as --json writes it."""
+        """Return the fields of this row in the result of --json."""
         return {
             "case": self.case,
             "run": self.run,
@@ -184,9 +190,10 @@ _RESULT = ("served", "iops", "all", "read", "write", "gc_executions", "last_half
 
 
 def read_cases(folder: str | os.PathLike[str], only: Sequence[str] = ()) -> list[Case]:
-    """Return the cases of a folder; ``only``: names of the cases to return, default all.
+    """Return the cases of a folder.
 
-    Raises InputError (one line) for a folder without cases, an unknown name, or a case without a
+    ``only``: names of the cases to return; an empty sequence returns all cases. Raises InputError
+    for a folder without cases, an unknown name, or a case without a description or a complete
     result.
     """
     root = Path(folder)
@@ -200,7 +207,7 @@ def read_cases(folder: str | os.PathLike[str], only: Sequence[str] = ()) -> list
         raise InputError(f"{where}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         words = " ".join(str(error).split())
-        raise InputError(f"{where}: not a list of cases: {words}") from None
+        raise InputError(f"{where}: is not a list of cases: {words}") from None
     for name in only:
         if name not in found:
             near = nearest(name, found) or ", ".join(found)
@@ -209,15 +216,18 @@ def read_cases(folder: str | os.PathLike[str], only: Sequence[str] = ()) -> list
 
 
 def _case(root: Path, name: str, entry: Any, where: Path) -> Case:
-    """Build the case ``name`` from its entry in cases.json. Raises InputError."""
+    """Build the case ``name`` from ``entry``, its entry in the file ``where`` (cases.json).
+
+    Raises InputError if the description or a part of the result is missing.
+    """
     try:
         expected = entry["result"]
         missing = [key for key in _RESULT if key not in expected]
         description = str(entry["description"])
     except (KeyError, TypeError):
-        raise InputError(f"{where}: {name} has no result or no description") from None
+        raise InputError(f"{where}: case {name} has no result or no description") from None
     if missing:
-        raise InputError(f"{where}: {name}: its result has no {missing[0]}")
+        raise InputError(f"{where}: the result of case {name} has no {missing[0]}")
     files = sorted((root / "requests").glob(f"{name}.*.npz"))
     return Case(name, description, root, expected, files[0] if files else None)
 
@@ -225,7 +235,8 @@ def _case(root: Path, name: str, entry: Any, where: Path) -> Case:
 def run_recorded(case: Case, simulate: Simulate, count: int | None = None) -> list[CaseRow]:
     """Run a case with its recorded addresses and return the rows.
 
-    ``count``: number of recorded requests to run, from the first; None runs all.
+    ``count``: number of recorded requests to run, from the first; None runs all. Raises InputError
+    if the case has no recorded requests.
     """
     if case.recorded is None:
         raise InputError(f"{case.folder}: {case.name} has no recorded requests")
@@ -238,7 +249,8 @@ def run_recorded(case: Case, simulate: Simulate, count: int | None = None) -> li
 
 
 def run_own(case: Case, simulate: Simulate) -> list[CaseRow]:
-    """Run a case with its own workload and return the rows; its folder may contain trace files."""
+    """Run a case with its own workload, which may include trace files in its folder, and return the
+    rows."""
     drive, scenario = case.pair()
     made = flows(drive, scenario, folders=[case.folder])
     run = simulate(drive, made, frozenset())
@@ -251,8 +263,8 @@ def own_rows(
 ) -> list[CaseRow]:
     """Return rows that compare MQSim's whole run with a run on addresses that this simulator draws.
 
-    ``recorded``: requests to compare one by one. This is possible because both programs draw equal
-    addresses from equal seeds.
+    ``recorded``: MQSim's requests to compare one by one with those of this run; None if they are
+    not compared. Both programs draw equal addresses from equal seeds.
     """
     page_bytes = case.pair()[0].page_capacity_bytes
     ours = statistics(
@@ -278,10 +290,10 @@ def own_rows(
 
 
 def _collection_rows(rows: _Rows, case: Case, ours: Mapping[str, Any]) -> None:
-    """Add the rows of write amplification and collections.
+    """Add the rows of write amplification and garbage collections.
 
-    The rows of the second half are checked if both programs report it, else those of the whole run;
-    all other rows are shown.
+    The rows of the second half are checked if both programs report it; otherwise the rows of the
+    whole run are checked. All other rows are shown.
     """
     theirs, allowed = case.expected, case.tolerance
     half, mine = theirs["last_half"], ours["second_half"]
@@ -301,7 +313,7 @@ def _collection_rows(rows: _Rows, case: Case, ours: Mapping[str, Any]) -> None:
 
 
 def _theirs(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the latencies of cases.json (us) under the names of replay/statistics.py."""
+    """Return the latencies of cases.json (us), with the key names of replay/statistics.py."""
     names = ("mean", *QUANTILES, "max")
     return {
         kind: None if part[kind] is None else {n: part[kind][f"{n}_us"] for n in names}
@@ -310,8 +322,11 @@ def _theirs(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Rows:
-    """Builder of the rows of one run of one case. ``way``: 0 for addresses recorded from MQSim, 1
-    for addresses that this simulator draws. ``allowed``: tolerances."""
+    """Builder of the rows of one run of one case.
+
+    ``way``: 0 for addresses recorded from MQSim, 1 for addresses that this simulator draws.
+    ``allowed``: tolerances.
+    """
 
     def __init__(
         self, case: str, run: str, way: int, allowed: Tolerance, flows: Sequence[Flow]
@@ -325,18 +340,25 @@ class _Rows:
         self, name: str, theirs: float | None, ours: float | None, unit: str,
         tolerance: float | None, *, follows: bool = False,
     ) -> None:  # fmt: skip
-        """Add a row, unless MQSim does not report the number or both values are 0."""
+        """Add a row, unless MQSim does not report the value or both values are 0. Raises
+        SimulationError if only the simulation has no value."""
         if theirs is None or theirs == ours == 0:
             return
         if ours is None:
-            raise SimulationError(f"{self.case}, {self.run}: {name}: division by zero")
+            raise SimulationError(
+                f"{self.case}, {self.run}: row {name}: MQSim reports a value, "
+                "but the simulation has none"
+            )
         row = CaseRow(self.case, self.run, name, theirs, ours, unit, tolerance, follows)
         self.made.append(row)
 
     def rate(
         self, name: str, theirs: Any, ours: Any, checked: bool, allowed: float | None = None
     ) -> None:
-        """Add a row of a rate (1/s). ``allowed``: the tolerance; default: that of rates."""
+        """Add a row of a rate (1/s).
+
+        ``allowed``: the tolerance; None selects the tolerance of rates.
+        """
         tolerance = self.allowed.rate[self.way] if allowed is None else allowed
         self.counted(
             name, theirs, ours, "1/s", tolerance if checked else None, follows=not self.any_closed
@@ -345,10 +367,11 @@ class _Rows:
     def latencies(
         self, prefix: str, theirs: Mapping[str, Any], ours: Mapping[str, Any], checked: bool
     ) -> None:
-        """Add the latency rows of all requests, reads and writes.
+        """Add the latency rows of all requests, of reads and of writes.
 
-        If ``checked``, mean and p99 are checked. In the second half of a collecting run, the mean
-        of all requests is checked. All other latencies are shown.
+        If ``checked``, the mean and p99 are checked. In the second half of a run with garbage
+        collection, the mean of all requests is checked. All other latencies are shown. Raises
+        SimulationError if only one of the two runs has requests of a kind.
         """
         alone = theirs["read"] is None or theirs["write"] is None
         others = {"read", "write"} if alone else set()
@@ -373,8 +396,10 @@ class _Rows:
                 )  # fmt: skip
 
     def implied(self, alone: bool) -> set[str]:
-        """Return the kinds of requests whose mean latency follows from other rows. ``alone``: there
-        are only reads or only writes."""
+        """Return the kinds of requests whose mean latency follows from other rows.
+
+        ``alone``: True if all requests are reads or all are writes.
+        """
         if alone:
             return {"read", "write"} | ({"all"} if self.all_closed else set())
         return {"all"} | ({"write"} if self.all_closed else set())
@@ -402,16 +427,18 @@ def recorded_rows(
 ) -> list[CaseRow]:
     """Compare a run with recorded addresses with the same requests of MQSim's run.
 
-    Rates count completions up to the last arrival, because MQSim's run continues after it and this
-    run ends. Requests are ordered by arrival, then by completion. Further rows compare the requests
-    one by one: the fraction of requests that are equal at the same position in both runs, the
-    fraction of these whose latencies differ by at most 1 % and 5 %, and the mean and largest
-    difference.
+    Rates count completions up to the last arrival, because MQSim's run continues after the last
+    recorded arrival and this run does not. Requests are ordered by arrival, then by completion.
+    Further rows compare the requests one by one: the fraction of requests that are equal at the
+    same position in both runs, the fractions of these requests whose latencies differ by at most 1
+    % and by at most 5 %, and the mean and largest difference. Raises SimulationError if the two
+    runs have different numbers of requests.
     """
     theirs, ours = _ordered(recorded.records()), _ordered(np.concatenate(list(requests)))
     if len(theirs) != len(ours):
         raise SimulationError(
-            f"{case.name}, {RECORDED}: {len(theirs)} requests in MQSim's run, {len(ours)} in this"
+            f"{case.name}, {RECORDED}: MQSim's run has {len(theirs)} requests, but this run has "
+            f"{len(ours)}"
         )
     rows = _Rows(case.name, RECORDED, 0, case.tolerance, made)
     closed = any(flow.depth is not None for flow in made)
@@ -439,7 +466,8 @@ def _latencies(requests: np.ndarray) -> dict[str, Any]:
 
 
 def _rate(requests: np.ndarray, closed: bool) -> float:
-    """Return the completions per second up to the last arrival (``closed``) or completion."""
+    """Return the completions per second, up to the last arrival if ``closed``, else up to the last
+    completion."""
     last = int((requests["arrival"] if closed else requests["end"]).max())
     done = int((requests["end"] <= last).sum())
     return done / last * PS_PER_S if last else math.nan

@@ -1,11 +1,13 @@
 """NDPipe's published results compared with the models: `ondie validate ndpipe`.
 
-Owns the rows of layer tables, cuts, bounds and claims, and which of them are fitted or predicted.
-Does not own the models that predict them (ndpipe/) or the rows of simulations (ndpipe_runs.py).
-Source: NDPipe (ASPLOS 2024), slides and public repository; the places that the rows name.
+Owns the rows of layer tables, cuts, bounds and claims, and the classification of each row as fitted
+or predicted. Does not own the models that predict them (ndpipe/) or the rows of simulations
+(ndpipe_runs.py). Source: NDPipe (ASPLOS 2024), slides and public repository, at the places that the
+rows name.
 
-Fitted: the number of stores, which the sources do not state, to 1.8x. The published parameters and
-multiply-accumulates of the networks are checked; all else is arithmetic or our own result.
+The number of stores, which the sources do not state, is fitted to 1.8x. The published numbers of
+parameters and of multiply-accumulate operations of the networks are checked. All other rows are
+arithmetic or results of this project.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ TORCHVISION, TIMM = "torchvision 0.15", "timm, model card of resnext101_32x4d.gl
 
 
 class Published(NamedTuple):
-    """Published totals of a network: parameters, the relative error of their digits, and their
-    source; then the multiply-accumulates with their error and source."""
+    """Published totals of a network: number of parameters, the relative error due to rounding of
+    its digits, and its source; number of multiply-accumulate operations, with its error and
+    source."""
 
     params: float
     params_digits: float
@@ -74,23 +77,23 @@ SIZES = {
     "resnext101-32x4d": (176.7, 8.20),
     "vit-b-16": (346.3, 3.08),
 }
-"""Bytes of all parameters and of the head, MB, as noted from NDPipe's sources."""
+"""Size of all parameters and of the parameters of the head (MB), as noted from NDPipe's sources."""
 FEATURE_RATIO, JPEG_SHARE = 0.0136, 0.037
 SPEEDUP, SAVING = 1.8, 1.7
-"""Claims: training is 1.8x faster and costs 1.7x less."""
+"""Claims of the paper: training is 1.8x faster and costs 1.7x less."""
 STORES = 6
-"""Number of stores, fitted to SPEEDUP."""
+"""Number of stores, fitted to the claim SPEEDUP."""
 SHOWN_STORES = (1, 4, 20)
 
 
 IMAGE: Shape = (3, 224, 224)
-"""Input of a user's model, unless its function states another one."""
+"""Shape of the input of a user's model, unless its function returns another shape."""
 
 
 def ndpipe_rows(progress: Progress, network: str | None = None) -> list[Row]:
-    """Return all rows of the suite, or with ``network`` the cuts of a torch model.
+    """Return all rows of the suite, or with ``network`` only the cuts of a torch model.
 
-    ``network``: FILE.py:FUNCTION as of :func:`read_network`.
+    ``network``: FILE.py:FUNCTION (see :func:`read_network`).
     """
     if network is not None:
         return [*own_rows(read_network(network))]
@@ -104,7 +107,7 @@ def ndpipe_rows(progress: Progress, network: str | None = None) -> list[Row]:
 def _rows(source: str, place: str = "") -> Callable[..., Row]:
     """Return a function that returns a row with the given source and place.
 
-    Its arguments are name, kind, expected, found, unit, tolerance and constants.
+    The arguments of that function are name, kind, expected, found, unit, tolerance and constants.
     """
     return partial(_row, source, place)
 
@@ -124,10 +127,10 @@ def _row(
 
 
 def table_rows() -> Iterator[Row]:
-    """Yield totals of the layer tables against published ones."""
+    """Yield the rows that compare totals of the layer tables with published totals."""
     text = (
-        "layer tables from our own definitions of the architectures. Tolerance: the digits that "
-        "are printed; 0 where all are"
+        "layer tables from this project's definitions of the architectures. Tolerance: rounding "
+        "of the printed digits; 0 if all digits are printed"
     )
     for name in NETWORKS:
         net, known = network(name), TOTALS[name]
@@ -147,7 +150,7 @@ def table_rows() -> Iterator[Row]:
 
 
 def cut_rows() -> Iterator[Row]:
-    """Yield computation and traffic of the cuts of ResNet50."""
+    """Yield the rows of computation and traffic of the cuts of ResNet50."""
     net = network("resnet50")
     row = _rows(
         "sums of the layer table, against a closed form of the bottleneck blocks, which has no "
@@ -184,11 +187,13 @@ def cut_rows() -> Iterator[Row]:
 
 
 def block_macs() -> dict[str, int]:
-    """Return the multiply-accumulates of ResNet50 up to each stage with convolutions.
+    """Return the cumulative number of multiply-accumulate operations of ResNet50 at the end of each
+    stage with convolutions.
 
     A block of w channels at s pixels has convolutions of 1x1, 3x3 and 1x1 from 4 w to 4 w channels:
-    17 w^2 s^2. The first block of a layer reads fewer channels, has a 1x1 shortcut and, except in
-    layer1, reads four times as many pixels before the 3x3 convolution reduces them.
+    17 w^2 s^2 operations. The first block of a layer reads fewer channels and has a 1x1 shortcut.
+    Except in layer1, it also reads four times as many pixels before the 3x3 convolution reduces
+    them.
     """
     total = 7 * 7 * 3 * 64 * 112**2
     found = {"stem": total}
@@ -202,24 +207,24 @@ def block_macs() -> dict[str, int]:
 
 
 def choice_rows() -> Iterator[Row]:
-    """Yield the best cut and throughput by number of stores, for all networks."""
+    """Yield the rows of the best cut and its throughput, by number of stores, for all networks."""
     for name in NETWORKS:
         yield from best_rows(network(name))
 
 
 def best_rows(net: Network) -> Iterator[Row]:
-    """Yield the best cut and throughput of a network by number of stores."""
+    """Yield the rows of the best cut and its throughput, by number of stores, for a network."""
     row = _rows(
-        "our own result: cut with the highest throughput; of equal ones, the least traffic. Stores "
-        "with a T4, Tuner with a V100, both at the rate of ResNet50 in mixed precision "
-        "(ndpipe/servers.toml)"
+        "this project's result: cut with the highest throughput; of several such cuts, the one "
+        "with the least traffic. Stores with a T4, Tuner with a V100, both at the rate of "
+        "ResNet50 in mixed precision (ndpipe/servers.toml)"
     )
     for count in SHOWN_STORES:
         found = best_cut(net, fleet(count))
         words = f"{count} store" + ("s" if count > 1 else "")
         title = f"{net.title}, {words}: cut at {found.cut}, limited by {found.limited_by}"
         yield row(title, SHOWN, None, found.throughput, "photos/s")
-    title = f"{net.title}: stores beyond which the throughput stays"
+    title = f"{net.title}: number of stores above which the throughput is constant"
     yield row(title, SHOWN, None, enough_stores(net, fleet(1)), "stores")
 
 
@@ -227,15 +232,16 @@ def read_network(name: str) -> Network:
     """Return the layer table of a torch model.
 
     ``name``: FILE.py:FUNCTION. The function has no arguments and returns the model, or the model
-    and the shape of its input (channels, height, width). Raises InputError if it does not, if torch
-    is missing, and as ndpipe/torch_layers.py does.
+    and the shape of its input (channels, height, width). Raises InputError if ``name`` or the
+    result of the function has another form, if torch or the function is missing, if the file or the
+    function fails, or if ndpipe/torch_layers.py does not support the model.
     """
     path, _, function = name.rpartition(":")
     where = f"--network {name}"
     if not (path.endswith(".py") and function.isidentifier()):
         raise InputError(f"{where}: must be FILE.py:FUNCTION")
     if find_spec("torch") is None:
-        raise InputError(f"{where}: needs torch; pip install 'ondie[train]'")
+        raise InputError(f"{where}: requires torch; install it with: pip install 'ondie[train]'")
     make = getattr(import_file(Path(path), "--network"), function, None)
     if not callable(make):
         raise InputError(f"{where}: {path} has no function {function!r}")
@@ -254,9 +260,10 @@ def read_network(name: str) -> Network:
 
 
 def own_rows(net: Network) -> Iterator[Row]:
-    """Yield computation and traffic of every cut of a network, and its best cuts."""
+    """Yield the rows of computation and traffic of every cut of a network, and of its best cuts."""
     row = _rows(
-        "our own result, from a run of the model: what is before the cut, and what crosses it"
+        "this project's result, from a run of the model: computation before the cut, and traffic "
+        "across the cut"
     )
     for cut in net.cuts[1:]:
         yield row(
@@ -268,7 +275,7 @@ def own_rows(net: Network) -> Iterator[Row]:
 
 
 def bound_rows() -> Iterator[Row]:
-    """Yield Lemma 5.2 and Theorem 5.1."""
+    """Yield the rows that evaluate Lemma 5.2 and Theorem 5.1 of the paper."""
     params, samples, probability = network("resnet50").head.params, 100_000, 0.05
     gap = convergence.generalization_gap(params, samples, probability)
     row = _rows(
@@ -315,8 +322,8 @@ def _chernoff(gap: float, samples: int) -> float:
 
 
 def _tail(samples: int, gap: float) -> float:
-    """Return the probability that the share of heads of ``samples`` fair coins differs from a half
-    by ``gap`` or more."""
+    """Return the probability that the fraction of heads in ``samples`` tosses of a fair coin
+    differs from 1/2 by ``gap`` or more."""
     wrong = sum(
         math.comb(samples, heads)
         for heads in range(samples + 1)
@@ -326,8 +333,8 @@ def _tail(samples: int, gap: float) -> float:
 
 
 def _descent(start: float, goal: float) -> tuple[int, float]:
-    """Return T2 of Theorem 5.1 and the loss after that many steps of gradient descent, for two
-    layers of width 1 with product ``start`` and target 1."""
+    """Return the number of steps T2 of Theorem 5.1, and the loss after T2 steps of gradient
+    descent, for two layers of width 1 whose product is initially ``start`` and has the target 1."""
     rate = convergence.largest_rate(start, 2, 1.0)
     loss = (start - 1) ** 2 / 2
     steps = convergence.second_run_steps(loss, goal, rate, start, 2, 1.0)
@@ -338,11 +345,12 @@ def _descent(start: float, goal: float) -> tuple[int, float]:
 
 
 def claim_rows() -> Iterator[Row]:
-    """Yield the claims 1.8x and 1.7x with the assumptions that give them."""
+    """Yield the rows of the claims 1.8x and 1.7x, with the assumptions that produce these
+    values."""
     net = network("resnet50")
     count = round(STORES)
     store, tuner, host, plain = (server(n) for n in ("store", "tuner", "host", "plain-store"))
-    place = f"{PAPER}, slides; the number of stores is not in our sources"
+    place = f"{PAPER}, slides; the number of stores is not in the sources"
     given = (
         f"Assumed: {count} stores, ResNet50, cut at avgpool, T4 and V100 at their measured rates "
         "in mixed precision, 10 Gbit/s into host and Tuner"
@@ -351,8 +359,8 @@ def claim_rows() -> Iterator[Row]:
     sent = {"FP16 inputs": FP16 * net.inputs, "JPEG files": jpeg_bytes()}
     old = {name: central_rate(net, size, count) for name, size in sent.items()}
     fit = _rows(
-        f"{given}. The typical system sends FP16 inputs, which fill the network. Tolerance: that "
-        "of the check that this would be with a published number of stores", place,
+        f"{given}. The typical system sends FP16 inputs, which saturate the network. Tolerance: "
+        "that of a check; this row would be a check if the number of stores were published", place,
     )  # fmt: skip
     yield fit(
         "speed of training over the typical system", FIT, SPEEDUP, new / old["FP16 inputs"],
@@ -370,7 +378,7 @@ def claim_rows() -> Iterator[Row]:
             yield row(f"1.8x if the typical system sends {name}", SHOWN, SPEEDUP, speedup)
         title = f"1.7x as price per photo if the typical system sends {name}"
         yield row(title, SHOWN, SAVING, price * speedup)
-    row = _rows(f"{given}. Our own result: least number of stores with 1.8x")
+    row = _rows(f"{given}. This project's result: smallest number of stores with 1.8x")
     for name, size in sent.items():
         enough = next(
             n for n in range(1, 1000)

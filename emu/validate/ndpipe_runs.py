@@ -1,8 +1,8 @@
-"""Simulated fine-tunings, updates and inference of NDPipe, and cost and energy of three systems:
+"""Simulated fine-tuning, updates and inference of NDPipe, and cost and energy of three systems:
 part of `ondie validate ndpipe`.
 
 Owns these rows. Does not own the simulation (ndpipe/pipeline.py, ndpipe/npe.py), updates
-(ndpipe/versions.py), costs (ndpipe/cost.py) or the claims of the number of stores (ndpipe.py).
+(ndpipe/versions.py), costs (ndpipe/cost.py) or the claims about the number of stores (ndpipe.py).
 Source: NDPipe (ASPLOS 2024), pipelined FT-DMP and version-aware redistribution; slides.
 """
 
@@ -30,19 +30,20 @@ from ondie.emu.ndpipe.versions import StoreModel, Versions, transfer
 SUITE = "ndpipe"
 DRIVE = "gen4-tlc"
 STORES, PER_RUN, BATCH = 3, 6, 64
-"""Number of stores, batches of a store per run, photos per batch."""
+"""Number of stores, number of batches of each store per run, and number of photos per batch."""
 RUNS = (1, 2, 10)
 US = PS_PER_S // 10**6
 UPDATED = "resnet50"
 """Network whose head is updated."""
 
 INFERRED, BATCHES = 1024, (64, 256)
-"""Photos of each store, and photos per batch without and with larger batches."""
-CLAIM, PLACE = 1.7, "NDPipe, ASPLOS 2024, slides; the number of stores is not in our sources"
+"""Number of photos in each store, and numbers of photos per batch, without and with the
+optimization of larger batches."""
+CLAIM, PLACE = 1.7, "NDPipe, ASPLOS 2024, slides; the number of stores is not in the sources"
 
 
 def measured_times(net: Network, epochs: int = 1) -> Times:
-    """Return the times per photo of a network cut before its head, with NDPipe's servers."""
+    """Return the times per photo of a network that is cut before its head, on NDPipe's servers."""
     servers, cut = fleet(1), net.cuts[-1]
     size = FP16 * net.crossing(cut)
     decode, resize, normalize = (round(US * inference_constant(f"{name}_us")) for name in CORES)
@@ -58,7 +59,7 @@ def measured_times(net: Network, epochs: int = 1) -> Times:
 
 
 def _cases() -> dict[str, Times]:
-    """Return times with which each kind of station is the slowest one."""
+    """Return sets of times, in each of which another kind of station is the slowest."""
     times = measured_times(network("resnet50"))
     load = replace(times, decode=0, resize=0, normalize=0, features=0)
     return {
@@ -71,7 +72,8 @@ def _cases() -> dict[str, Times]:
 
 
 def pipeline_rows() -> Iterator[Row]:
-    """Yield simulated fine-tunings against the closed form, and with slow and dead stores."""
+    """Yield the rows of simulated fine-tuning compared with the closed form, and with slow and dead
+    stores."""
     cfg = load_preset(DRIVE)
     load = _load_ps(cfg)
     source = (
@@ -90,7 +92,7 @@ def pipeline_rows() -> Iterator[Row]:
 
 
 def _load_ps(cfg: Config) -> float:
-    """Return the mean time of loading a batch on a drive without other stages (ps)."""
+    """Return the mean time to load a batch on a drive if no other stage runs (ps)."""
     count = PER_RUN * max(RUNS)
     drive, now = PhotoDrive(cfg, count * BATCH, jpeg_bytes()), 0
     for i in range(count):
@@ -100,20 +102,20 @@ def _load_ps(cfg: Config) -> float:
 
 
 def _simulated(cfg: Config, times: Times, runs: int) -> Outcome:
-    """Return the simulation with equal stores."""
+    """Return the outcome of a simulation with equal stores."""
     stores = [Store(PER_RUN * BATCH * runs)] * STORES
     return simulate(stores, times, Plan(runs, BATCH, jpeg_bytes()), cfg)
 
 
 def _expected_ps(times: Times, load: float, runs: int) -> float:
-    """Return the closed form of :func:`_simulated`."""
+    """Return the time of :func:`_simulated` by the closed form (ps)."""
     stages = [load, *(BATCH * times.stage(stage) for stage in range(1, len(STAGES)))]
     train = STORES * PER_RUN * BATCH * times.train
     return training_ps(stages, BATCH * times.receive, STORES, PER_RUN, runs, train)
 
 
 def _overlap_rows(cfg: Config) -> Iterator[Row]:
-    """Yield the gain of several runs over the same photos."""
+    """Yield the rows of the speedup if the photos are processed in several pipelined runs."""
     times = _cases()["a Tuner that takes as long as the stores"]
     source = (
         "T(N) / T(1) of the same photos, with a Tuner that takes as long as the stores; expected: "
@@ -127,13 +129,13 @@ def _overlap_rows(cfg: Config) -> Iterator[Row]:
     for runs in RUNS[1:]:
         expected = pipelined(1, 1, runs) / pipelined(1, 1, 1)
         yield Row(
-            SUITE, f"time of {runs} runs over that of one", IDENTITY, expected,
+            SUITE, f"time of {runs} runs relative to that of one run", IDENTITY, expected,
             ends[runs] / ends[1], "x", 1 / (PER_RUN * max(RUNS)), source,
         )  # fmt: skip
 
 
 def _store_rows(cfg: Config, times: Times) -> Iterator[Row]:
-    """Yield slow and dead stores."""
+    """Yield the rows of slow and dead stores."""
     photos = 40 * BATCH
     plan = Plan(1, BATCH, jpeg_bytes(), copies=True)
     alike = simulate([Store(photos)] * STORES, times, plan, cfg).ready_ps[0]
@@ -159,12 +161,19 @@ def _store_rows(cfg: Config, times: Times) -> Iterator[Row]:
         lost = sum(batch.photos for batch in end.lost)
         title = f"a dead store, {name}"
         yield Row(
-            SUITE, f"{title}: photos trained or named as lost", IDENTITY, STORES * photos,
+            SUITE, f"{title}: photos trained or reported as lost", IDENTITY, STORES * photos,
             trained + lost, "photos", 0, source,
         )  # fmt: skip
         often = max(end.trained.values())
         yield Row(
-            SUITE, f"{title}: most times that a photo is trained", IDENTITY, 1, often, "", 0, source
+            SUITE,
+            f"{title}: maximum number of times that a photo is trained",
+            IDENTITY,
+            1,
+            often,
+            "",
+            0,
+            source,
         )
         yield Row(SUITE, f"{title}: photos lost", SHOWN, None, lost, "photos", None, source)
         yield Row(SUITE, f"{title}: time until all features have arrived", SHOWN, None,
@@ -172,7 +181,7 @@ def _store_rows(cfg: Config, times: Times) -> Iterator[Row]:
 
 
 def version_rows() -> Iterator[Row]:
-    """Yield the bytes of updates after the head was trained."""
+    """Yield the rows of the bytes of a model update after the head has been trained."""
     net, rng = network(UPDATED), np.random.default_rng(24)
     frozen = rng.integers(0, 1 << 32, net.params - net.head.params, np.uint32)
     weights = rng.standard_normal(net.head.params, np.float32)
@@ -181,14 +190,14 @@ def version_rows() -> Iterator[Row]:
         np.concatenate([frozen, head.view(np.uint32)]) for head in (weights, weights + step)
     )
     source = (
-        "the head changes, all other layers are frozen; a delta with the changed words as they "
-        "are. Tolerance: 1 %"
+        "the head changes, all other layers are frozen; a delta with the changed words, "
+        "uncompressed. Tolerance: 1 %"
     )
     tuner = Versions(first, pack=False)
     tuner.publish(second)
     update = tuner.update(0)
     yield Row(
-        SUITE, f"{net.title}: delta", IDENTITY, net.head_bytes / 1e6,
+        SUITE, f"{net.title}: size of the delta", IDENTITY, net.head_bytes / 1e6,
         len(update.message) / 1e6, "MB", 0.01, source,
     )  # fmt: skip
     store = StoreModel()
@@ -197,7 +206,10 @@ def version_rows() -> Iterator[Row]:
     same = np.array_equal(store.model, tuner.model(1))
     title = f"{net.title}: the store then has the bytes of the Tuner (1 = yes)"
     yield Row(SUITE, title, IDENTITY, 1, int(same), "", 0, source)
-    source = "our own result: weights change by a thousandth of their spread; compressed delta"
+    source = (
+        "this project's result: weights change by a thousandth of their standard deviation; "
+        "compressed delta"
+    )
     tuner = Versions(first)
     tuner.publish(second)
     found = len(tuner.update(0).message)
@@ -208,7 +220,7 @@ def version_rows() -> Iterator[Row]:
 
 
 def inference_rows() -> Iterator[Row]:
-    """Yield inference with one optimization more each time, against its closed form."""
+    """Yield the rows of inference compared with its closed form; each row adds one optimization."""
     net, cfg = network("resnet50"), load_preset(DRIVE)
     source = (
         f"inference with ResNet50 on {STORES} stores with a drive {DRIVE} each, which simulates "
@@ -224,8 +236,8 @@ def inference_rows() -> Iterator[Row]:
             each.expected_photos_per_s(STORES), each.photos_per_s, "photos/s", 1e-3, source,
         )  # fmt: skip
     source = (
-        "our own result, with assumed times of decoding and inflating, an assumed gain of INT8 and "
-        "of larger batches (ndpipe/servers.toml)"
+        "this project's result, with assumed times of decoding and inflating, an assumed gain of "
+        "INT8 and of larger batches (ndpipe/servers.toml)"
     )
     gain = found[-1].photos_per_s / found[0].photos_per_s
     yield Row(SUITE, "inference: gain of all optimizations", SHOWN, None, gain, "x", None, source)
@@ -236,8 +248,8 @@ def inference_rows() -> Iterator[Row]:
 
 
 def cost_rows(count: int) -> Iterator[Row]:
-    """Yield cost and energy of NDPipe relative to the typical and the ideal system, with ``count``
-    stores."""
+    """Yield the rows of cost and energy of NDPipe relative to the typical and the ideal system,
+    with ``count`` stores."""
     net = network("resnet50")
     new, ideal = (cost.point(system, net, count) for system in (cost.NDPIPE, cost.IDEAL))
     assumed = (
@@ -272,5 +284,5 @@ def cost_rows(count: int) -> Iterator[Row]:
 
 
 def _words(sent: str) -> str:
-    """Return what the typical system sends, in words."""
+    """Return a noun phrase for the data that the typical system sends."""
     return {cost.INPUTS: "FP16 inputs", cost.JPEG: "JPEG files"}[sent]

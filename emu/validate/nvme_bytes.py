@@ -1,8 +1,10 @@
 """Bytes per parameter of each path, counted at the device: `ondie validate bytes`.
 
-Owns the rows of this suite. Does not own the paths (ondie.emu.paths). Each path plans the transfers
-of its source, so the rows are identities: the device must count exactly the planned bytes.
-Source: DeepSpeed's NVMe optimizer swapper; OptimStore (HPCA 2023); Smart-Infinity (HPCA 2024).
+Owns the rows of this suite. Does not own the paths (ondie.emu.paths). Source: DeepSpeed's NVMe
+optimizer swapper; OptimStore (HPCA 2023); Smart-Infinity (HPCA 2024).
+
+Each path plans the transfers that its source describes. The rows are identities: the number of
+bytes that the device counts must equal the planned number.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from ondie.emu.validate.synthetic_models import SAMPLE_PARAMS, model
 
 
 def traffic_rows(progress: Progress) -> list[Row]:
-    """Return rows of the bytes per parameter of one step, counted at the device."""
+    """Return rows of the bytes per parameter that the device counts in one step."""
     cfg = load_preset("optimstore-r1")
     text = "NVMe bytes per parameter and step of ZeRO-Infinity, from DeepSpeed's sources"
     rows = []
@@ -59,7 +61,7 @@ def _row(name: str, planned: float, found: float, source: str) -> Row:
 
 
 def _counters(path: str, cfg: Config, op: str) -> dict[str, int]:
-    """Simulate one step without payload and return the device's counters."""
+    """Simulate one step without payload and return the counters of the device."""
     result = run_path(path, cfg, model(op, SAMPLE_PARAMS), Options(), steps=1, payload=False)
     assert result.ledger is not None
     return dict(result.ledger.totals.counters)

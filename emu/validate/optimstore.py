@@ -1,12 +1,11 @@
 """OptimStore's published results compared with the simulation: `ondie validate optimstore`.
 
-Owns these rows and their kinds: fitted, predicted, following from other rows, or shape only. Does
-not own paths or presets.
-Source: OptimStore (HPCA 2023).
+Owns these rows and the kind of each: fitted, checked, following from other rows, or shown. Does not
+own paths or presets. Source: OptimStore (HPCA 2023).
 
-Rows are fitted, checked and gated on the preset R1; the rows of R2 are shown. The simulated model
-is large enough to have the erase cost of a long run: a test compares its rates with those of 6.7 B
-parameters.
+The rows of the preset R1 are of all kinds; the fit and check rows of R2 are only shown. The
+simulated model is large enough to have the erase cost of a long run: a test compares its rates with
+those of 6.7 B parameters.
 """
 
 from __future__ import annotations
@@ -28,28 +27,30 @@ from ondie.emu.validate.update_stage import Stage, stage
 from ondie.traces import Trace
 
 PARAMS = (1 << 26) - (1 << 16)
-"""Parameters of the simulated model: two blocks of Adam's super-pages on every die of R1 and of R2,
-minus one stripe on half of the dies.
+"""Number of parameters of the simulated model: two blocks of Adam's super-pages on every die of R1
+and of R2, minus one stripe on half of the dies.
 
 Few models fill all dies equally. With this number, half of the dies reach their next block one
-round later, so in lockstep the erases of each half delay all dies."""
+round later, so in lockstep the erases of each half delay all dies.
+"""
 SOURCE = "OptimStore, HPCA 2023"
 NOTES = "OptimStore (HPCA 2023, pp. 611-623), from notes on the paper without section numbers"
 UPDATE_SHARE = 0.93
-"""Fraction of the update in the iteration time of GPT2-6.7B under DeepSpeed NVMe. This input
-determines the time of forward and backward."""
+"""Fraction of the iteration time of GPT2-6.7B under DeepSpeed NVMe that the update takes. This
+input determines the time of forward and backward."""
 FORWARD_SHARE = 1 / 3
-"""Time of forward / time of forward and backward [assumed]: backward takes twice as long."""
+"""Forward time divided by the sum of forward and backward time [assumed]: backward takes twice as
+long as forward."""
 LIFETIME_PARAMS = 10.3e9
 LIFETIME_STEPS, LIFETIME_YEARS = 12.4e6, 9.4
 DISPATCHES = ("lockstep", "free", "double_buffered")
 BUS_VALUES = (1, 0.5)
-"""Rates of the die's bus to simulate in addition to the preset's (values per cycle of the
-processing elements)."""
+"""Rates of the die's bus that are simulated in addition to that of the preset (values per cycle of
+the processing elements)."""
 WAITING = {"reads": 0.195, "writes": 0.66}
 DEPTHS = (12, 48)
-"""Numbers of blocks in flight for which the wait for the channel is simulated, in addition to the
-preset's number."""
+"""Numbers of blocks in flight for which the wait for the channel is simulated, in addition to that
+of the preset."""
 BLOCK = 1 << 16
 PATHS = ("host_offload", "in_storage", "on_die", "chip_level")
 GEOMETRY = ("flash.channels", "flash.dies_per_channel", "flash.page", "flash.bus")
@@ -70,9 +71,9 @@ def optimstore_rows(progress: Progress) -> list[Row]:
 
 
 def _named(preset: str, row: Row) -> Row:
-    """Return the row with its preset's name.
+    """Return ``row`` with the name of its preset.
 
-    R2 was not fitted: its fit and check rows become shown rows, and none of its rows is gated.
+    R2 was not fitted, so its fit and check rows become shown rows.
     """
     row = dataclasses.replace(row, name=f"{preset}: {row.name}")
     if preset == "R1":
@@ -84,8 +85,8 @@ def _named(preset: str, row: Row) -> Row:
 def _rows(source: str) -> Callable[..., Row]:
     """Return a function that returns a row with the given source.
 
-    Its arguments are name, kind, published, found, unit, tolerance, and the keywords place and
-    constants.
+    The arguments of that function are name, kind, published, found, unit, tolerance, and the
+    keywords place and constants.
     """
     return partial(_row, f"{SOURCE}; {source}")
 
@@ -108,7 +109,7 @@ def _row(
 
 
 def _published(cfg: Config) -> Iterator[Row]:
-    """Yield the speedups, rates, energy and power of the update stage."""
+    """Yield the rows of speedups, rates, energy and power of the update stage."""
     adam, momentum = model("adam", PARAMS), model("momentum", PARAMS)
     base, isp, die, chip = (stage(path, cfg, adam) for path in PATHS)
     base_m, die_m = (stage(path, cfg, momentum) for path in ("host_offload", "on_die"))
@@ -152,8 +153,8 @@ def _published(cfg: Config) -> Iterator[Row]:
 
 
 def _energy(base: Stage, isp: Stage, die: Stage) -> Iterator[Row]:
-    """Yield the energy ratios for each interpretation of the host's power; the paper does not state
-    which one it uses."""
+    """Yield the rows of energy ratios for each interpretation of the host's power. The paper does
+    not state its interpretation."""
     row = _rows(
         "energy of the update stage, drive and host. Host powers were chosen to match 3.6x under "
         "the assumption that a host that updates draws its busy power for the whole stage. In the "
@@ -173,7 +174,8 @@ def _energy(base: Stage, isp: Stage, die: Stage) -> Iterator[Row]:
 
 @lru_cache(maxsize=4)
 def _model(op: str, n_params: int) -> Trace:
-    """Return the trace of `model`, the same one each time, so that `_run` finds its ledger."""
+    """Return the trace of `model`. Equal arguments return the same object, so that `_run` finds its
+    ledger."""
     return model(op, n_params)
 
 
@@ -187,25 +189,27 @@ def timed(trace: Trace, compute_s: float) -> Trace:
 
 @lru_cache(maxsize=64)
 def _run(path: str, cfg: Config, trace: Trace, **options: str) -> Ledger:
-    """Simulate one step without payload and return its ledger; several groups of rows use it."""
+    """Simulate one step without payload and return its ledger. The ledger is cached, because
+    several groups of rows use it."""
     result = run_path(path, cfg, trace, Options(**options), steps=1, payload=False)  # type: ignore[arg-type]
     assert result.ledger is not None
     return result.ledger
 
 
 def iteration(cfg: Config) -> tuple[Trace, Ledger]:
-    """Return the trace and ledger of a baseline iteration in which the update takes the fraction
-    UPDATE_SHARE of the time.
+    """Return the trace and the ledger of an iteration of the baseline in which the update takes the
+    fraction UPDATE_SHARE of the time.
 
-    The update here is everything except forward and backward, including the time by which gradient
-    writes exceed backward.
+    The update here is everything except forward and backward. It includes the time by which the
+    gradient writes last longer than backward.
     """
     return _iterated(cfg, PARAMS, UPDATE_SHARE)
 
 
 @lru_cache(maxsize=len(PRESETS))
 def _iterated(cfg: Config, n_params: int, share: float) -> tuple[Trace, Ledger]:
-    """Return `iteration` of ``n_params`` parameters; two groups of rows use it."""
+    """Return the result of `iteration` for ``n_params`` parameters. It is cached, because two
+    groups of rows use it."""
     trace = _model("adam", n_params)
     compute_s = 0.0
     for _ in range(6):
@@ -215,7 +219,7 @@ def _iterated(cfg: Config, n_params: int, share: float) -> tuple[Trace, Ledger]:
 
 
 def _iteration(cfg: Config) -> Iterator[Row]:
-    """Yield the I/O shares and the end-to-end speedup of a whole iteration."""
+    """Yield the rows of the I/O shares and the end-to-end speedup of a whole iteration."""
     trace, base = iteration(cfg)
     spans, cpu = base.totals.steps[0], base.totals.busy_ps["update", "host CPU"]
     update, gradients, whole = (
@@ -245,7 +249,8 @@ def _iteration(cfg: Config) -> Iterator[Row]:
 
 
 def _lifetime(cfg: Config) -> Iterator[Row]:
-    """Yield the lifetime of the flash, from the pages that the engine programs in one step."""
+    """Yield the rows of the lifetime of the flash, from the number of pages that the engine
+    programs in one step."""
     trace, _ = iteration(cfg)
     book = _run("on_die", cfg, trace)
     t = book.totals
@@ -272,8 +277,9 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
 
 
 def deepstore_budget(cfg: Config) -> str:
-    """Return the text that derives whether DeepStore's 1.1x and OptimStore's 2.8x can both hold in
-    lockstep, from the times of one stripe on every die of a channel."""
+    """Return the text that derives two speedups in lockstep from the times of one stripe on every
+    die of a channel: DeepStore's 1.1x and OptimStore's 2.8x. The text states whether both are
+    possible."""
     flash, ways = cfg.flash, cfg.flash.dies_per_channel
     page = (flash.page_bytes / flash.bus_bytes_per_s + flash.t_command_ps / PS_PER_S) * 1e6
     passes = 5 * flash.page_bytes / flash.bus_bytes_per_s * 1e6
@@ -297,8 +303,8 @@ def deepstore_budget(cfg: Config) -> str:
 
 
 def queue_budget(cfg: Config) -> str:
-    """Return the text that derives the number of pages in flight per channel at which reads and
-    writes wait for the published fractions of time, if the channel is always busy."""
+    """Return the text that derives the number of pages in flight per channel at which the waits of
+    reads and writes are the published fractions of their latency, if the channel is always busy."""
     flash = cfg.flash
     page = flash.page_bytes / flash.bus_bytes_per_s * 1e6
     found = {
@@ -315,7 +321,8 @@ def queue_budget(cfg: Config) -> str:
 
 
 def _dispatch(cfg: Config) -> Iterator[Row]:
-    """Yield the speedups by dispatch, with and without the transfer of new weights to the host."""
+    """Yield the rows of the speedups by dispatch mode (pe.dispatch), with and without the transfer
+    of new weights to the host."""
     row = _rows(
         "speedup of on die over baseline by dispatch rule, without and with the transfer of new "
         "weights to the host; neither is published"
@@ -337,10 +344,10 @@ def _dispatch(cfg: Config) -> Iterator[Row]:
 
 
 def _die_bus(cfg: Config) -> Iterator[Row]:
-    """Yield the speedups by the rate of the die's shared bus.
+    """Yield the rows of the speedups by the rate of the die's shared bus.
 
-    At the rate of one plane's interface, Adam's single group of planes is not slowed; half of that
-    rate is simulated too.
+    The rates are those of BUS_VALUES. At one value per cycle, the rate of one plane's interface,
+    the bus does not slow Adam's single group of planes.
     """
     row = _rows(
         "speedup of on die over baseline by the rate of the die's shared bus, which is not "
@@ -357,9 +364,10 @@ def _die_bus(cfg: Config) -> Iterator[Row]:
 
 
 def shaped(cfg: Config, channels: int, ways: int) -> Config:
-    """Return the configuration with other numbers of channels and dies and at least its capacity.
+    """Return the configuration with other numbers of channels and dies, and a capacity that is not
+    smaller.
 
-    ``ways``: dies per channel.
+    ``ways``: number of dies per channel.
     """
     planes = cfg.flash.channels * cfg.flash.dies_per_channel
     blocks = -(-cfg.flash.blocks_per_plane * planes // (channels * ways))
@@ -373,9 +381,11 @@ def shaped(cfg: Config, channels: int, ways: int) -> Config:
 
 
 def _scaling(cfg: Config) -> Iterator[Row]:
-    """Yield the scaling of the rates with channels and dies, and the baseline's channel wait.
+    """Yield the rows of the scaling of the rates with channels and dies, and of the baseline's
+    channel wait.
 
-    Expected ratio for twice the number: 1 where the rate does not depend on the number, else 2.
+    Expected ratio for twice the number of channels or dies: 1 for a rate that does not depend on
+    the number, else 2.
     """
     trace = _model("adam", PARAMS)
     row = _rows(

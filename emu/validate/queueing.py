@@ -1,12 +1,12 @@
 """Channel wait of pages, computed from the busy intervals of dies, channels and ECC engines.
 
-Owns the means over all operations. Does not own the intervals (the engine's timeline).
-Source: none.
+Owns the means over all operations. Does not own the intervals (the engine's timeline). Source: this
+project.
 
 A read waits from the end of its array operation to the start of its data transfer. A write waits
 from the end of its ECC encoding to the start of its data transfer; this includes the wait for its
-die. Operations of one kind are not matched one by one, because the mean wait is the difference of
-two means.
+die. The waits of individual operations are not computed, because the mean wait is the difference of
+two mean times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTERVALS = 1 << 18
 
 
 def waiting_shares(cfg: Config, path: str = "host_offload", op: str = "adam") -> dict[str, float]:
-    """Return the share of channel wait in the latency of reads and of writes.
+    """Return the fraction of the channel wait in the latency of reads and of writes.
 
     Latency of a read: from the start of its array operation to the last byte on the channel.
     Latency of a write: from the end of its encoding to the end of its program.

@@ -2,24 +2,26 @@
 
 Owns these rows, the prediction of other runs of the paper, the model's forward and backward time,
 and the fit. Does not own the paths (paths/smart_infinity.py, with the arithmetic of the fit row),
-the swapper of gradients (paths/offload/aio.py) or the drive (presets/smartssd.toml).
-Source: Smart-Infinity (HPCA 2024): GPT-2 of 4.0 G parameters on 6 drives (fit), and Fig. 3(b), the
-speed of the baseline over 1 to 10 drives (check with 1 and 2 drives, where the drives limit; from 4
-drives on the shared link and the fitted CPU take the time of the fit). Its repository: buffers and
-sub-groups.
+the swapper of gradients (paths/offload/aio.py) or the drive (presets/smartssd.toml). Source:
+Smart-Infinity (HPCA 2024): GPT-2 of 4.0 G parameters on 6 drives (fit), and Fig. 3(b), the speed of
+the baseline with 1 to 10 drives; its repository (buffers and sub-groups).
 
-Fitted to the run with 6 drives: forward and backward time per parameter (here), host.adam,
-host.gradient_copy and host.top_k (in the preset), and the assignment of published rates to the
-in-storage processor's path (isp.flash, isp.flash_write). Totals and speedups follow from the
-phases. Runs without a published number have rows of kind "shown" with a null published value.
-Forward and backward time without I/O is assumed proportional to the number of parameters, for every
-model and optimizer. Every page of every run is simulated; no pages are sampled.
+The speeds of Fig. 3(b) are checked with 1 and 2 drives, where the drives are the bottleneck. With 4
+or more drives, the shared link and the fitted CPU determine the time, as in the fit.
+
+The following values are fitted to the run with 6 drives: forward and backward time per parameter
+(here), host.adam, host.gradient_copy and host.top_k (in the preset), and the assignment of
+published rates to the in-storage processor's path (isp.flash, isp.flash_write). Totals and speedups
+follow from the phases. Runs without a published number have rows of kind "shown" with a null
+published value. Forward and backward time without I/O is assumed to be proportional to the number
+of parameters, for every model and optimizer. Every page of every run is simulated; no pages are
+sampled.
 
 The rates of Fig. 14, 2.78 and 1.63 GB/s, are those of Smart-Infinity's own modules: pread and
 pwrite between the SSD and the FPGA's memory, on files opened with O_SYNC. They are the rates of the
 in-storage processor's path (isp.flash, isp.flash_write). The baseline reads and writes with
 DeepSpeed's aio from the host, without O_SYNC, at the rates of the drive's data sheet, 3.3 and 2.0
-GB/s. ``budget`` prints both.
+GB/s. The function ``budget`` prints the update time at both pairs of rates.
 """
 
 from __future__ import annotations
@@ -44,18 +46,21 @@ from ondie.traces import Trace
 SUITE = "smart-infinity"
 PAPER = "Smart-Infinity (HPCA 2024)"
 FORWARD_S = 0.6575 / 4e9
-"""Forward time per parameter: mean of the four published forward passes (fitted)."""
+"""Forward time per parameter (s): mean of the four published forward passes (fitted)."""
 BACKWARD_S = 3.343 / 4e9
-"""Backward time per parameter without copies of gradients: mean of 5.59, 5.33 and 5.43 s, minus
-2.11 s of copies at host.gradient_copy. The sum is fitted; the split follows from SmartComp's 4.14 s
-and host.top_k, and no row of the baseline depends on it."""
+"""Backward time per parameter without copies of gradients (s): mean of 5.59, 5.33 and 5.43 s, minus
+2.11 s of copies at host.gradient_copy.
+
+The sum is fitted. The split follows from SmartComp's 4.14 s and host.top_k; no row of the baseline
+depends on this split.
+"""
 PUBLISHED: dict[str, tuple[float, float, float]] = {
     "base": (0.62, 5.59, 17.55),
     "SU": (0.67, 5.33, 13.04),
     "SU+O": (0.67, 5.43, 12.27),
     "SU+O+C": (0.67, 4.14, 10.77),
 }
-"""Seconds of forward, of backward including gradient writes, and of update in the fit row."""
+"""Published times of the fit row (s): forward, backward including gradient writes, and update."""
 PATHS = dict(
     zip(PUBLISHED, ("smart_base", "smart_update", "smart_handler", "smart_comp"), strict=True)
 )
@@ -68,11 +73,12 @@ CONSTANTS = {
     "SU+O+C": (FORWARD, (BACKWARD, "host.top_k"), ("isp.flash_write",)),
 }
 """Constants that were fitted to the forward, backward and update times of each variant. With the
-handler's overlap, faster reads (isp.flash) change the update by less than 1 %."""
+handler's overlap (SU+O, SU+O+C), a higher read rate (isp.flash) changes the update time by less
+than 1 %."""
 LINK_BYTES = {"base": 32.0, "SU": 8.0, "SU+O+C": 4.08}
 """Bytes per parameter and step on the shared link."""
 BUFFERS = 40
-"""Pinned buffers: buffer_count of ds_zero_stage_infinity-nvme.json in Smart-Infinity's
+"""Number of pinned buffers: buffer_count of ds_zero_stage_infinity-nvme.json in Smart-Infinity's
 repository."""
 OPTIMIZERS = ("adam", "momentum", "adagrad")
 DRIVES = range(1, 11)
@@ -87,11 +93,11 @@ READ = (
 )
 SLOWER = "one CSD alone is slower than the baseline; no number is printed for it"
 LINK_BOUND = 4
-"""Number of drives from which the shared link limits the baseline: four drives write 2.0 GB/s each,
-which fills the link's 8 GB/s."""
+"""Smallest number of drives with which the shared link limits the baseline: four drives write 2.0
+GB/s each, which equals the link's 8 GB/s."""
 AS_FIT = (
-    f"{PAPER}, Fig. 3(b); from {LINK_BOUND} drives on, the shared link is the bottleneck, and the "
-    "time equals that of the fit run with 6 drives. Tolerance: that of the fit"
+    f"{PAPER}, Fig. 3(b); with {LINK_BOUND} or more drives, the shared link is the bottleneck, and "
+    "the time equals that of the fit run with 6 drives. Tolerance: that of the fit"
 )
 SPEEDS = (
     f"{PAPER}, Fig. 3(b): printed speeds relative to one drive. Not checked, because the rows in "
@@ -105,16 +111,17 @@ OUTSIDE = (
     "Without the CPU time, two published drives are 43.6 / 25.1 = 1.74 times as fast as one, 0.87 "
     "of its rate each; two simulated drives are twice as fast as one"
 )
-"""Source text of the speed rows with fewer drives than LINK_BOUND."""
+"""Source text of the speed rows for fewer than LINK_BOUND drives."""
 SAVING = 0.1
-"""Threshold of the knee: the first number of drives at which one more drive saves less than this
-fraction of the step time. The paper prints no threshold: "does not scale beyond 4 SSDs"."""
+"""Threshold of the knee, the smallest number of drives at which one more drive reduces the step
+time by less than this fraction. The paper does not print a threshold; it states "does not scale
+beyond 4 SSDs"."""
 
 
 @dataclass(frozen=True)
 class Case:
     """Run of the paper: numbers of parameters and drives, optimizer, and size of the compressed
-    gradient in percent of the gradient (0: no compression)."""
+    gradient as a percentage of the gradient (0: no compression)."""
 
     params: int = 4_000_000_000
     drives: int = 6
@@ -122,13 +129,14 @@ class Case:
     compression: float = 2.0
 
     def asked(self) -> str:
-        """Return a description of the run without a variant, for the sources of its rows."""
+        """Return a description of the run for the source texts of its rows. It does not name the
+        variant."""
         drives = "1 SmartSSD" if self.drives == 1 else f"{self.drives} SmartSSDs"
         share = f"compression {self.compression:g} %" if self.compression else "no compression"
         return f"{self.params / 1e9:.10g} G parameters on {drives}, {self.optimizer}, {share}"
 
     def words(self, variant: str) -> str:
-        """Return a description of the run of a variant, for the names of rows."""
+        """Return a description of the run with ``variant``, for the names of rows."""
         drives = "1 drive" if self.drives == 1 else f"{self.drives} drives"
         size = f"{self.params / 1e9:.10g}"
         size += ".0" if "." not in size else ""
@@ -137,7 +145,7 @@ class Case:
 
 
 class Times(NamedTuple):
-    """Phases of a step (s), and bytes per parameter over the shared link."""
+    """Phases of a step (s), and bytes per parameter on the shared link."""
 
     forward: float
     backward: float
@@ -150,7 +158,8 @@ class Times(NamedTuple):
 
 
 def trace_of(case: Case) -> Trace:
-    """Return the trace of a case: its parameters, and its forward and backward time without I/O."""
+    """Return the trace of a case, with its number of parameters and its forward and backward time
+    without I/O."""
     flat = flat_model(case.optimizer, case.params)
     step = dataclasses.replace(
         flat.steps[0],
@@ -161,7 +170,7 @@ def trace_of(case: Case) -> Trace:
 
 
 def simulate(variant: str, case: Case) -> Times:
-    """Simulate one step of a variant and return its times."""
+    """Simulate one step of a variant and return its times and link bytes."""
     cfg = load_preset("smartssd", (f"system.devices={case.drives}",))
     options = Options(compression=case.compression, offload=Offload(buffers=BUFFERS))
     result = run_path(PATHS[variant], cfg, trace_of(case), options, steps=1, payload=False)
@@ -193,10 +202,10 @@ def smart_infinity_rows(
     optimizer: str | None = None,
     compression: str | None = None,
 ) -> list[Row]:
-    """Return the rows of the fit run and of the shapes, or of one run if any option is given.
+    """Return the rows of :func:`shape_rows`, or the rows of one run if any option is given.
 
-    Options that are None have the fit run's value. ``model``: parameters, such as "8.4b".
-    ``compression``: percent, or "none". Raises InputError for an invalid option.
+    An option that is None has the value of the fit run. ``model``: number of parameters, such as
+    "8.4b". ``compression``: percentage, or "none". Raises InputError for an invalid option.
     """
     if (model, drives, optimizer, compression) == (None, None, None, None):
         return shape_rows(progress)
@@ -209,9 +218,9 @@ def smart_infinity_rows(
 def read_case(
     model: str | None, drives: int | None, optimizer: str | None, compression: str | None
 ) -> Case:
-    """Convert the options to a case; options that are None have the fit run's value.
+    """Convert the options to a case. An option that is None has the value of the fit run.
 
-    Raises InputError.
+    Raises InputError for an invalid option.
     """
     case = Case()
     if model is not None:
@@ -245,7 +254,8 @@ def read_case(
 
 
 def case_rows(case: Case, found: dict[str, Times]) -> list[Row]:
-    """Return the times and speedups of one run; the fit run's rows have published values."""
+    """Return the rows of the times and speedups of one run. Only the rows of the fit run have
+    published values."""
     known = case == Case()
     source = f"{PAPER}, {case.asked()}"
     if not known:
@@ -304,9 +314,10 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
     text = f"predicted: {params / 1e9:g} G parameters on 1 to {max(DRIVES)} SmartSSDs; {PAPER}"
     rows.append(
         Row(
-            SUITE, f"base: knee, one more drive saves less than {SAVING:.0%} of the step time",
+            SUITE, "base: knee: number of drives at which one more drive saves less than "
+                   f"{SAVING:.0%} of the step time",
             SHOWN, 4.0, knee(totals), "drives", None,
-            f"the number depends on the threshold; {text}",
+            f"the number of drives depends on the threshold; {text}",
         )
     )  # fmt: skip
     for variant, kind, more in (
@@ -316,7 +327,7 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
         slower = found[variant, over[1]].total > totals[1]
         rows.append(
             Row(
-                SUITE, f"{variant}: slower than base with one drive each (1 = yes)", kind,
+                SUITE, f"{variant}: slower than base, each with one drive (1 = yes)", kind,
                 1.0, float(slower), "", 0, f"{text}: {SLOWER}{more}", PAPER,
             )
         )  # fmt: skip
@@ -327,10 +338,11 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
 
 
 def base_rows(totals: dict[int, float], fit: Case) -> list[Row]:
-    """Return the step time of the baseline by number of drives, and its speed over one drive.
+    """Return the rows of the baseline's step time by number of drives, and of its speed relative to
+    one drive.
 
-    Published seconds: the fit run's total times the published speeds. They exist only for the fit
-    run's parameters.
+    Published step times exist only for the number of parameters of the fit run. They are the total
+    time of the fit run, scaled by the published speeds.
     """
     one_drive_s = sum(PUBLISHED["base"]) * BASE_SPEED[fit.drives]
     place = f"{PAPER}, Fig. 3(b)"
@@ -356,8 +368,8 @@ def base_rows(totals: dict[int, float], fit: Case) -> list[Row]:
 
 
 def budget(params: int) -> str:
-    """Return the text that derives the baseline's update time with one drive, at the drive's rates
-    and, for comparison, at the rates of the in-storage processor's path."""
+    """Return the text that derives the baseline's update time with one drive: at the rates of the
+    drive and, for comparison, at the rates of the in-storage processor's path."""
     cfg = load_preset("smartssd")
     read, written = 16 * params, 12 * params
     moved = {
@@ -376,8 +388,8 @@ def budget(params: int) -> str:
 
 
 def write_rate(cfg: Config) -> float:
-    """Return the rate of sequential writes to the flash of a drive, bytes/s: programs of all
-    planes, which start after the transfer of their pages."""
+    """Return the rate of sequential writes to the flash of a drive (bytes/s). Every plane programs
+    pages, and each program starts after the transfer of its page."""
     flash = cfg.flash
     stripe = flash.planes_per_die * flash.page_bytes
     seconds = flash.t_program_ps / PS_PER_S + stripe / flash.bus_bytes_per_s
@@ -385,8 +397,8 @@ def write_rate(cfg: Config) -> float:
 
 
 def knee(totals: dict[int, float]) -> float:
-    """Return the smallest number of drives at which a further drive shortens the step by less than
-    the share SAVING, or the largest number of drives if there is none.
+    """Return the smallest number of drives at which one more drive shortens the step by less than
+    the fraction SAVING; the largest number of drives if there is no such number.
 
     ``totals``: step time by number of drives (s).
     """

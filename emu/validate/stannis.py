@@ -1,14 +1,14 @@
 """Stannis' published results compared with the simulation: `ondie validate stannis`.
 
-Owns these rows, and which of them are fitted or predicted. Does not own the models that predict
-them (cluster/), the simulated path (paths/data_parallel.py) or the rows of other allocations
-(stannis_allocators.py).
-Source: STANNIS (DAC 2020): Table I, Table II, Eq. 1, and the order of the networks in Fig. 7.
+Owns these rows, and the classification of each row as fitted or predicted. Does not own the models
+that predict them (cluster/), the simulated path (paths/data_parallel.py) or the rows of other
+allocations (stannis_allocators.py). Source: STANNIS (DAC 2020): Table I, Table II, Eq. 1, and the
+order of the networks in Fig. 7.
 
-Fitted: the command time of the tunnel (to 2.7x), the server's power (to Table II at 4 and 24
-drives, and at 0 drives on the other machine), and the choice among the printed speeds for tuning
-(to 315). Only the order of the networks in Fig. 7 does not follow from these fits. All other rows
-follow from Table I by arithmetic.
+These values are fitted: the command time of the tunnel (to 2.7x), the server's power (to Table II
+at 4 and 24 drives, and at 0 drives on the other machine), and the choice among the printed speeds
+for tuning (to 315). Only the order of the networks in Fig. 7 does not follow from these fits. All
+other rows follow from Table I by arithmetic.
 """
 
 from __future__ import annotations
@@ -47,31 +47,34 @@ CEILINGS = {"mobilenetv2": 2.905, "squeezenet": 2.412, "nasnet-mobile": 2.108, "
 JOULES = {4: 8.30, 8: 6.84, 16: 5.05, 24: 4.02}
 """Energy per image of MobileNetV2 (J), by number of Newports (Table II)."""
 BASELINE_J = 13.10
-"""Energy per image without Newports (J), from Table II; measured on another machine."""
+"""Energy per image without Newports (J), from Table II. It was measured on another machine."""
 PUBLIC, PRIVATE = 72_000, 12_000
 ROUNDS = 10_000
-"""Number of rounds after which Algorithm 1 as printed is stopped."""
+"""Maximum number of rounds of Algorithm 1 as printed."""
 RING_DRIVES = (2, 4, 6, 12, 24)
 FADED = 0.025
-"""Threshold of the knee: the number of drives from which one more drive lengthens the all-reduce by
-less than this fraction. The threshold is not published. With an increase of 1/(n (n + 2)), 0.025
-puts the knee at 6 drives, 0.03 at 5 and 0.02 at 7."""
+"""Threshold of the knee, the smallest number of drives at which one more drive lengthens the
+all-reduce by less than this fraction. The threshold is not published. One more drive lengthens the
+all-reduce by the fraction 1/(n (n + 2)), so a threshold of 0.025 puts the knee at 6 drives, 0.03 at
+5 and 0.02 at 7."""
 DRIVE_W = 0.919
-"""Increase of the server's power per training Newport (W), from Table II at 4 and 24 Newports."""
+"""Increase of the server's power for each Newport that trains (W), from Table II at 4 and 24
+Newports."""
 OTHER_DRIVES_W = 94.0
-"""Power of the 24 Micron drives of 11 TB in the paper's baseline, minus that of idle Newports (W,
-fitted)."""
+"""Power of the 24 Micron drives of 11 TB in the paper's baseline, minus the power of idle Newports
+(W, fitted)."""
 MARGIN = 0.2
-"""Margin of Algorithm 1."""
+"""Margin of Algorithm 1: relative excess of the other nodes' step times over that of the reference
+node."""
 SPEEDS = "isp.training_ratio_by_model.mobilenetv2"
-"""Key of the ratio 3.08 / 32.3, a Newport's speed divided by the host's. The paper prints several
-speeds; only this pair gives the published host batch of 315."""
+"""Key of the ratio 3.08 / 32.3, which is the speed of a Newport divided by that of the host. The
+paper prints several speeds; only these two produce the published host batch of 315."""
 SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
 """Settings of a Newport with little flash, which the simulation fills quickly."""
 
 
 def stannis_rows(progress: Progress) -> list[Row]:
-    """Return all rows of the suite; the rows of the paper are first."""
+    """Return all rows of the suite. The rows of the paper are first."""
     cfg = load_preset(PRESET)
     parts: list[Callable[[], Iterator[Row]]] = [
         partial(_tuning, cfg), _ceilings, partial(_speedups, cfg), partial(_energy, cfg), _split,
@@ -82,7 +85,8 @@ def stannis_rows(progress: Progress) -> list[Row]:
 
 
 def ring_s(cfg: Config, net: Network, nodes: int) -> float:
-    """Return the seconds of a ring all-reduce among ``nodes`` nodes over the preset's tunnels."""
+    """Return the duration (s) of a ring all-reduce among ``nodes`` nodes over the preset's
+    tunnels."""
     cost = TunnelCost.of(cfg)
     return allreduce.exchange("ring", net.gradient_bytes, nodes - 1, cost).seconds
 
@@ -90,7 +94,7 @@ def ring_s(cfg: Config, net: Network, nodes: int) -> float:
 def speed(cfg: Config, net: Network, drives: int, *, exchange: bool = True) -> float:
     """Return the samples/s of a host and ``drives`` drives with the published batches.
 
-    The cluster is that of `ondie stannis`. ``exchange``: include the ring all-reduce.
+    The cluster is that of `ondie stannis`. ``exchange``: True to include the ring all-reduce.
     """
     found = chosen(assemble_network(net.name, cfg, drives), Rules(batch=PAPER))
     return found.total / (found.step_s if exchange else found.compute_s)
@@ -99,8 +103,8 @@ def speed(cfg: Config, net: Network, drives: int, *, exchange: bool = True) -> f
 def _rows(source: str) -> Callable[..., Row]:
     """Return a function that returns a row with the given source.
 
-    Its arguments are name, kind, expected, found, unit, tolerance, and the keywords place and
-    constants.
+    The arguments of that function are name, kind, expected, found, unit, tolerance, and the
+    keywords place and constants.
     """
     return partial(_row, f"{SOURCE}; {source}")
 
@@ -121,7 +125,7 @@ def _row(
 
 
 def _tuning(cfg: Config) -> Iterator[Row]:
-    """Yield the batches by Algorithm 1 on benchmarked emulated engines."""
+    """Yield the rows of the batches that Algorithm 1 chooses for benchmarked emulated engines."""
     row = _rows(
         "batches by Algorithm 1 in its target form with margin 20 %, on emulated engines that were "
         "benchmarked at several batch sizes. The paper prints two host speeds and two Newport "
@@ -170,14 +174,14 @@ def _tuning(cfg: Config) -> Iterator[Row]:
 
 
 def _target(net: Network) -> float:
-    """Return the host's batch that takes 1 + MARGIN times as long as a Newport's."""
+    """Return the batch of the host with a step time of 1 + MARGIN times that of a Newport."""
     host, drive = net.tuned_host_speed, net.tuned_drive_speed
     assert host is not None and drive is not None
     return (1 + MARGIN) * net.drive_batch / drive * host
 
 
 def _ceilings() -> Iterator[Row]:
-    """Yield the speedups without synchronization time."""
+    """Yield the rows of the speedups without synchronization time."""
     row = _rows(
         f"arithmetic of Table I: speedup at {DRIVES} Newports without communication, to 3 decimals"
     )
@@ -189,7 +193,7 @@ def _ceilings() -> Iterator[Row]:
 
 
 def _speedups(cfg: Config) -> Iterator[Row]:
-    """Yield the speedups with the ring, and the order of the networks by speedup."""
+    """Yield the rows of the speedups with the ring, and of the order of the networks by speedup."""
     row = _rows("the rate of the ring, 36 MB/s per link, was fitted to the speedup of MobileNetV2")
     nets = [network(name) for name in TABLE_I]
     gain = {net.title: speed(cfg, net, DRIVES) / speed(cfg, net, 0) for net in nets}
@@ -226,7 +230,7 @@ def _speedups(cfg: Config) -> Iterator[Row]:
 
 
 def _energy(cfg: Config) -> Iterator[Row]:
-    """Yield the energies of Table II and the savings over both baselines."""
+    """Yield the rows of the energies of Table II and of the savings relative to both baselines."""
     net, box = network("mobilenetv2"), Server.of(cfg)
     each = {n: box.joules(speed(cfg, net, n), n) for n in JOULES}
     place = f"{DOCUMENT}, Table II"
@@ -289,7 +293,7 @@ def _energy(cfg: Config) -> Iterator[Row]:
 
 
 def _split() -> Iterator[Row]:
-    """Yield the data split of Eq. 1 at 24 drives, and the coverage of one epoch."""
+    """Yield the rows of the data split of Eq. 1 at 24 drives, and of the coverage of one epoch."""
     row = _rows(
         f"arithmetic of Eq. 1: {PUBLIC:,} public and {PRIVATE:,} private images, 1/{DRIVES} on "
         "each Newport"
@@ -321,7 +325,7 @@ def _split() -> Iterator[Row]:
 
 
 def _fading(cfg: Config) -> Iterator[Row]:
-    """Yield the duration of the simulated ring by number of drives, and its knee."""
+    """Yield the rows of the duration of the simulated ring by number of drives, and of its knee."""
     row = _rows(
         "the slowdown per node fades after 5 to 6 nodes; duration of the simulated exchange, in "
         "units of the time of one gradient on one link, compared with 2N/(N+1), the closed form of "

@@ -1,9 +1,9 @@
 """Throughput of other allocations on the engines and ring of Stannis, and their risk to accuracy.
 
 Owns the rows of these allocations in `ondie validate stannis`. Does not own the allocator
-(cluster/throughput_allocator.py) or the all-reduce (cluster/collectives/).
-Source: none for the allocations. The engines are those of STANNIS (DAC 2020), Table I, at their
-published batches or smaller ones; no speed is extrapolated beyond the published batches.
+(cluster/throughput_allocator.py) or the all-reduce (cluster/collectives/). Source: none for the
+allocations. The engines are those of STANNIS (DAC 2020), Table I, at their published batches or
+smaller batches; no speed is extrapolated beyond the published batches.
 """
 
 from __future__ import annotations
@@ -20,24 +20,28 @@ from ondie.emu.cluster.throughput_allocator import Plan, plan
 
 SUITE = "stannis"
 OVERHEAD = 0.1
-"""Largest fraction of the time for synchronization in the plans that synchronize less often."""
+"""Maximum fraction of the run time that synchronization takes, in the plans that synchronize less
+often."""
 MOST_STEPS = 64
 LARGEST_BATCH = 8192
-"""Largest batch that kept ImageNet's accuracy with a scaled learning rate (Goyal et al. 2017)."""
+"""Largest batch with which the accuracy on ImageNet was preserved by a scaled learning rate (Goyal
+et al. 2017)."""
 IMAGES = 84_000
 """Number of images of an epoch."""
 LEAST_GAIN = {"mobilenetv2": 1.10}
-"""Required ratio of samples/s with equal step times to Stannis' allocation, by network."""
+"""Minimum ratio of the samples/s with equal step times to those of Stannis' allocation, by
+network."""
 LEAST_RARER = {"inceptionv3": 1.3}
-"""Required ratio of samples/s with fewer synchronizations to equal step times, by network."""
+"""Minimum ratio of the samples/s with fewer synchronizations to those with equal step times, by
+network."""
 ARITHMETIC = {
     "mobilenetv2": (1.116, 1.22, 1.09),
     "inceptionv3": (None, 1.70, 1.59),
 }
 """Expected ratios of samples/s by network, calculated by hand from Table I.
 
-Equal step times to Stannis' allocation; no synchronization to Stannis' allocation; no
-synchronization to equal step times.
+The three ratios are: equal step times to Stannis' allocation; no synchronization to Stannis'
+allocation; no synchronization to equal step times.
 """
 SPEED = (
     "not in the papers: ratio of samples/s with 24 Newports and a ring at 36 MB/s; no batch "
@@ -54,10 +58,10 @@ RISK = (
 def beyond_rows(
     networks: list[Network], drives: int, ring_s: Callable[[Network, int], float]
 ) -> Iterator[Row]:
-    """Yield the rows of speed of every network, then the rows of effective batches, updates per
-    epoch and local steps of every network.
+    """Yield the rows of the speeds of all networks, then the rows of their effective batches,
+    updates per epoch and local steps.
 
-    ``ring_s(network, nodes)``: seconds of a ring all-reduce.
+    ``ring_s(network, nodes)``: duration of a ring all-reduce (s).
     """
     found = [Found.of(net, drives, ring_s(net, drives + 1)) for net in networks]
     for each in found:
@@ -68,11 +72,11 @@ def beyond_rows(
 
 @dataclass(frozen=True)
 class Found:
-    """Plans of one network by name, and the speeds that they are compared with."""
+    """Plans of one network by name, and the speeds with which they are compared."""
 
     net: Network
     batch: int
-    """Total of the published batches of all nodes (Stannis' allocation)."""
+    """Sum of the published batches of all nodes (Stannis' allocation)."""
     stannis: float
     """Samples/s of Stannis' allocation."""
     bound: float
@@ -103,11 +107,11 @@ class Found:
 
     @property
     def equal(self) -> float:
-        """Samples/s with equal compute times on all engines."""
+        """Samples/s if all engines have equal compute times."""
         return self.plans["equal times"].samples_per_s
 
     def speeds(self) -> Iterator[Row]:
-        """Yield the speed ratios of the plans."""
+        """Yield the rows of the speed ratios of the plans."""
         title, name = self.net.title, self.net.name
         known = ARITHMETIC.get(name, (None, None, None))
 
@@ -138,7 +142,8 @@ class Found:
         yield row(f"{text} equal times", known[2], self.bound / self.equal)
 
     def risks(self) -> Iterator[Row]:
-        """Yield the effective batches, the updates per epoch and the local steps of the plans."""
+        """Yield the rows of the effective batches, the updates per epoch and the local steps of the
+        plans."""
 
         def row(text: str, value: float, unit: str) -> Row:
             return Row(SUITE, f"{self.net.title}: {text}", SHOWN, None, value, unit, None, RISK)

@@ -1,6 +1,6 @@
 """Synthetic models of the validation, with all parameters in one tensor.
 
-Owns the traces of these models. Does not own the trace format (ondie.traces). Source: none.
+Owns the traces of these models. Does not own the trace format (ondie.traces). Source: this project.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """TCP/IP tunnel compared with published rates and a packet simulation: `ondie validate tunnel`.
 
 Owns these rows. Does not own the cost model (nvme/tunnel/cost.py, cluster/collectives/), the packet
-simulation (tunnel_packets.py) or the constants (presets).
-Source: STANNIS (DAC 2020), HyperTune; rick-heig/nvme_csd for the open equivalent.
+simulation (tunnel_packets.py) or the constants (presets). Source: STANNIS (DAC 2020), HyperTune;
+rick-heig/nvme_csd for the open-source equivalent.
 
-Fitted: the command time of each drive, to the effective rate of its ring. No row is a check. All
+The command time of each drive is fitted to the effective rate of its ring. No row is a check. All
 other rows are arithmetic, compare the cost model with the relays' state machines, or have no
 published value.
 
@@ -32,7 +32,7 @@ from ondie.traces import load
 
 SUITE = "tunnel"
 GRADIENT = 3_470_000 * 4
-"""Gradient bytes of MobileNetV2 in FP32, as counted in STANNIS."""
+"""Size of MobileNetV2's gradient in FP32 (bytes), with the parameter count of STANNIS."""
 PAPERS = {
     "newport": (24, 36e6, "STANNIS (DAC 2020)", "2.7x at 24 Newports, 13.88 MB"),
     "laguna": (
@@ -40,18 +40,18 @@ PAPERS = {
         "99.83 img/s at 36 Lagunas, which is 1.82 s of synchronization per step of 720 images",
     ),
 }  # fmt: skip
-"""By preset: number of drives, rate of the ring per link (bytes/s), document, and the printed
+"""For each preset: number of drives, rate of the ring per link (bytes/s), document, and the printed
 numbers from which the rate follows."""
 CONSTANTS = ("tunnel.command",)
 SYNCHRONIZED = 1.82
 SPEEDUP = 2.7
 SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
-"""Drives with little flash; the all-reduce does not use flash."""
+"""Settings of drives with little flash; the all-reduce does not use flash."""
 OPEN = (
     "tunnel.notification=burst", "tunnel.relay_command=0", "tunnel.relay_copy=0",
 )  # fmt: skip
-"""Settings of the open equivalent: its 100 to 280 us per command include the relay's command and
-copy time, and it has no notification per command."""
+"""Settings of the open-source equivalent. Its 100 to 280 us per command include the relay's command
+and copy time, and it does not notify the host of every command."""
 MODEL = (
     "packet simulation with the relays' state machines, compared with this project's cost model; "
     "both count the same commands"
@@ -66,8 +66,11 @@ THREADS = (1, 2, 4, 8)
 
 
 def tunnel_rows(progress: Progress, live: bool = False) -> list[Row]:
-    """Return all rows of the suite. ``live``: include the rows of programs that send real bytes
-    (tunnel_live.py), which take minutes."""
+    """Return all rows of the suite.
+
+    ``live``: True to include the rows of programs that send real bytes (tunnel_live.py), which take
+    minutes.
+    """
     parts = (fit_rows, identity_rows, command_rows, time_rows, shape_rows)
     rows = rows_of_parts(SUITE, parts, progress)
     if live:
@@ -76,19 +79,19 @@ def tunnel_rows(progress: Progress, live: bool = False) -> list[Row]:
 
 
 def cost_of(preset: str, *overrides: str) -> TunnelCost:
-    """Return the tunnel cost model of a preset with these settings."""
+    """Return the cost model of a preset's tunnel with the settings ``overrides``."""
     return TunnelCost.of(load_preset(preset, overrides))
 
 
 def ring_rate(x: Allreduce, drives: int, n_bytes: int = GRADIENT) -> float:
-    """Return the bytes per second that each link carries in each direction, for a gradient of
+    """Return the rate of a ring all-reduce per link and direction (bytes/s), for a gradient of
     ``n_bytes``."""
     nodes = drives + 1
     return ring.steps(nodes) * ring.piece_bytes(n_bytes, nodes) / x.seconds
 
 
 def fit_rows() -> Iterator[Row]:
-    """Yield the rates that the command times are fitted to."""
+    """Yield the rows of the rates to which the command times are fitted."""
     for preset, (drives, rate, document, source) in PAPERS.items():
         size = network("mobilenetv2", preset).gradient_bytes
         x = exchange("ring", size, drives, cost_of(preset))
@@ -113,10 +116,10 @@ def fit_rows() -> Iterator[Row]:
 
 
 def identity_rows() -> Iterator[Row]:
-    """Yield the values that follow by arithmetic.
+    """Yield the rows that follow by arithmetic.
 
-    Stream rates follow from the open equivalent's command time. The ring's bytes follow from the
-    host's position: messages between drives cross two tunnels.
+    Stream rates follow from the command time of the open-source equivalent. The number of bytes of
+    the ring follows from the position of the host: messages between drives cross two tunnels.
     """
     drives = PAPERS["laguna"][0]
     size = network("mobilenetv2", "laguna").gradient_bytes
@@ -158,7 +161,8 @@ def identity_rows() -> Iterator[Row]:
 
 
 def command_rows() -> Iterator[Row]:
-    """Yield the commands and time of a message: cost model against the relays' state machines."""
+    """Yield the rows of the commands and time of a message: cost model compared with the relays'
+    state machines."""
     for preset, (drives, *_) in PAPERS.items():
         cost = cost_of(preset)
         n = ring.piece_bytes(GRADIENT, drives + 1)
@@ -176,7 +180,7 @@ def command_rows() -> Iterator[Row]:
 
 
 def time_rows() -> Iterator[Row]:
-    """Yield the time of a ring step: packet simulation against closed form.
+    """Yield the rows of the time of a ring step: packet simulation compared with the closed form.
 
     All tunnels share the relay threads of one host.
     """
@@ -194,7 +198,8 @@ def time_rows() -> Iterator[Row]:
 
 
 def shape_rows() -> Iterator[Row]:
-    """Yield the load of the host's relay, and the times of all all-reduce algorithms."""
+    """Yield the rows of the load of the host's relay, and of the times of all all-reduce
+    algorithms."""
     for preset, (drives, *_) in PAPERS.items():
         cost = cost_of(preset)
         x = exchange("ring", GRADIENT, drives, cost)

@@ -1,16 +1,17 @@
 """Host and drives whose programs send real bytes through the tunnels, in threads and wall time.
 
 Owns the threads, the packets of a message, and the order of messages. Does not own the ends of the
-tunnels (nvme/tunnel/), the controller (controller/), the drive's end (serve/tunnel.py) or which
-messages an algorithm sends (tunnel_live.py).
-Source: none. Each drive has a thread that executes the commands of its controller, the thread of
-its tunnel (serve/tunnel.py), and a thread of the program that sends and receives. The host has a
-relay, one thread for all tunnels, and a program. The relay routes packets by their destination.
+tunnels (nvme/tunnel/), the controller (controller/), the drive's end (serve/tunnel.py) or the
+messages of an algorithm (tunnel_live.py). Source: this project.
 
-A message becomes packets as TCP over IPv4 cuts it: at most ``mtu`` bytes, of which SEGMENT_HEADER
-are headers. There are no acknowledgments (as in nvme/tunnel/timing.py) and no checksums. The first
-packet of a message starts when those before it have arrived; the threads tell each other outside of
-the tunnel.
+Each drive has a thread that executes the commands of its controller, the thread of its tunnel
+(serve/tunnel.py), and a thread of the program that sends and receives. The host has a program and a
+relay, which is one thread for all tunnels. The relay routes packets by their destination.
+
+A message is divided into packets as in TCP over IPv4: at most ``mtu`` bytes, of which
+SEGMENT_HEADER are headers. There are no acknowledgments (as in nvme/tunnel/timing.py) and no
+checksums. The program sends a message when the messages on which it depends have arrived. The
+threads report the arrival of messages to each other outside of the tunnel.
 """
 
 from __future__ import annotations
@@ -43,22 +44,26 @@ from ondie.emu.serve.tunnel import DriveTunnel, limits_of
 
 HOST_NODE = 0
 _HEADER = struct.Struct(">BBHHHBBH4s4s HHIIBBHHHBBBBII")
-"""IPv4 without options, and TCP with its time stamps: 52 bytes."""
+"""Header of a packet: IPv4 without options, and TCP with the time stamp option; 52 bytes."""
 assert _HEADER.size == SEGMENT_HEADER
 _TOTAL, _SOURCE, _TO, _OFFSET, _MOVE = 2, 8, 9, 12, 23
-"""Fields: length, addresses, sequence number (offset in the message), time stamp (message)."""
+"""Indices of the fields of _HEADER: length, source and destination address, sequence number (offset
+in the message), time stamp (number of the message)."""
 WAIT_S = 120.0
-"""Time after which a run without any progress has failed."""
+"""Time without any progress after which a run has failed (s)."""
 
 
 class TunnelStalled(RuntimeError):
-    """Error: a packet was lost or damaged, a command failed, or the run makes no progress."""
+    """Error that a packet was lost or damaged, a command failed, or the run makes no progress."""
 
 
 class Move(NamedTuple):
-    """Message: bytes ``start`` to ``stop`` of the array of node ``source`` go to node ``to``, which
-    adds them to its array, or stores them there. ``after``: numbers of the messages that must have
-    arrived before."""
+    """Message from node ``source`` to node ``to``.
+
+    Bytes ``start`` to ``stop`` of the array of ``source`` are sent. If ``add`` is True, ``to`` adds
+    them to its array; otherwise it stores them there. ``after``: numbers of the messages that must
+    have arrived before this message is sent.
+    """
 
     source: int
     to: int
@@ -70,9 +75,12 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """Measurements of a run. ``seconds``: wall time. ``received``, ``written``: commands with
-    packets that the host's relay has completed, of all tunnels; ``empty``: receive commands that
-    the drives have ended without a packet. ``host_cpu_s``: CPU time of the host's relay."""
+    """Measurements of a run.
+
+    ``seconds``: wall time. ``received``, ``written``: number of receive and write commands with
+    packets that the host's relay completed, over all tunnels. ``empty``: number of receive commands
+    that the drives completed without a packet. ``host_cpu_s``: CPU time of the host's relay.
+    """
 
     seconds: float
     received: int
@@ -87,8 +95,10 @@ class Run:
 
 
 def packets_of(data: np.ndarray, move: int, source: int, to: int, mtu: int) -> list[bytes]:
-    """Return the packets of message ``move`` with the bytes ``data``, uint8[n], from node
-    ``source`` to node ``to``: IP packets of at most ``mtu`` bytes."""
+    """Return the packets of message ``move``, as IP packets of at most ``mtu`` bytes.
+
+    ``data``: bytes of the message, uint8[n]. ``source``, ``to``: nodes.
+    """
     raw, most = data.tobytes(), mtu - SEGMENT_HEADER
     addresses = (bytes((10, 0, 0, node + 1)) for node in (source, to))
     fields: list[Any] = [0x45, 0, 0, 0, 0x4000, 64, 6, 0, *addresses]
@@ -102,18 +112,19 @@ def packets_of(data: np.ndarray, move: int, source: int, to: int, mtu: int) -> l
 
 
 def node_of(packet: Data) -> int:
-    """Return the node that a packet is for."""
+    """Return the number of the node to which a packet is addressed."""
     return packet[19] - 1
 
 
 class _Program(threading.Thread):
-    """Program of one node: sends messages when it is told to, and applies those that arrive."""
+    """Program of one node: sends the messages whose numbers it receives in its inbox, and stores or
+    adds the messages that arrive."""
 
     def __init__(self, cluster: Cluster, node: int, array: np.ndarray) -> None:
         super().__init__(name=f"node {node}", daemon=True)
         self.cluster, self.node, self.array = cluster, node, array
         self.inbox: queue.SimpleQueue[Data | int | None] = queue.SimpleQueue()
-        """Packets; numbers of messages to be sent; None: the end."""
+        """Packets that have arrived, and numbers of messages to send. None ends the program."""
         self._parts: dict[int, np.ndarray] = {}
         self._next: dict[int, int] = {}
 
@@ -147,7 +158,7 @@ class _Program(threading.Thread):
         if offset != expected or move.to != self.node or end > size:
             raise TunnelStalled(
                 f"tunnel: node {self.node} got bytes {offset} to {end} of message {number}: "
-                f"expected {expected} onwards of {size}"
+                f"expected bytes from {expected} on, of {size} bytes"
             )
         part[offset:end] = np.frombuffer(packet, np.uint8, end - offset, SEGMENT_HEADER)
         self._next[number] = end
@@ -159,7 +170,8 @@ class _Program(threading.Thread):
 
 
 class _Drive(threading.Thread):
-    """Controller of one drive with its end of the tunnel; the thread executes admin commands."""
+    """Controller of one drive, with the drive's end of the tunnel. The thread executes admin
+    commands."""
 
     def __init__(self, cluster: Cluster, cfg: Config, cost: TunnelCost, at: int) -> None:
         super().__init__(name=f"drive {at}", daemon=True)
@@ -185,16 +197,18 @@ class _Drive(threading.Thread):
             self.cluster.told.put(error)
 
     def send(self, packets: Sequence[bytes]) -> None:
-        """Send packets to the host, all available at once."""
+        """Send packets to the host. All packets become available at the same time. Raises
+        TunnelStalled if the tunnel of this drive is not open."""
         with self.tunnel.lock:
             for packet in packets:
                 if not self.tunnel.commands.send(packet, more=packet is not packets[-1]):
-                    raise TunnelStalled(f"tunnel: that of drive {self.at} is not open")
+                    raise TunnelStalled(f"the tunnel of drive {self.at} is not open")
         self.tunnel.flush()
 
 
 def controller_of(cfg: Config, commands: TunnelCommands, serial: str) -> Controller:
-    """Return the NVMe controller of a drive with these commands of the tunnel, and no media."""
+    """Return the NVMe controller of a drive that has the tunnel commands ``commands`` and no
+    media."""
     offered = capabilities_of(
         cfg, capacity_bytes=1 << 30, block_bytes=4096, serial=serial, firmware="live"
     )
@@ -203,16 +217,16 @@ def controller_of(cfg: Config, commands: TunnelCommands, serial: str) -> Control
 
 
 def _no_health() -> Health:
-    raise AssertionError("the host reads no log page")
+    raise AssertionError("the host of this run must not read the health log page")
 
 
 def _no_use(namespace: Namespace) -> int:
-    raise AssertionError("the host reads no namespace")
+    raise AssertionError("the host of this run must not read a namespace")
 
 
 Item = list[bytes] | tuple[int, Ended] | None
-"""Item of the relay's queue: packets of the host's program; (drive, completion); None for the
-end."""
+"""Item of the relay's queue: packets of the host's program, or (drive, completion), or None to end
+the relay."""
 
 
 class _Relay(threading.Thread):
@@ -225,7 +239,7 @@ class _Relay(threading.Thread):
         self.ends = [HostRelay(limits_of(cost), opening=1 + at) for at in range(drives)]
         self.cpu_s = 0.0
         self.received = 0
-        """Receive commands that have brought a block."""
+        """Number of receive commands that have transferred packets."""
 
     def run(self) -> None:
         try:
@@ -263,7 +277,7 @@ class _Relay(threading.Thread):
             self.cluster.opened[at].set()
 
     def _route(self, packets: Sequence[Data]) -> None:
-        """Pass packets on by their destination, and submit the commands that follow."""
+        """Forward packets to their destinations, and submit the resulting commands."""
         touched = set()
         for packet in packets:
             node = node_of(packet)
@@ -282,10 +296,11 @@ class _Relay(threading.Thread):
 
 
 class Cluster:
-    """A host and ``drives`` drives of configuration ``cfg``, with open tunnels of its format.
+    """A host and ``drives`` drives of configuration ``cfg``, with open tunnels.
 
-    Nothing waits for the times of the cost model. Raises InputError for a configuration without a
-    tunnel, TunnelStalled if a tunnel cannot be opened.
+    The format of the packets is that of the cost model, but the times of the cost model are not
+    simulated. Raises InputError for a configuration without a tunnel, and TunnelStalled if a tunnel
+    cannot be opened.
     """
 
     def __init__(self, cfg: Config, drives: int) -> None:
@@ -293,7 +308,7 @@ class Cluster:
         self.mtu = cost.form.mtu
         self.moves: Sequence[Move] = ()
         self.told: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
-        """Messages that have arrived, and what has failed."""
+        """Numbers of the messages that have arrived, and exceptions of the threads."""
         self.opened = [threading.Event() for _ in range(drives)]
         self.program = _Program(self, HOST_NODE, np.zeros(0, np.uint8))
         self.relay = _Relay(self, cost, drives)
@@ -305,7 +320,7 @@ class Cluster:
         for event in self.opened:
             if not event.wait(WAIT_S):
                 self.close()
-                raise TunnelStalled("tunnel: the drive has refused to open it")
+                raise TunnelStalled("tunnel: a drive did not open its tunnel within {WAIT_S:g} s")
 
     def __enter__(self) -> Self:
         return self
@@ -314,7 +329,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End all threads."""
+        """Stop all threads and close the tunnels."""
         self.program.inbox.put(None)
         self.relay.inbox.put(None)
         for drive in self.drives:
@@ -326,8 +341,13 @@ class Cluster:
             drive.tunnel.close()
 
     def run(self, moves: Sequence[Move], arrays: Sequence[np.ndarray]) -> Run:
-        """Send messages between the nodes. ``arrays``: bytes of each node, uint8[n] each, which the
-        messages change. Return when all have arrived. Raises TunnelStalled."""
+        """Send the messages ``moves`` between the nodes, and return the measurements when all
+        messages have arrived.
+
+        ``arrays``: array of each node, uint8[n] each, which the messages change. Raises
+        TunnelStalled if a packet is lost or damaged, a command fails, or no message arrives for
+        WAIT_S seconds.
+        """
         self.moves = moves
         programs = [self.program, *(drive.program for drive in self.drives)]
         for program, array in zip(programs, arrays, strict=True):
@@ -345,7 +365,7 @@ class Cluster:
             try:
                 told = self.told.get(timeout=WAIT_S)
             except queue.Empty:
-                raise TunnelStalled(f"tunnel: nothing has moved for {WAIT_S:g} s") from None
+                raise TunnelStalled(f"tunnel: no message has arrived for {WAIT_S:g} s") from None
             if isinstance(told, Exception):
                 raise told
             for number in followers[told]:
@@ -358,8 +378,8 @@ class Cluster:
         return Run(seconds, received, written, empty, after[3] - before[3])
 
     def _counts(self) -> tuple[int, int, int, float]:
-        """Return the commands that the host has completed (receive with packets, write), receive
-        commands without, and the CPU time of the relay so far, s."""
+        """Return the counts so far: receive commands with packets, write commands, receive commands
+        without packets, and CPU time of the relay (s)."""
         ends = self.relay.ends
         empty = sum(drive.tunnel.commands.relay.counts["empty"] for drive in self.drives)
         written = sum(end.issued["write"] for end in ends)

@@ -1,9 +1,10 @@
-"""All-reduces over live tunnels and the cost model: `ondie validate tunnel --live`.
+"""All-reduces over live tunnels compared with the cost model: `ondie validate tunnel --live`.
 
 Owns these rows, and the messages of each algorithm. Does not own the threads and packets
-(tunnel_cluster.py) or the cost model (nvme/tunnel/cost.py, cluster/collectives/).
-Source: none; the gradient is that of MobileNetV2 in HyperTune, 3.4 M parameters in FP32. Its bytes
-are added modulo 256, so that a message may have any size.
+(tunnel_cluster.py) or the cost model (nvme/tunnel/cost.py, cluster/collectives/). Source: none; the
+gradient is that of MobileNetV2 in HyperTune, 3.4 M parameters in FP32.
+
+The bytes of the gradient are added modulo 256, so that a message may have any size.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ EQUAL = (
     "compared with the cost model"
 )
 SHARED = (
-    "the same, with several packets per block: how many packets of a message from drive to drive "
-    "share a write command depends on when they arrive at the host, whose relay is a program here"
+    "programs in threads, as with one packet per block, but with several packets per block: the "
+    "number of packets of a message from drive to drive that share a write command depends on "
+    "their arrival times at the host, whose relay is a program here"
 )
 CPU = (
     "CPU time of the host's relay per GB of messages, up and down: this project's, in Python; "
@@ -54,15 +56,16 @@ def ring_moves(n_bytes: int, nodes: int) -> list[Move]:
 
 
 def star_moves(n_bytes: int, nodes: int) -> list[Move]:
-    """Return the messages of a star all-reduce: all drives to the host, which adds, and back."""
+    """Return the messages of a star all-reduce: all drives send to the host, which adds the arrays
+    and sends the sum to all drives."""
     up = [Move(node, HOST_NODE, 0, n_bytes, True) for node in range(1, nodes)]
     summed = tuple(range(len(up)))
     return up + [Move(HOST_NODE, node, 0, n_bytes, False, summed) for node in range(1, nodes)]
 
 
 def tree_moves(n_bytes: int, nodes: int) -> list[Move]:
-    """Return the messages of a tree all-reduce: partial sums to the host, and the sum back. A drive
-    sends to one child after the other."""
+    """Return the messages of a tree all-reduce: partial sums are sent towards the host, and the sum
+    is sent back. A drive sends the sum to its children one after the other."""
     found: list[Move] = []
     got: dict[int, tuple[int, ...]] = {}
     below = tree.levels(nodes)[1:]
@@ -84,8 +87,9 @@ MOVES = {"ring": ring_moves, "star": star_moves, "tree": tree_moves}
 
 
 def all_reduce(cluster: Cluster, kind: str, n_bytes: int, seed: int = 0) -> Run:
-    """Sum arrays of ``n_bytes`` random bytes, one per node, by algorithm ``kind``. Raises
-    TunnelStalled if a node does not have the sum."""
+    """Sum arrays of ``n_bytes`` random bytes, one array per node, with the algorithm ``kind``;
+    return the measurements. Raises TunnelStalled if a packet is lost or damaged, if a command
+    fails, or if the array of a node is not the sum."""
     nodes = len(cluster.drives) + 1
     rng = np.random.default_rng(seed)
     padded = ring.piece_bytes(n_bytes, nodes) * nodes if kind == "ring" else n_bytes
@@ -101,9 +105,12 @@ def all_reduce(cluster: Cluster, kind: str, n_bytes: int, seed: int = 0) -> Run:
 def live_rows(
     progress: Progress, n_bytes: int = GRADIENT, drives: tuple[int, ...] = DRIVES
 ) -> list[Row]:
-    """Return the rows of all-reduces of ``n_bytes`` over each number of ``drives``: commands and
-    CPU time, live (expected) and by the cost model (predicted). Raises TunnelStalled if bytes are
-    lost or damaged."""
+    """Return the rows of all-reduces of ``n_bytes`` over each number of drives in ``drives``.
+
+    The rows compare the number of commands and the CPU time of live tunnels (expected) with the
+    cost model (predicted). Raises TunnelStalled if a tunnel cannot be opened, if a command fails,
+    or if bytes are lost or damaged.
+    """
     rows: list[Row] = []
     cases = [(concatenate, count) for concatenate in (False, True) for count in drives]
     for at, (concatenate, count) in enumerate(cases):
@@ -114,8 +121,10 @@ def live_rows(
 
 
 def _rows_of(n_bytes: int, drives: int, concatenate: bool) -> Iterator[Row]:
-    """Yield the rows of all algorithms over a number of drives. ``concatenate``: a block may hold
-    several packets."""
+    """Yield the rows of all algorithms over ``drives`` drives.
+
+    ``concatenate``: True if a block may hold several packets.
+    """
     cfg = load_preset(PRESET, (f"tunnel.concatenate={str(concatenate).lower()}",))
     cost = TunnelCost.of(cfg)
     blocks = "several packets per block" if concatenate else "one packet per block"

@@ -1,8 +1,8 @@
 """Streams through a live tunnel at the pace of the cost model: `ondie validate tunnel --live`.
 
-Owns these rows and the loop that sends, in one thread. Does not own the pace (nvme/tunnel/pace.py),
-the ends of the tunnel (nvme/tunnel/) or the controller (controller/).
-Source: the published rates are those of tunnel.PAPERS.
+Owns these rows, and the loop that sends and receives in one thread. Does not own the pace
+(nvme/tunnel/pace.py), the ends of the tunnel (nvme/tunnel/) or the controller (controller/).
+Source: the published rates in tunnel.PAPERS.
 """
 
 from __future__ import annotations
@@ -30,23 +30,29 @@ SUITE = "tunnel-live"
 SECONDS = 5.0
 TOLERANCE = 0.05
 SPIN_PS = 150 * 10**6
-"""Time before a completion during which the loop polls instead of sleeping, ps."""
+"""Time before a completion during which the loop polls instead of sleeping (ps)."""
 BLOCKS = 64
-"""Number of blocks that wait at the sender."""
+"""Number of blocks that the loop keeps in the sender's queue."""
 HEADROOM = 1.2
-"""Multiple of the modeled rate that this machine must reach without pace; a slower machine cannot
-measure the row."""
+"""Minimum rate without pacing that this machine must reach, as a multiple of the modeled rate. On a
+slower machine the row is not a valid measurement."""
 NAMES = {UP: "drive to host", DOWN: "host to drive"}
 PACED = (
     "real bytes through the relays and the controller of a drive, at the pace of the cost model in "
     "wall time; compared with the model's rate of a stream"
 )
-SLOW = "the same, on this machine, which is too slow for these rates without pace"
+SLOW = (
+    "real bytes through the relays and the controller of a drive; not checked, because this "
+    "machine is too slow for these rates without pacing"
+)
 
 
 def stream(cfg: Config, way: str, seconds: float, paced: bool = True) -> float:
-    """Return the message bytes per second of wall time of a stream of ``seconds``. ``way``: UP or
-    DOWN. Raises TunnelStalled if a command fails."""
+    """Return the rate of a stream that runs for ``seconds`` of wall time (message bytes/s).
+
+    ``way``: UP or DOWN. ``paced``: True to complete commands at the pace of the cost model. Raises
+    TunnelStalled if a command fails.
+    """
     cost = TunnelCost.of(cfg)
     pace, relay = Pace(cost), HostRelay(limits_of(cost))
     commands = TunnelCommands(limits_of(cost), clock_ps)
@@ -85,8 +91,9 @@ def stream(cfg: Config, way: str, seconds: float, paced: bool = True) -> float:
 
 
 def paced_rows(presets: tuple[str, ...], seconds: float = SECONDS) -> Iterator[Row]:
-    """Yield the rate of a stream of ``seconds`` in each direction, by the model (expected) and live
-    (predicted). A machine that is too slow for a rate gets a shown row for it."""
+    """Yield the rows of the rate of a stream of ``seconds`` in each direction, by the model
+    (expected) and live (predicted). If this machine is too slow for a rate, the row is only
+    shown."""
     for preset in presets:
         cfg = load_preset(preset)
         for way, name in NAMES.items():

@@ -1,12 +1,13 @@
 """Packet simulation of the TCP/IP tunnels in virtual time, with the relays' state machines.
 
 Owns an event simulation of messages between a host and its drives; a message can depend on the
-arrival of others. Does not own the protocol (nvme/tunnel/host.py, nvme/tunnel/device.py), whose
-state machines it runs, or the closed form that it is compared with (nvme/tunnel/cost.py,
-cluster/collectives/).
-Source: none. Every packet is built, packed into commands, transferred and unpacked. The host's
-relay has one thread per direction for every tunnel. At most TunnelCost.threads of these threads run
-at once; they get a core in the order in which they become ready. Links are not modeled: the command
+arrival of other messages. Does not own the protocol (nvme/tunnel/host.py, nvme/tunnel/device.py),
+whose state machines run here, or the closed form with which the simulation is compared
+(nvme/tunnel/cost.py, cluster/collectives/). Source: this project.
+
+Every packet is built, packed into commands, transferred and unpacked. The host's relay has one
+thread per direction for every tunnel. At most TunnelCost.threads of these threads run at the same
+time; they get a core in the order in which they become ready. Links are not modeled: the command
 time includes the transfer.
 """
 
@@ -29,7 +30,7 @@ from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
 
 HOST_NODE = 0
 _TAG = 12
-"""Bytes of the tag that identifies a packet: message 4, number 4, length 4."""
+"""Size of the tag that identifies a packet (bytes): message 4, number 4, length 4."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Transfer:
     """Message of ``n_bytes`` from node ``source`` to node ``to``.
 
     Node 0 is the host, node i + 1 is drive i. ``after``: indices of the messages that must arrive
-    before this one starts.
+    before this message starts.
     """
 
     source: int
@@ -48,17 +49,18 @@ class Transfer:
 
 @dataclass
 class Outcome:
-    """Results of a run. Times in ps."""
+    """Results of a simulation. Times are in ps."""
 
     arrived: list[int]
-    """Arrival time of each message; -1 if it did not arrive."""
+    """Arrival time of each message; -1 if the message did not arrive."""
     cpu_ps: int
     """CPU time of the host's relay, over all threads."""
     received: int
     written: int
     notified: int
     lost: int
-    """Packets that arrived damaged or out of order, and messages that did not arrive."""
+    """Number of packets that arrived damaged or out of order, plus number of messages that did not
+    arrive."""
 
     @property
     def end_ps(self) -> int:
@@ -72,20 +74,20 @@ class Outcome:
 
 
 def run(transfers: Sequence[Transfer], drives: int, cost: TunnelCost) -> Outcome:
-    """Simulate all transfers from time 0 on, with open tunnels, and return the results."""
+    """Simulate all transfers, starting at time 0 with open tunnels, and return the results."""
     return _Run(transfers, drives, cost).outcome()
 
 
 @dataclass
 class _Thread:
-    """Thread of the host's relay for one direction of one tunnel; runs its jobs in order."""
+    """Thread of the host's relay for one direction of one tunnel. It runs its jobs in order."""
 
     jobs: deque[tuple[int, Callable[[], None]]] = field(default_factory=deque)
     busy: bool = False
 
 
 class _Tunnel:
-    """Open tunnel of one drive."""
+    """State of the open tunnel of one drive."""
 
     def __init__(self, cost: TunnelCost) -> None:
         self.host = HostRelay(cost.form)
@@ -122,7 +124,7 @@ class _Run:
         self._lost = 0
 
     def outcome(self) -> Outcome:
-        """Process events until none is left and return the results."""
+        """Process all events and return the results."""
         for at, left in enumerate(self._left):
             if not left:
                 self._begin(at)
@@ -142,7 +144,7 @@ class _Run:
     # --- messages and packets
 
     def _cut(self, at: int, n: int) -> list[bytes]:
-        """Return the tagged IP packets of message ``at`` of ``n`` bytes."""
+        """Return the tagged IP packets of message ``at``, which has ``n`` bytes."""
         most, found = self.cost.form.mtu - SEGMENT_HEADER, []
         for number, start in enumerate(range(0, n, most)):
             length = min(most, n - start) + SEGMENT_HEADER
@@ -165,7 +167,8 @@ class _Run:
         self._answers(tunnel)
 
     def _take(self, packet: bytes, node: int) -> None:
-        """Handle a packet that leaves a tunnel at ``node``: forward it or count it as arrived."""
+        """Handle a packet that leaves a tunnel at ``node``: forward the packet, or count it as
+        arrived."""
         at, number, length = (int.from_bytes(packet[i : i + 4], "little") for i in (0, 4, 8))
         transfer = self.transfers[at]
         if node == HOST_NODE and transfer.to != HOST_NODE:
@@ -187,7 +190,8 @@ class _Run:
     # --- commands
 
     def _push(self, tunnel: _Tunnel) -> None:
-        """Start the next block of the downward thread if it is idle and a command is available."""
+        """Start the next block of the host-to-drive thread if the thread is idle and a command is
+        available."""
         if tunnel.down.busy or tunnel.down.jobs:
             return
         command = tunnel.host.write()
@@ -202,9 +206,8 @@ class _Run:
         self._at(self.now, partial(self._push, tunnel), 2)
 
     def _requests(self, tunnel: _Tunnel) -> None:
-        """Issue the relay's requests: an event request at once, and each receive command when its
-        command time has passed.
-        """
+        """Issue the relay's requests: an event request immediately, and each receive command when
+        its command time has passed."""
         for command in tunnel.host.requests():
             if self._note(tunnel, command) == "event":
                 tunnel.device.command(command)
@@ -222,7 +225,7 @@ class _Run:
                 self._take(bytes(event.data), self.tunnels.index(tunnel) + 1)
 
     def _answers(self, tunnel: _Tunnel) -> None:
-        """Deliver the drive's completions to the host and schedule the relay's work on them."""
+        """Deliver the drive's completions to the host and schedule the relay's work for them."""
         for completion in tunnel.device.completions():
             kind = tunnel.kinds.pop(Cqe.unpack(completion.cqe).cid, "event")
             if kind == "write":
@@ -248,7 +251,7 @@ class _Run:
         self._at(self.now, partial(self._push, tunnel), 2)
 
     def _note(self, tunnel: _Tunnel, command: Command) -> str:
-        """Store the kind of a command ("event", "write" or "receive") and return it."""
+        """Store the kind of a command ("event", "write" or "receive") and return this kind."""
         sqe = Sqe.unpack(command.sqe)
         kind = {wire.TUNNEL_SEND: "write", wire.TUNNEL_RECEIVE: "receive"}.get(sqe.opcode, "event")
         tunnel.kinds[sqe.cid] = kind
@@ -257,12 +260,14 @@ class _Run:
     # --- time and the host's CPU
 
     def _at(self, time: int, action: Callable[[], None], rank: int = 1) -> None:
-        """Schedule an action; at equal times the lower rank runs first."""
+        """Schedule an action. Of several actions at the same time, the action with the lowest rank
+        runs first."""
         self._order += 1
         heapq.heappush(self._events, (time, rank, self._order, action))
 
     def _job(self, thread: _Thread, work: int, then: Callable[[], None]) -> None:
-        """Queue ``work`` ps of CPU time on a thread; call ``then`` at its end."""
+        """Queue a job of ``work`` ps of CPU time on a thread; call ``then`` at the end of the
+        job."""
         thread.jobs.append((work, then))
         if not thread.busy:
             thread.busy = True

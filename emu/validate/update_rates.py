@@ -23,7 +23,8 @@ ARITHMETIC = (
 
 
 def rate_rows(progress: Progress) -> list[Row]:
-    """Return the baseline's rate, which was fitted, and two rates that follow by arithmetic."""
+    """Return the rows of the baseline's rate, which was fitted, and of two rates that follow by
+    arithmetic."""
     cfg = load_preset("optimstore-r1")
     rates = {}
     for path in ("host_offload", "in_storage", "on_die"):

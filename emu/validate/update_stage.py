@@ -1,10 +1,11 @@
 """Update stage in isolation: its time, bytes and energy, from its first plan row to its last.
 
-Owns the split of a plan into the rows before, within and after the update stage, and the difference
-between the totals at its start and end. Does not own the totals (engine/run/system.py,
-analysis/ledger.py) or the energy constants (analysis/energy.py).
-Source: none. A fence separates the three groups of rows, so the split does not change the time of
-the run. Weights that are transferred while other weights are updated belong to the stage.
+Owns the division of a plan into the rows before, within and after the update stage, and the
+difference between the totals at its start and end. Does not own the totals (engine/run/system.py,
+analysis/ledger.py) or the energy constants (analysis/energy.py). Source: this project.
+
+A fence separates the three groups of rows, so the division does not change the time of the run.
+Weights that are transferred while other weights are updated belong to the update stage.
 """
 
 from __future__ import annotations
@@ -36,25 +37,27 @@ from ondie.traces import Trace
 
 Key = TypeVar("Key")
 FLASH = ("NAND read", "NAND program", "NAND erase", "channels", "PCIe")
-"""Components of the SSD energy in OptimStore."""
+"""Components that OptimStore counts as the energy of the SSD."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Results of one path's step and of its update stage."""
+    """Results of one step of a path, and of the update stage of this step."""
 
     ledger: Ledger
     """Ledger of the whole step."""
     totals: Totals
     """Totals of the update stage only."""
     energy: Energy
-    """Energy of the update stage only, except host DRAM, which covers the whole step."""
+    """Energy of the update stage only, except host DRAM, whose energy covers the whole step."""
     parts: Mapping[str, float]
-    """Typical energy by component of the drive (J)."""
+    """Typical energy of each component of the drive (J)."""
     host_w: float
-    """Power of a host that updates for the whole stage, or that waits for the whole stage (W)."""
+    """Power of a host that updates during the whole stage, or that waits during the whole stage
+    (W)."""
     reserved: int
-    """Flash pages reserved for the path's states, their parity and their commit records."""
+    """Number of flash pages reserved for the path's states, their parity and their commit
+    records."""
 
     @property
     def seconds(self) -> float:
@@ -83,12 +86,13 @@ class Stage:
 
     @property
     def host_j(self) -> float:
-        """Energy of drive and host (J), with the power of a waiting host while its CPU waits."""
+        """Energy of drive and host (J). While the CPU waits, the power of the host is that of a
+        waiting host."""
         return self.all_j - self.energy.by_component[ACCELERATOR_WAITING][1]
 
     @property
     def whole_stage_j(self) -> float:
-        """Energy of drive and host (J), with a constant power of the host: that of a busy host if
+        """Energy of drive and host (J), with one constant power of the host: that of a busy host if
         the host updates, else that of a waiting host."""
         parts = self.energy.by_component
         power = sum(parts.get(name, (0.0,) * 3)[1] for name in (HOST_BUSY, HOST_WAITING))
@@ -98,7 +102,7 @@ class Stage:
 def stage(path: str, cfg: Config, trace: Trace, options: Options | None = None) -> Stage:
     """Simulate the first step of a trace on a path and separate its update stage.
 
-    Raises Imbalance.
+    Raises Imbalance if the counts of the run do not balance.
     """
     run = Run(path, cfg, trace, options or Options(), payload=False)
     run.clock.begin(run.system.now)
@@ -124,7 +128,8 @@ def stage(path: str, cfg: Config, trace: Trace, options: Options | None = None) 
 
 
 def _before(chunks: Iterator[np.ndarray], rest: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield the plan rows before the first row of the update."""
+    """Yield the plan rows before the first row of the update stage; store the remaining rows of its
+    chunk in ``rest``."""
     for chunk in chunks:
         updating = np.flatnonzero(chunk["phase"] == UPDATE)
         if len(updating):
@@ -135,9 +140,10 @@ def _before(chunks: Iterator[np.ndarray], rest: list[np.ndarray]) -> Iterator[np
 
 
 def _during(chunks: Iterator[np.ndarray], rest: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield the plan rows up to the last row of the update.
+    """Yield the plan rows from ``rest`` and ``chunks`` up to the last row of the update stage;
+    store the remaining rows in ``rest``.
 
-    The first chunk without an update row ends the update on every path.
+    On every path, the first chunk without an update row ends the update stage.
     """
     for chunk in itertools.chain([rest.pop()], chunks):
         updating = np.flatnonzero(chunk["phase"] == UPDATE)
@@ -161,7 +167,8 @@ def _of_drive(part: Component) -> bool:
 
 
 def _between(before: Totals, after: Totals, span: tuple[int, int]) -> Totals:
-    """Return the totals between two snapshots, as one step with interval ``span`` (ps)."""
+    """Return the differences between two snapshots of the totals, as totals of one step with
+    interval ``span`` (ps)."""
 
     def less(a: Mapping[Key, int], b: Mapping[Key, int]) -> dict[Key, int]:
         return {name: value - b.get(name, 0) for name, value in a.items()}

@@ -1,11 +1,11 @@
 """ZeRO-Infinity's bytes and times compared with the simulation's: `ondie validate zero`.
 
-No row is a check. The path plans the bytes of DeepSpeed's swapper, and the device counts them. The
-links are set to the measured rates. Times are compared with closed forms.
-
 Owns the rows of this suite, and the measurement of a drive's rate when it only reads or only
-writes. Does not own the path (paths/offload/path.py).
-Source: DeepSpeed's NVMe swappers; DeepNVMe's published rates.
+writes. Does not own the path (paths/offload/path.py). Source: DeepSpeed's NVMe swappers; DeepNVMe's
+published rates.
+
+No row is a check. The path plans the bytes of DeepSpeed's swapper, and the device counts them. The
+links have the rates that DeepNVMe measured. Times are compared with closed forms.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ BYTES_SOURCE = (
     "device"
 )
 PARAMS = 10_000_000
-"""Parameters of the runs that count bytes; not a multiple of a page, a block or a sub-group."""
+"""Number of parameters in the runs that count bytes; not a multiple of a page, a block or a
+sub-group."""
 SMALL = "host.subgroup_params=1000000"
 
 
@@ -43,8 +44,8 @@ SMALL = "host.subgroup_params=1000000"
 class Traffic:
     """Expected bytes per parameter of one configuration.
 
-    ``gradient``, ``parameters``: gradients written and parameters read before the update.
-    ``read``, ``written``: bytes in the update.
+    ``gradient``, ``parameters``: bytes of gradients written and of parameters read before the
+    update. ``read``, ``written``: bytes read and written in the update.
     """
 
     name: str
@@ -84,7 +85,7 @@ TRAFFIC = (
 
 
 def counted(case: Traffic) -> dict[str, float]:
-    """Return the bytes per parameter that the drives count, by the field names of Traffic."""
+    """Return the bytes per parameter that the drives count, keyed by the field names of Traffic."""
     cfg = load_preset("optimstore-r1", case.settings)
     options = Options(format=case.format, offload=case.offload)
     run = Run(case.path.name, cfg, model(case.op, PARAMS), options, payload=False)
@@ -105,7 +106,8 @@ def counted(case: Traffic) -> dict[str, float]:
 
 
 def byte_rows(progress: Progress) -> Iterator[Row]:
-    """Yield a row for each nonzero column of TRAFFIC, and one for the sum."""
+    """Yield a row for each nonzero column of each element of TRAFFIC, and one row for the sum of
+    the columns."""
     for i, case in enumerate(TRAFFIC):
         if progress is not None:
             progress("zero", 0.5 * i / len(TRAFFIC))
@@ -129,7 +131,8 @@ def byte_rows(progress: Progress) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Drives:
-    """Drives of one DeepNVMe measurement; ``read`` and ``write``: GB/s of all drives together."""
+    """Drives of one DeepNVMe measurement. ``read`` and ``write``: rates of all drives together
+    (GB/s)."""
 
     name: str
     count: int
@@ -137,10 +140,10 @@ class Drives:
     write: float
 
     def settings(self) -> tuple[str, ...]:
-        """Return settings of R1 in which the link is the bottleneck in both directions.
+        """Return settings of R1 with which the link is the bottleneck in both directions.
 
-        The channels are three times as fast, so concurrent reads and writes do not compete for
-        them.
+        The channels are three times as fast as in R1, so that concurrent reads and writes do not
+        compete for them.
         """
         return (
             f"system.devices={self.count}",
@@ -157,22 +160,23 @@ DRIVES = (
     Drives("8 x gen5", 8, 48, 26),
 )
 RATES = ("4 Gparam/s", "0.4 Gparam/s")
-"""Rates of CPU Adam: the rate of a large server, and a rate at which the CPU is the bottleneck."""
+"""Rates of the optimizer step on the CPU (host.adam): that of a large server, and one at which the
+CPU is the bottleneck."""
 INPUTS = (
     "DeepNVMe's measured rates of all drives together (DeepSpeed); the links of the emulated "
-    "drives are set to them, and the rows return them"
+    "drives have these rates, and the rows show that the drives reach them"
 )
 TIMED_PARAMS = 60_000_000
 PIPELINED_PARAMS = 4 << 20
-"""Parameters of a sub-group in pipelined runs."""
+"""Number of parameters of a sub-group in pipelined runs."""
 Stages = tuple[float, float, float]
-"""Seconds to read, compute and write all parameters, each without overlap."""
+"""Times (s) to read, to compute and to write all parameters, each without overlap."""
 
 
 def rate(cfg: Config, kind: int, n_bytes: int, written: int) -> float:
     """Return the rate (bytes/s) of reading or writing ``n_bytes`` without other traffic.
 
-    ``kind``: queues.READ or queues.WRITE. ``written``: bytes that are written before the
+    ``kind``: queues.READ or queues.WRITE. ``written``: number of bytes that are written before the
     measurement, so that blocks are erased as often as in a step.
     """
     volume = Volume.of(
@@ -199,22 +203,24 @@ def update_s(cfg: Config, path: type[HostOffload], n: int) -> float:
 
 
 def serial(stages: Stages, groups: float) -> float:
-    """Return N(16/R + 12/W + 1/c): the stages do not overlap."""
+    """Return N(16/R + 12/W + 1/c), the time (s) of N parameters if the stages do not overlap."""
     return sum(stages)
 
 
 def pipelined(stages: Stages, groups: float) -> float:
-    """Return the time of N parameters with overlapping stages: N max(16/R, 12/W, 1/c) + fill.
+    """Return the time (s) of N parameters if the stages overlap: N max(16/R, 12/W, 1/c) + fill.
 
-    Fill: the stages of the first and last sub-group that do not overlap with others.
+    Fill is the time of the stages of the first and last sub-group that do not overlap with others.
     """
     return max(stages) + (sum(stages) - max(stages)) / groups
 
 
 def half_duplex(stages: Stages, groups: float) -> float:
-    """Return N max(16/R + 12/W, 1/c) + fill: one resource of the drive serves reads and writes.
+    """Return N max(16/R + 12/W, 1/c) + fill, the time (s) of N parameters if one resource of the
+    drive serves both reads and writes.
 
-    Fill: the excess of the first and last sub-group's computation over the concurrent transfer.
+    Fill is the time by which the computation of the first and last sub-group is longer than the
+    concurrent transfer.
     """
     read, cpu, write = stages
     ends = max(cpu - read, 0) + max(cpu - write, 0)
@@ -251,12 +257,14 @@ PRESETS = {
     "smartssd": ("serial", "half duplex"),
     "gen4-tlc": ("serial", None),
 }
-"""Closed forms that hold on each preset; None: neither of the two pipelined forms holds."""
+"""Closed forms that hold on each preset. None means that neither of the two pipelined forms
+holds."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One configuration and its measured rates (bytes/s): R and W of the closed forms."""
+    """One configuration and its measured read and write rates (bytes/s), which are R and W of the
+    closed forms."""
 
     name: str
     cfg: Config
@@ -271,8 +279,8 @@ class Timed:
         return Timed(name, cfg, read, rate(cfg, command.WRITE, 12 * n, 4 * n))
 
     def rows(self, *forms: str | None) -> Iterator[Row]:
-        """Yield a row for each element of ``forms``, a key of FORMS. None yields shown rows for
-        both pipelined forms, without a tolerance."""
+        """Yield the rows for each element of ``forms``, which is a key of FORMS or None. For None,
+        both pipelined forms are shown without a tolerance."""
         n = TIMED_PARAMS
         cpu = host_cpu.update_ps(self.cfg, n, host_cpu.ADAM_BYTES) / 1e12
         stages = 16 * n / self.read, cpu, 12 * n / self.write
@@ -291,7 +299,7 @@ class Timed:
 
 
 def time_rows(progress: Progress) -> Iterator[Row]:
-    """Yield the update times of DeepNVMe's drives and of the presets."""
+    """Yield the rows of the update times of DeepNVMe's drives and of the presets."""
     cases = [(d, c) for d in DRIVES for c in RATES]
     for i, (drives, cpu) in enumerate(cases):
         if progress is not None:
@@ -314,5 +322,5 @@ def time_rows(progress: Progress) -> Iterator[Row]:
 
 
 def zero_rows(progress: Progress) -> list[Row]:
-    """Return the rows of bytes per parameter, then the rows of times."""
+    """Return the rows of the bytes per parameter, then the rows of the times."""
     return [*byte_rows(progress), *time_rows(progress)]

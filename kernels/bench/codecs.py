@@ -1,13 +1,14 @@
 """Contenders of `ondie bench kernels --op bch` and `--op ldpc`: error correcting codes.
 
-This module owns the codes that are measured, the words and the calls. It does not own the timing
-(run.py) or the codes (kernels/bch.py, kernels/ldpc.py).
-Source: this project. bchlib 2.1 is the BCH code of the Linux kernel with a Python interface of one
-word at a time.
+This module owns the selection of the measured codes, the test words and the measured calls. It does
+not own the timing (run.py) or the codes (kernels/bch.py, kernels/ldpc.py).
+Source: this project; bchlib 2.1, the BCH code of the Linux kernel with a Python interface that
+processes one word per call.
 
-Every call of a BCH code works on copies of the same words, so the time includes a copy of a word.
-Both programs correct the data. This project's words have no CRC unless the contender says so. LDPC
-words have one; decoding does not change its input, and returns new words.
+BCH decoding corrects words in place, in this project and in bchlib. Each call therefore works on
+copies of the same words, and its time includes the copying. This project's BCH words have a CRC
+only if the name of the contender contains "CRC". LDPC words always have a CRC. LDPC decoding
+returns new words and does not change its input.
 """
 
 from __future__ import annotations
@@ -30,27 +31,27 @@ from ondie.kernels.ldpc_code import code
 
 OTHER = "bchlib"
 WORDS = 256
-"""Words of a call: their data and tables fit into the second-level cache."""
+"""Number of BCH words per call; their data and tables fit into the second-level cache."""
 LDPC_WORDS = 32
-"""Words of a call with LDPC codes, whose words are longer."""
+"""Number of LDPC words per call, which is smaller because an LDPC word is longer."""
 CHECKSUM = "crc-32c"
 """Contender that computes the CRC-32C of the data of all words."""
 Call = Callable[[], object]
 
 
 class CodeCase(Protocol):
-    """A code and its measured operations."""
+    """Interface of a code and its measured operations."""
 
     @property
     def words_per_call(self) -> int:
-        """Words that a call processes."""
+        """Number of words that a call processes."""
 
     @property
     def name(self) -> str:
-        """Name of the case in rows."""
+        """Name of the code in the result rows."""
 
     def operations(self) -> Iterator[tuple[str, dict[str, Call]]]:
-        """Yield each operation and its contenders by name."""
+        """Yield each operation's name and its contenders by name."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,17 @@ class BchCase:
 
     @property
     def name(self) -> str:
-        """Name of the case in rows."""
+        """Name of the code in the result rows."""
         return f"bch m={self.m} t={self.t} {self.data_bytes} B"
 
     @property
     def wrong(self) -> tuple[int, ...]:
-        """Numbers of wrong bits of the words to decode."""
+        """Numbers of bit errors per word for which decoding is measured."""
         return tuple(sorted({1, min(8, self.t), self.t}))
 
     def codes(self) -> dict[str, Bch]:
-        """Return the codes by the name of the contender, the widest instruction set first."""
+        """Return the code on each backend and instruction set, by contender name, widest set
+        first."""
         shape = (self.m, self.t, self.data_bytes)
         found = {}
         if "c" in backends():
@@ -89,7 +91,7 @@ class BchCase:
         return np.random.default_rng(0).integers(0, 256, (WORDS, self.data_bytes), np.uint8)
 
     def damaged(self, wrong: int) -> np.ndarray:
-        """Return the data of the words with ``wrong`` bits inverted in each."""
+        """Return the data of all words with ``wrong`` bits of each word inverted."""
         rng, data = np.random.default_rng(wrong), self.words.copy()
         for row in data:
             places = rng.choice(8 * self.data_bytes, wrong, replace=False)
@@ -97,7 +99,7 @@ class BchCase:
         return data
 
     def operations(self) -> Iterator[tuple[str, dict[str, Call]]]:
-        """Yield each operation and its contenders by name; a call processes WORDS words."""
+        """Yield each operation's name and its contenders by name; a call processes WORDS words."""
         codes = self.codes()
         other = self._other()
         checks = {name: code.encode(self.words) for name, code in codes.items()}
@@ -115,12 +117,13 @@ class BchCase:
             yield f"decode {wrong} wrong bit{'s' * (wrong > 1)}", calls | more
 
     def _encode(self, code: Bch) -> Call:
-        """Return a function that encodes all words."""
+        """Return a function that encodes all words with ``code``."""
         check = np.empty((WORDS, code.check_bytes), np.uint8)
         return lambda: code.encode(self.words, check)
 
     def _decode(self, code: Bch, data: np.ndarray, check: np.ndarray) -> Call:
-        """Return a function that corrects copies of all words, and returns the results."""
+        """Return a function that corrects copies of ``data`` and ``check``. The function returns
+        the results of `Bch.decode`."""
         work, work_check = data.copy(), check.copy()
 
         def decode() -> np.ndarray:
@@ -131,12 +134,12 @@ class BchCase:
         return decode
 
     def _other(self) -> _Bchlib | None:
-        """Return bchlib's code, or None if it is not installed."""
+        """Return bchlib's implementation of the code, or None if bchlib is not installed."""
         return _Bchlib(self) if find_spec(OTHER) is not None else None
 
 
 class _Bchlib:
-    """The calls of bchlib for a case."""
+    """The measured calls of bchlib for a BCH code."""
 
     def __init__(self, case: BchCase) -> None:
         self._code: Any = import_module(OTHER).BCH(case.t, m=case.m)
@@ -154,7 +157,8 @@ class _Bchlib:
             self._code.decode(row, check)
 
     def decode(self, data: np.ndarray) -> Call:
-        """Return a function that corrects copies of ``data``, and returns the results."""
+        """Return a function that corrects copies of ``data``. The function returns bchlib's
+        results."""
         rows = [row.tobytes() for row in data]
 
         def decode() -> list[int]:
@@ -175,28 +179,29 @@ class LdpcCase:
     data_bytes: int
     circulant: int
     hard: tuple[float, ...]
-    """Raw bit error rates of words of bits, from one read."""
+    """Raw bit error rates for hard-input decoding (one read)."""
     soft: tuple[float, ...]
-    """Raw bit error rates of words of messages, from three reads."""
+    """Raw bit error rates for soft-input decoding (three reads)."""
     words_per_call: int = LDPC_WORDS
     alone: tuple[float, ...] = ()
-    """Raw bit error rates of words of bits, each decoded by a separate call."""
+    """Raw bit error rates for hard-input decoding with one call per word."""
 
     @property
     def name(self) -> str:
-        """Name of the case in rows."""
+        """Name of the code in the result rows."""
         found = code(self.data_bytes, self.circulant)
         return f"ldpc {self.data_bytes} B rate {found.rate:.3f} girth {found.girth}"
 
     def codes(self) -> dict[str, Ldpc]:
-        """Return the codes by the name of the contender, the widest instruction set first."""
+        """Return the code on each backend and instruction set, by contender name, widest set
+        first."""
         shape = code(self.data_bytes, self.circulant)
         found = {f"c, {isa}": Ldpc("c", isa, shape) for isa in reversed(isas())}
         return found | {"numba": Ldpc("numba", None, shape)}
 
     @cached_property
     def words(self) -> np.ndarray:
-        """The words, uint8[words_per_call, word_bytes]."""
+        """Code words of random data, uint8[words_per_call, word_bytes]."""
         size = (self.words_per_call, self.data_bytes)
         data = np.random.default_rng(0).integers(0, 256, size, np.uint8)
         return Ldpc(of=code(self.data_bytes, self.circulant)).encode(data)
@@ -208,10 +213,12 @@ class LdpcCase:
         return self.words ^ np.packbits(wrong, axis=-1, bitorder="little")
 
     def messages(self, rate: float) -> np.ndarray:
-        """Return the words as messages from three noisy reads, int8[words_per_call, bits].
+        """Return the messages of three noisy reads of the words, int8[words_per_call, bits].
 
-        Levels of +1 (bit 0) and -1 have normal noise, of which a read at 0 makes ``rate`` wrong
-        bits. The other reads are where a bit of 0 is as often below as 1/3 of the wrong ones.
+        The cell levels are +1 for bit 0 and -1 for bit 1, with normal noise. The read at level 0
+        has the raw bit error rate ``rate``. The other two reads are at levels -d and d, where a bit
+        of 0 is below -d with probability ``rate`` / 3. A bit outside this interval gets a stronger
+        message.
         """
         rng, mean = np.random.default_rng(int(rate * 1e6)), -NormalDist().inv_cdf(rate)
         distance = -NormalDist(mean).inv_cdf(rate / 3)
@@ -223,10 +230,12 @@ class LdpcCase:
         )
 
     def operations(self) -> Iterator[tuple[str, dict[str, Call]]]:
-        """Yield each operation and its contenders by name; a call processes words_per_call words.
+        """Yield each operation's name and its contenders by name. A call processes words_per_call
+        words.
 
-        Calls return the code words, or a `kernels.ldpc.Decoded`; of words alone, a list of them.
-        The time of these is relative to that of CHECKSUM, which depends on nothing in the code.
+        Calls return the code words or a `kernels.ldpc.Decoded`. With one call per word, they return
+        a list of `Decoded`, and the times are relative to CHECKSUM, which does not depend on the
+        code.
         """
         codes, data = self.codes(), np.ascontiguousarray(self.words[:, : self.data_bytes])
 
@@ -264,5 +273,5 @@ CASES: dict[str, tuple[CodeCase, ...]] = {
     "bch": (BchCase(14, 40, 1024), BchCase(14, 60, 1024), BchCase(13, 8, 512)),
     "ldpc": (LdpcCase(4096, 1024, (0.0, 1e-3, 4e-3, 7e-3), (1e-2,), alone=(4e-3,)),),
 }
-"""Cases of each code."""
+"""Measured codes of each operation of `ondie bench kernels`."""
 UNIT = "us/word"

@@ -1,21 +1,23 @@
 """Contenders of `ondie bench kernels` for an operation, a format and a shape.
 
-This module owns the cases, the arrays and the calls that are measured: kernels, the memory limit
-and the compute limit, with the operations per parameter. It does not own timing (run.py), packages
-other than torch (others.py) or kernels.
-Source: this project; Williams, Waterman and Patterson, "Roofline", CACM 52(4), 2009. The memory
-limit is the same DRAM traffic with almost no arithmetic (csrc/limit.c).
+This module owns the cases, the arrays and the measured calls: kernels, the memory limit and the
+compute limit. It also owns the number of arithmetic operations per parameter. It does not own
+timing (run.py), packages other than torch (others.py) or kernels.
+Source: this project; Williams, Waterman and Patterson, "Roofline", CACM 52(4), 2009.
+
+The memory limit is a call with the DRAM traffic of the update and almost no arithmetic
+(csrc/limit.c).
 
 The compute limit is the rate of fused FP32 multiply-adds. The compiler chooses the vector width and
 enough independent chains to hide the latency. The loop runs PER_LOAD multiply-adds between load and
 store of each number, and the numbers stay in the first-level cache. Updates cannot reach this
 limit. Their definitions round after every operation, so a multiplication and an addition are two
-instructions. Divisions and roots take longer.
+instructions. Divisions and square roots take longer.
 
 Shapes: `flat` is one array. `page` is one page of 4096 parameters that is updated repeatedly, as a
-prepared call and, as contender "c, k(w, g, ...)", with all arguments in each call.
-`tensors` divides the parameters into 2000 arrays. `pages` divides them into pages of 4096 in random
-order and adds a contender with the same parameters in one array.
+prepared call and, as contender "c, k(w, g, ...)", as a call with all arguments. `tensors` divides
+the parameters into 2000 arrays. `pages` divides them into pages of 4096 in random order and adds a
+contender that updates the same parameters in one array.
 """
 
 from __future__ import annotations
@@ -95,18 +97,22 @@ class Case:
         if self.n < 1:
             raise KernelError(f"size: {self.n} parameters; must be at least 1")
         if self.shape == "tensors" and self.n < TENSORS:
-            raise KernelError(f"size: {self.n} parameters; must be at least {TENSORS} for tensors")
+            raise KernelError(
+                f"size: {self.n} parameters; must be at least {TENSORS} with shape tensors"
+            )
         if self.shape == "pages" and self.n % PAGE:
-            raise KernelError(f"size: {self.n} parameters; must be a multiple of {PAGE} for pages")
+            raise KernelError(
+                f"size: {self.n} parameters; must be a multiple of {PAGE} with shape pages"
+            )
         if self.shape == "page" and self.n != PAGE:
-            raise KernelError(f"size: {self.n} parameters; must be {PAGE} for page")
+            raise KernelError(f"size: {self.n} parameters; must be {PAGE} with shape page")
 
     @property
     def name(self) -> str:
-        """Name of the case in rows: the operation, plus format and shape if they are not the
-        defaults.
+        """Name of the case in the result rows.
 
-        The defaults are "fp32" and "flat".
+        The name consists of the operation, of the format unless it is "fp32", and of the shape
+        unless it is "flat".
         """
         more = [word for word in (self.format, self.shape) if word not in ("fp32", "flat")]
         return "/".join([self.op, *more])
@@ -117,14 +123,15 @@ class Case:
 
     @property
     def narrower(self) -> bool:
-        """True if AVX2 is a contender, too: for 8-bit states, on a processor with AVX-512."""
+        """True if the AVX2 kernel is an additional contender: for 8-bit states on a processor with
+        AVX-512."""
         return bool(FORMATS[self.format].codes) and isas()[-1:] == ("avx512",)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the contenders, the anchor first.
 
-        The names follow from the packages that are installed; nothing is created or imported.
-        `contenders` may omit other packages that fail.
+        The names depend on the installed packages; no contender is created and no package is
+        imported. `contenders` may omit a package that fails.
         """
         found: tuple[str, ...] = (LIMIT,) if native.lib is not None else ()
         for backend in reversed(backends()):
@@ -259,7 +266,8 @@ def sizes(count: int) -> list[int]:
 def cut(array: np.ndarray, parameters: int, share: int = 1) -> list[np.ndarray]:
     """Split an array into the tensors of a model.
 
-    ``share``: parameters per entry; arrays of scales (share above 1) are new for each tensor.
+    ``share``: number of parameters per array entry. Arrays of scales (share above 1) are not split
+    but allocated for each tensor.
     """
     if share == 1:
         return np.array_split(array, TENSORS)
@@ -285,7 +293,7 @@ def _torch_names(case: Case) -> tuple[str, ...]:
 def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
     """Return torch's fused operator and its optimizers as contenders.
 
-    For a 16-bit gradient with FP32 weights there is one contender with three passes over the same
+    For a 16-bit gradient with FP32 weights, the only contender makes three passes over the same
     arrays: cast, update, cast back.
     """
     kernel = case.kernel("numpy")
@@ -322,7 +330,8 @@ def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Conte
 
 
 def _operator(torch: Any, op: str, w: list[Any], g: list[Any], states: list[Any]) -> Any:
-    """Return a function that calls torch's fused operator; None if this torch version has none."""
+    """Return a function that calls torch's fused operator, or None if this torch version has no
+    such operator."""
     steps = [torch.tensor(10.0) for _ in w]
     options: dict[str, Any] = dict(HYPER[op])
     fixed = {"weight_decay": options.get("weight_decay", 0.0), "maximize": False}
@@ -341,7 +350,8 @@ def _operator(torch: Any, op: str, w: list[Any], g: list[Any], states: list[Any]
 
 
 def _optimizer(torch: Any, op: str, w: list[Any], g: list[Any], kind: str) -> Any:
-    """Return a step of torch's optimizer on the given tensors; kind: "fused" or "foreach"."""
+    """Return the step function of torch's optimizer on the given tensors; kind: "fused" or
+    "foreach"."""
     classes = {"adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
     options: dict[str, Any] = dict(HYPER[op])
     if "beta1" in options:
@@ -355,7 +365,7 @@ def _optimizer(torch: Any, op: str, w: list[Any], g: list[Any], kind: str) -> An
 
 
 class Operations(NamedTuple):
-    """Number of arithmetic operations of one update per parameter, by kind."""
+    """Numbers of arithmetic operations of one update per parameter, by kind of operation."""
 
     adds: int  # additions and subtractions
     multiplies: int
@@ -371,7 +381,7 @@ OPERATIONS = {
     "adamw": Operations(4, 8, 1, 1),
     "adagrad": Operations(3, 2, 1, 1),
 }
-"""Number of arithmetic operations per parameter of each update, in the canonical form.
+"""Numbers of arithmetic operations per parameter of each update, in the canonical form.
 
 The line for l2 is not counted, because it is skipped when l2 = 0. Casts, codes and random bits of
 other formats are not counted, because they belong to the storage and not to the update.
@@ -400,7 +410,7 @@ def compiled() -> Any:
 
 def peak(threads: int) -> tuple[Callable[[], object], int]:
     """Return a function that runs only multiply-adds on ``threads`` threads, and the number of
-    floating-point operations of one call."""
+    floating-point operations per call."""
     loop = compiled()
     arrays = [np.full(NUMBERS, 2, np.float32) for _ in range(threads)]
 

@@ -1,7 +1,7 @@
 """Updates of bitsandbytes, torchao and DeepSpeed as contenders, if they are installed.
 
 This module owns the creation of each optimizer and the check of its result. It omits an optimizer
-that fails in its first step, does not build in time or stores its states in a type other than the
+that fails in its first step, is not compiled in time or stores its states in a type other than the
 requested one, and reports the reason. It does not own torch's optimizers (contenders.py) or timing
 (run.py).
 Source: bitsandbytes 0.50 (Adam8bit selects 8-bit blockwise states on the CPU; below `min_8bit_size`
@@ -27,7 +27,7 @@ from typing import Any
 
 Remark = Callable[[str], object]
 BUILD_S = 300.0
-"""Time limit of a package that compiles code on first use, seconds."""
+"""Time limit for the compilation of a package's code on first use, s."""
 Make = Callable[[Any, str, Mapping[str, Any]], Any]
 
 
@@ -61,7 +61,7 @@ def contender(
     form: str,
     remark: Remark,
 ) -> Callable[[], object] | None:
-    """Return a function that takes a step of the package's optimizer on separate memory.
+    """Return a function that runs a step of the package's optimizer on separate memory.
 
     Returns None and calls ``remark`` if the optimizer fails or stores its states in another type.
     """
@@ -93,9 +93,9 @@ def contender(
 def _build(name: str, path: tuple[str, ...]) -> str | None:
     """Run a package's first optimizer step in a separate process, which compiles its code.
 
-    Returns None, or the reason if the step fails or takes longer than BUILD_S; the process and its
-    children are then ended. Without the limit, a build that waits for the lock of another build
-    would never end. ``path``: sys.path.
+    Returns None, or the reason if the step fails or takes longer than BUILD_S. After BUILD_S, the
+    process and its children are killed; otherwise a build that waits for the lock of another build
+    would never end. ``path``: value of sys.path.
     """
     words = [sys.executable, "-c", f"from {__name__} import first_step; first_step({name!r})"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
@@ -120,7 +120,7 @@ def _build(name: str, path: tuple[str, ...]) -> str | None:
 
 
 def first_step(name: str) -> None:
-    """Take the first step of a package's Adam on a few parameters."""
+    """Run the first step of a package's Adam on a few parameters."""
     import torch
 
     other = next(other for other in OTHERS if other.name == name)
@@ -130,7 +130,7 @@ def first_step(name: str) -> None:
 
 
 def _type(moment: Any) -> str:
-    """Return the name of the type of a moment tensor; for torchao, the type of its codes."""
+    """Return the name of a moment tensor's type; for torchao, the name of its codes' type."""
     return str(getattr(getattr(moment, "codes", moment), "dtype", None))
 
 

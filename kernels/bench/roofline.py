@@ -1,14 +1,14 @@
 """Roofline figure of update kernels: operations per second over operations per byte of traffic.
 
 This module owns the drawing. Each shape and size has a panel with its points. The memory limits of
-all sizes are slanted roofs, and the compute limit is the flat roof. The module does not own any
-number; all numbers come from the rows of a bench.
+all sizes are slanted roofs, and the compute limit is the flat roof. The module does not own the
+numbers, which come from the rows of a bench.
 Source: Williams, Waterman and Patterson, "Roofline", CACM 52(4), 2009; matplotlib.
 
 The traffic of a point is the traffic that the update requires, for every contender. A contender
 that passes over the arrays several times is therefore lower, not further to the left. The memory
-limit of each case is a bar. A roof is the highest memory limit of its size. Roofs and points are
-medians.
+limit of each case is a bar. The roof of a size is the highest memory limit of the cases of that
+size. Roofs and points are medians.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def columns(bench: Bench) -> list[Column]:
 
 
 def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """Draw the figure and return it as files, {"png": ..., "pdf": ...}, which ``save`` makes."""
+    """Draw the figure and return the result of ``save``: its files, {"png": ..., "pdf": ...}."""
     cases = columns(bench)
     panels = list(dict.fromkeys((column.shape, column.n) for column in cases))
     who = list(dict.fromkeys(name for column in cases for name in column.rates))
@@ -89,7 +89,7 @@ def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
                 _points(axes, column, markers, colors[column.update])
             axes.set_title(f"{shape}, {count:,} parameters", fontsize=9)
             axes.set_xlabel("operations per byte of DRAM traffic")
-            axes.set_ylabel("operations per second, 1e9")
+            axes.set_ylabel("operations per second (1e9)")
         for axes in list(grid)[len(panels) :]:
             axes.set_visible(False)
         _limits(grid[0], cases)
@@ -104,7 +104,7 @@ def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
 
 
 def roofs(cases: Sequence[Column]) -> dict[int, float]:
-    """Return the highest memory limit in GB/s for each number of parameters."""
+    """Return the highest memory limit (GB/s) of the cases with each number of parameters."""
     found: dict[int, float] = {}
     for column in cases:
         if column.limit is not None:
@@ -113,7 +113,8 @@ def roofs(cases: Sequence[Column]) -> dict[int, float]:
 
 
 def _roofs(axes: Axes, cases: Sequence[Column], here: int) -> None:
-    """Draw the roofs of all sizes; the roof for ``here`` parameters is black, the others gray."""
+    """Draw the compute limit and the roofs of all sizes. The roof for ``here`` parameters is black;
+    the roofs of other sizes are gray."""
     top = max(column.peak for column in cases)
     axes.axhline(top, color="black", linewidth=1)
     axes.annotate(f"{PEAK}, {top:,.0f} Gop/s", (0.02, top), xycoords=("axes fraction", "data"),
@@ -132,7 +133,7 @@ def _roofs(axes: Axes, cases: Sequence[Column], here: int) -> None:
 
 
 def _points(axes: Axes, column: Column, markers: dict[str, str], color: Any) -> None:
-    """Draw the points of a case, and the bar of its memory limit."""
+    """Draw the points of a case and the bar of its memory limit."""
     if column.limit is not None:
         axes.plot(
             column.intensity,

@@ -1,13 +1,13 @@
 """Timing of `ondie bench kernels`: speed of updates relative to the memory limit and other anchors.
 
-This module owns the measurement and its output. It does not own the contenders (contenders.py) and
-does not judge the results.
+This module owns the measurement and its output. It does not own the contenders (contenders.py) or a
+verdict on the results.
 Source: this project.
 
 On a shared machine the DRAM bandwidth drifts by a factor of two, so an absolute time means little.
-All contenders therefore take turns on the same arrays, round after round. A ratio is the median
-over rounds of a contender's time divided by its anchor's time in the same round. A contender is
-faster than the anchor if its time ratio is below 1, or its ratio of GB/s or Gop/s is above 1.
+All contenders therefore alternate on the same arrays, round after round. A ratio is the median over
+rounds of a contender's time divided by its anchor's time in the same round. A contender is faster
+than the anchor if its time ratio is below 1, or its ratio of GB/s or Gop/s is above 1.
 """
 
 import json
@@ -52,7 +52,7 @@ MOST_S = 0.3  # or of those that fit into this time
 class Row:
     """One measured value of a contender.
 
-    `ratio` is the value divided by the value of `anchor`, median over rounds.
+    `ratio` is the median over rounds of the value divided by the value of `anchor`.
     """
 
     name: str
@@ -64,7 +64,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """Result of a bench: measured rows, the machine, and remarks about omitted contenders."""
+    """Result of a bench: measured rows, properties of the machine, and remarks about omitted
+    contenders."""
 
     rows: list[Row]
     machine: dict[str, str | int]
@@ -80,20 +81,24 @@ def run_kernels(
     formats: Sequence[str] = ("fp32",),
     shapes: Sequence[str] = ("flat",),
 ) -> Bench:
-    """Measure update kernels against the memory limit and against the importable packages.
+    """Measure update kernels relative to the memory limit and to other packages, if they are
+    installed.
 
-    The packages are torch, DeepSpeed, bitsandbytes and torchao. An operation of ECC is measured in
-    microseconds per word, relative to bchlib if it is installed, else to the first contender; it
-    has its own sizes and no formats, shapes or threads. sizes: parameters per call; the
-    default is 1e6, and 1e8 or the number that fits into half of the free memory. The shape "page"
-    ignores `sizes`. repeat: rounds; the default is 15, and 7 above 1e7 parameters. progress:
-    callback that receives the name of the next measurement.
+    The packages are torch, DeepSpeed, bitsandbytes and torchao. The operations of ECC have fixed
+    word sizes and ignore `sizes`, `threads`, `formats` and `shapes`. They are measured in
+    microseconds per word, relative to bchlib if it is installed, else to the first contender.
+
+    sizes: parameters per call; the default is 1e6 and 1e8, but at most the number that fits into
+    half of the free memory. The shape "page" ignores `sizes`. repeat: number of rounds; the default
+    is 15, or 7 above 1e7 parameters. progress: callback that receives the name of the next
+    measurement.
 
     Each op, format, shape, size and contender gets rows for ns per parameter and for GB/s of
-    traffic, relative to the memory limit (or to the first contender without the C extension). It
-    also gets ns relative to torch's operator, Gop/s relative to the compute limit, and ns relative
-    to the in-run limit, the longer of the times that memory and arithmetic need in the same round.
-    Raises KernelError for a size or thread count that cannot run, and for an unknown name.
+    traffic, relative to the memory limit (or to the first contender if the C extension is not
+    built). It also gets ns relative to torch's operator, Gop/s relative to the compute limit, and
+    ns relative to the in-run limit. The in-run limit of a round is the longer of the times that
+    memory and arithmetic need in this round. Raises KernelError for a size or thread count that
+    cannot run, for an unknown name, and if no case remains to be measured.
     """
     if threads < 1:
         raise KernelError(f"threads: {threads}; must be at least 1")
@@ -114,8 +119,8 @@ def run_kernels(
     for case in cases:
         if need(case.n) > free_bytes():
             raise KernelError(
-                f"size: {case.n} parameters need {need(case.n):,} bytes, {free_bytes():,} are "
-                f"free; must be at most {free_bytes() // need(1)}"
+                f"size: {case.n} parameters need {need(case.n):,} bytes, but only "
+                f"{free_bytes():,} are free; use at most {free_bytes() // need(1)} parameters"
             )
     words = [case for op in ops if op in ECC for case in codecs.CASES[op]]
     if not cases and not words:
@@ -133,12 +138,12 @@ def run_kernels(
 
 
 def _told(progress: Callable[[str], object], label: str, what: str) -> object:
-    """Report the next measurement of an operation."""
+    """Call ``progress`` with the name of the next measurement."""
     return progress(f"{label} {what}")
 
 
 def _code(case: codecs.CodeCase, rounds: int, progress: Callable[[str], object]) -> list[Row]:
-    """Measure all contenders of an error correcting code; return the rows of each operation."""
+    """Measure all contenders of an error correcting code; return the result rows."""
     rows = []
     for operation, contenders in case.operations():
         label = f"{case.name} {operation}"
@@ -156,16 +161,17 @@ def _code(case: codecs.CodeCase, rounds: int, progress: Callable[[str], object])
 
 
 def need(count: int) -> int:
-    """Return the bytes of memory that a case of n parameters needs.
+    """Return the memory in bytes that a case of ``count`` parameters needs.
 
-    The arrays are four of the kernels, four of the memory-limit measurement, and four temporaries
-    of NumPy and torch's foreach.
+    It has twelve arrays: four of the kernels, four of the memory-limit measurement, and four
+    temporaries of NumPy and torch's foreach.
     """
     return count * 4 * 12
 
 
 def free_bytes() -> int:
-    """Return the available memory in bytes."""
+    """Return the available memory in bytes, or half of the physical memory if the system does not
+    report the available memory."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
     except FileNotFoundError:
@@ -175,7 +181,7 @@ def free_bytes() -> int:
 
 
 def machine(threads: int) -> dict[str, str | int]:
-    """Return the properties of the machine that affect results, without host or user names."""
+    """Return the properties of the machine that affect results; host and user names are omitted."""
     found: dict[str, str | int] = {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
@@ -218,7 +224,7 @@ def _one(
     progress: Callable[[str], object],
     remark: Callable[[str], object],
 ) -> list[Row]:
-    """Measure all contenders of one case and the compute limit; return the rows."""
+    """Measure all contenders of one case and the compute limit; return the result rows."""
 
     def told(what: str) -> object:
         return progress(f"{case.name} n={case.n} {what}")
@@ -249,7 +255,7 @@ def _interleaved(
 ) -> dict[str, list[float]]:
     """Return the seconds per call of each contender, one sample for each round.
 
-    The contenders take turns, in an order that rotates in each round.
+    The contenders alternate, in an order that rotates from round to round.
     """
     calls: dict[str, int] = {}
     for name, call in contenders.items():
@@ -274,8 +280,7 @@ def _interleaved(
 
 def timed(call: Contender, calls: int) -> float:
     """Return the seconds per call: the minimum of a few timings, because preemption only adds
-    time.
-    """
+    time."""
     best, spent = math.inf, 0.0
     for _ in range(TIMINGS):
         start = time.perf_counter()
@@ -312,7 +317,8 @@ def _rows(op: str, count: int, traffic: int, samples: dict[str, list[float]]) ->
 
 
 def _arithmetic(case: Case, samples: dict[str, list[float]], done: int) -> list[Row]:
-    """Return rows of operations per second for every contender except the memory limit."""
+    """Return the rows of operations per second of all contenders except the memory limit, and the
+    rows of their times relative to the in-run limit."""
     of = {name: sum(OPERATIONS[case.op]) * case.n for name in samples if name != LIMIT}
     of[PEAK] = done
     rows = []
@@ -350,8 +356,11 @@ def as_json(bench: Bench) -> str:
 
 
 def print_table(bench: Bench, console: Any) -> None:
-    """Print the rows as tables on a rich console: updates, with one section per operation and size,
-    and error correcting codes, with one per operation."""
+    """Print the rows as tables on a rich console.
+
+    The table of updates has one section per operation and size; the table of error correcting codes
+    has one section per operation.
+    """
     words = ", ".join(f"{key} {value}" for key, value in bench.machine.items())
     codes = [row for row in bench.rows if row.unit == codecs.UNIT]
     if len(codes) < len(bench.rows):

@@ -152,7 +152,8 @@ def test_the_command(alone, monkeypatch, capsys):
 
 
 def test_a_figure_needs_an_update(tmp_path):
-    with pytest.raises(InputError, match="--figure: the roofline has no error correcting codes"):
+    message = "--figure: the roofline cannot show error correcting codes"
+    with pytest.raises(InputError, match=message):
         kernels_command(KernelBenchOptions(ops=("bch",), figure=tmp_path / "roof.png"))
     assert not list(tmp_path.iterdir())
 

@@ -157,16 +157,16 @@ def test_a_peer_is_timed(case, tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
     rows = {r.name: r for r in peer.case_rows(program, case, folder, True, lambda what: None)}
-    assert set(rows) >= {f"V20 x 1: {what}" for what in ("loop", "loop, processor time", "command")}
+    assert set(rows) >= {f"V20 x 1: {what}" for what in ("loop", "loop, CPU time", "command")}
     loop = rows["V20 x 1: loop"]
     # 50,000 writes of one page; MQSim's 3 M transactions in 2 s are 1.5 M/s
     assert loop.anchor == "MQSim 1.5 M/s, target 10 x"
     assert loop.ratio == pytest.approx(loop.value / 1.5) and loop.value > 0.02
     program.write_text(FAKE.replace("SERVED", "8"))
-    with pytest.raises(InputError, match="8 of 9 requests served"):
+    with pytest.raises(InputError, match="only 8 of 9 requests were served"):
         peer.case_rows(program, case, folder, True, lambda what: None)
     program.write_text("#!/bin/sh\necho ERROR: no >&2; exit 3\n")
-    with pytest.raises(InputError, match="MQSim: exit status 3: ERROR: no"):
+    with pytest.raises(InputError, match="MQSim ended with exit status 3: ERROR: no"):
         peer.case_rows(program, case, folder, True, lambda what: None)
 
 
@@ -175,7 +175,7 @@ def test_without_its_loop_time_commands_are_compared(case):
     rows = peer.compared(dataclasses.replace(case), 1, ours, theirs)
     assert [(r.name, r.value, r.ratio) for r in rows] == [
         ("V20 x 1: command", 0.5, 4.0),
-        ("V20 x 1: command, processor time", 1.0, 6.0),
+        ("V20 x 1: command, CPU time", 1.0, 6.0),
     ]
     collecting = dataclasses.replace(case, expected=dict(case.expected) | {"gc_executions": 5})
     assert "target 20 x" in peer.compared(collecting, 1, ours, theirs)[0].anchor
@@ -201,9 +201,9 @@ def test_the_command_writes_rows(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--only", "flsh"), "--only flsh: one of flash, ftl"),
+        (("--only", "flsh"), "--only flsh: must be one of flash, ftl"),
         (("--peer", "nowhere"), "--peer nowhere: is not an executable program"),
-        (("--peer", "/bin/true"), "use --cases DIR"),
+        (("--peer", "/bin/true"), "--peer /bin/true requires --cases DIR"),
         (("--peer", "/bin/true", "--cases", "."), "cases.json"),
         (("--json", "a/b/c.json"), "a"),
     ],

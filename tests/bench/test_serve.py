@@ -100,7 +100,7 @@ def test_what_is_no_server(tmp_path):
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(InputError, match="does not speak NBD"):
+        with pytest.raises(InputError, match="the peer is not an NBD server"):
             Load(path)
         thread.join(nbd.SECONDS)
     command = [sys.executable, "-c", "raise SystemExit('no such plugin')"]

@@ -62,10 +62,10 @@ def test_every_place_is_written_before_with_what_lists_of_pages_name(tmp_path):
 def test_a_command_that_fails(tmp_path):
     with memory(tmp_path) as (drive, path), contextlib.closing(VfioLoad(path)) as load:
         load.size *= 2
-        with pytest.raises(InputError, match="a command has ended with status 0x80"):
+        with pytest.raises(InputError, match="a command completed with status 0x80"):
             load.rate(READ, UNIT, 16, 0.05)
         load.size = drive.served.capacity
-        with pytest.raises(InputError, match="must fit into the queue"):
+        with pytest.raises(InputError, match="256 commands in flight: must be from 1 to 255"):
             load.rate(READ, UNIT, 256, 0.05)
 
 

@@ -189,7 +189,7 @@ def test_unknown_presets(name, words):
         ("flash = 1\n", ["is not a section", "[flash]"]),
         ("base = 1\n", ['base = "1"', "is not a name"]),
         ('base = "newprot"\n', ["base: ", "nearest: newport"]),
-        ('base = "mine.toml"\n', ["leads back to itself"]),
+        ('base = "mine.toml"\n', ["refers back to this file"]),
         ('base = "gone.toml"\n', ["gone.toml", "no such file"]),
         ('base = "a\\u0000.toml"\n', ["is not a name"]),
         ("include = 1\n", ['include = "1"', "is not a name"]),

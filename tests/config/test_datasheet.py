@@ -99,15 +99,15 @@ def test_powers_of_1024_alone_are_right_and_blocks_do_not_count():
 BAD = [
     (sheet(state="new"), ["state", '"new"', "fresh, steady"]),
     (sheet(capacity="7.68"), ["capacity", "has no unit"]),
-    (sheet(capacity=7), ["capacity", "is not a text"]),
-    (sheet(source=""), ["source", "is not a text"]),
+    (sheet(capacity=7), ["capacity", "must be a nonempty text on one line"]),
+    (sheet(source=""), ["source", "must be a nonempty text on one line"]),
     (sheet(source=None), ["source is missing"]),
     (sheet(figures=None), ["figures is missing"]),
-    (sheet(figures=[]), ["figures", "is not a list"]),
-    (sheet(figures="many"), ["figures", "is not a list"]),
+    (sheet(figures=[]), ["figures", "must be a nonempty list"]),
+    (sheet(figures="many"), ["figures", "must be a nonempty list"]),
     (sheet(speed="fast"), ['unknown key "speed"']),
-    (sheet("900 kIOPS"), ["figures[0]", "states no figure", "random_read"]),
-    (sheet(figure(), figure(value=None)), ["figures[1]", "states no figure"]),
+    (sheet("900 kIOPS"), ["figures[0]", "must state what and value", "random_read"]),
+    (sheet(figure(), figure(value=None)), ["figures[1]", "must state what and value"]),
     (sheet(figure(what="random_reads")), ['"random_reads"', "nearest: random_read"]),
     (sheet(figure(block=None)), ["(random_read)", "block is missing"]),
     (sheet(figure(queue_depth=None)), ["queue_depth is missing"]),
@@ -115,7 +115,7 @@ BAD = [
     (sheet(figure(what="read_latency", value="80 us")), ['unknown key "queue_depth"']),
     (sheet(figure(block="4 KB")), ["block", "4000 B", "power of two", '"128 KiB"']),
     (sheet(figure(block="0 B")), ["block", "power of two"]),
-    (sheet(figure(block=4096)), ["block", "is not a text"]),
+    (sheet(figure(block=4096)), ["block", "must be a nonempty text on one line"]),
     (sheet(figure(queue_depth=0)), ["queue_depth", '"0"', "from 1 to 65535"]),
     (sheet(figure(queue_depth="32")), ["queue_depth", "from 1 to 65535"]),
     (sheet(figure(queue_depth=True)), ["queue_depth", "from 1 to 65535"]),
@@ -125,10 +125,13 @@ BAD = [
     (sheet(sequential("6500")), ["value", "has no unit"]),
     (sheet(sequential("6500 Mb/s")), ["unknown unit"]),
     (sheet(sequential("6500 MB")), ["is a size, not a rate"]),
-    (sheet(sequential(6500)), ["is not a text"]),
+    (sheet(sequential(6500)), ["must be a nonempty text on one line"]),
     (sheet(figure(kind="checked")), ["kind", '"checked"', "nearest: check"]),
-    (sheet(figure(kind="fit")), ["constants", "fit only"]),
-    (sheet(figure(constants=["flash.t_read"])), ["constants", "fit only"]),
+    (sheet(figure(kind="fit")), ["constants", 'must be a list of keys if kind is "fit"']),
+    (
+        sheet(figure(constants=["flash.t_read"])),
+        ["constants", 'must be a list of keys if kind is "fit"'],
+    ),
     (sheet(figure(pslc="half")), ["pslc", '"half"']),
     (sheet({"what": ENDURANCE, "value": "1 PB", "workload": "mixed"}), ["workload", '"mixed"']),
     (sheet({"what": ENDURANCE, "value": "1 PB"}), ["workload is missing"]),
@@ -220,5 +223,5 @@ def test_a_fixed_pslc_region_holds_no_part_of_the_nominal_capacity():
     cfg = load_preset("sn750", ["ftl.over_provisioning=0.09"])
     text = str(contradiction(cfg))
     assert "1.06 TB of flash outside the static pSLC region" in text
-    assert "ftl.over_provisioning = 0.0599 would give it" in text
+    assert "ftl.over_provisioning = 0.0599 would give this capacity" in text
     assert contradiction(cfg.replace({"ftl.pslc": "off"})) is None

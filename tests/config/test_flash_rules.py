@@ -29,7 +29,7 @@ REFUSED = [
     (TLC | {"flash__programming": "one_shot", "flash__pages_per_block": 13}, "whole word lines"),
     (
         TLC | {"flash__programming": "one_shot", "flash__t_program_upper": "1 us"},
-        "have one program time",
+        "have the same program time",
     ),
     (TLC | {"flash__programming": "one_shot", "flash__page_types": "planar"}, "page by page"),
     (TWO_PASS | {"flash__t_program_second": "0 us"}, "requires flash.t_program_second above 0"),

@@ -193,20 +193,20 @@ BAD_XML = [
     ('<!DOCTYPE x SYSTEM "file:///etc/passwd"><Execution_Parameter_Set/>', ["document type"]),
     ("", ["is empty"]),
     (" \n", ["is empty"]),
-    ("USE_INTERNAL_PARAMS", ["USE_INTERNAL_PARAMS", "write them out"]),
-    ("Seed = 5", ["line 1", "is not XML"]),
-    ("<Execution_Parameter_Set>", ["is not XML", "no element found"]),
+    ("USE_INTERNAL_PARAMS", ["USE_INTERNAL_PARAMS", "write the parameters out"]),
+    ("Seed = 5", ["line 1", "the file is not well-formed XML"]),
+    ("<Execution_Parameter_Set>", ["the file is not well-formed XML", "no element found"]),
     ("<Execution_Parameter_Set><a></b></Execution_Parameter_Set>", ["mismatched tag"]),
     ("<MQSim_IO_Scenarios/>", ['"MQSim_IO_Scenarios"', "use Execution_Parameter_Set"]),
     ("<execution_parameter_set/>", ["use Execution_Parameter_Set"]),
     ('<Execution_Parameter_Set Seed="5"/>', ['attribute "Seed"', "use an element"]),
     ("<Execution_Parameter_Set/>", ["has no Host_Parameter_Set"]),
-    (b"\x00\x01\x02", ["is not XML"]),
+    (b"\x00\x01\x02", ["the file is not well-formed XML"]),
     ('<?xml version="1.0" encoding="klingon"?><a/>', ["klingon"]),
-    (b'<?xml version="1.0" encoding="us-ascii"?><a>\xff</a>', ["is not XML"]),
+    (b'<?xml version="1.0" encoding="us-ascii"?><a>\xff</a>', ["the file is not well-formed XML"]),
     ("<a>" * 50_000, ["elements deep"]),
     (drive_xml().replace("<Seed>", "5<Seed>"), ['text "5" next to its elements']),
-    (drive_xml(Seed="<b>5</b>"), ["Seed holds elements; give a value"]),
+    (drive_xml(Seed="<b>5</b>"), ["Seed contains elements; give a value"]),
     (drive_xml().replace("</Host_Parameter_Set>", "</Host_Parameter_Set><Host_Parameter_Set/>"),
      ["Host_Parameter_Set appears twice"]),
     (drive_xml().replace("Flash_Parameter_Set", "Flash_Parameter_Sets"),
@@ -266,9 +266,9 @@ BAD_DRIVE = [
     ({"Data_Cache_DRAM_Row_Size": "8191"}, ["Data_Cache_DRAM_Row_Size is 8191", "multiple"]),
     ({"Data_Cache_DRAM_Data_Rate": "0"}, ["Data_Cache_DRAM_Data_Rate", "MT/s from 1"]),
     ({"Seed": "-1"}, ["Seed", f"0 to {INT32_MAX}"]),
-    ({"Page_Capacity": None}, ["Page_Capacity is missing", "MQSim would take 8192"]),
+    ({"Page_Capacity": None}, ["Page_Capacity is missing", "MQSim would use 8192"]),
     ({"Seed": None, "CMT_Capacity": None, "Queue_Fetch_Size": None},
-     ["Seed is missing (2 in all)", "would take 123"]),
+     ["Seed is missing (2 missing parameters)", "would use 123"]),
     ({"Page_Capasity": "5"}, ['unknown parameter "Page_Capasity"', "nearest: Page_Capacity"]),
     ({"page_capacity": "5"}, ['unknown parameter "page_capacity"', "nearest: Page_Capacity"]),
     ({"Qqqq": "5"}, ['unknown parameter "Qqqq"', "MQSim has no similar parameter"]),
@@ -313,7 +313,7 @@ def test_what_has_no_effect_may_be_missing(tmp_path):
     refused(lambda: drive(tmp_path, SATA_Processing_Delay=None, HostInterface_Type="SATA"),
             "SATA_Processing_Delay is missing")  # fmt: skip
     refused(lambda: drive(tmp_path, CMT_Capacity=None, Ideal_Mapping_Table="false"),
-            "CMT_Capacity is missing", "would take 2097152")  # fmt: skip
+            "CMT_Capacity is missing", "would use 2097152")  # fmt: skip
 
 
 # --- parameters of flows
@@ -330,7 +330,7 @@ BAD_FLOW = [
     ({"Percentage_of_Hot_Region": "100"}, ["1 to 99"]),
     ({"Total_Requests_To_Generate": "0"}, ["Total_Requests_To_Generate is 0", "Stop_Time"]),
     ({"Total_Requests_To_Generate": None}, ["Total_Requests_To_Generate is missing",
-                                            "MQSim would take 0"]),
+                                            "MQSim would use 0"]),
     ({"Channel_IDs": ""}, ["Channel_IDs", "separated by commas"]),
     ({"Channel_IDs": "0,,1"}, ["Channel_IDs"]),
     ({"Channel_IDs": "0,-1"}, ["Channel_IDs"]),
@@ -366,7 +366,7 @@ def test_bad_scenarios(tmp_path):
     def read(text):
         return lambda: read_workload(put(tmp_path / "wl.xml", text))
 
-    refused(read(workload_xml()), "no IO_Scenario")
+    refused(read(workload_xml()), "IO_Scenario is missing")
     refused(read(workload_xml([])), "scenario 1 has no flow")
     refused(read(workload_xml([flow_xml()] * 9)), "9 flows; use at most 8")
     wrong = workload_xml([flow_xml()]).replace("_Synthetic", "_Synthtic")

@@ -110,7 +110,7 @@ def test_servers():
         (lambda: network("curve"), "network 'curve'"),
         (lambda: network("squeezenet", "laguna"), "SqueezeNet on 'laguna': .*; use newport"),
         (lambda: network("mobilenetv2", "x"), "use newport or laguna"),
-        (lambda: network("inceptionv3").memory_limit(10**6), "hold no batch"),
+        (lambda: network("inceptionv3").memory_limit(10**6), "they do not fit together into"),
         (lambda: of("newport").watts(-1), "-1 drives"),
         (lambda: of("newport").joules(0.0, 1), "0.0 samples/s"),
     ],

@@ -72,7 +72,8 @@ def read_only(drive, units, path):
     assert raised.value.status is protected
     assert (drive.read(0, drive.unit_bytes) == sent[0]).all()
     drive.check()
-    with pytest.raises(CommandError, match="lost: what was written since"):
+    lost = "lost: the data written after the store could no longer be changed"
+    with pytest.raises(CommandError, match=lost):
         drive.close()
     assert not describe_store(path)["clean"]
     report = check_store(path)

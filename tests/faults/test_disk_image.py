@@ -115,7 +115,7 @@ def test_writes_of_the_drive_are_exported_and_its_store_does_not_change(tmp_path
     assert again.recovered is not None and other.recovered is not None
     assert again.recovered.checked_pages == other.recovered.checked_pages  # all, with "host"
     other.close()
-    assert again.condition is Condition.READ_ONLY and "opened with read_only" in again.why
+    assert again.condition is Condition.READ_ONLY and "opened with read_only = True" in again.why
     assert (again.read(0, PAGE) == expected[:PAGE]).all()
     with pytest.raises(OSError, match="write protected") as caught:
         again.write(0, bytes(PAGE))
@@ -154,7 +154,7 @@ def test_what_is_refused(tmp_path, image, cfg):
     size = Drive(cfg).capacity
     with large.open("wb") as file:
         file.truncate(size + 1)
-    wrong = f"has {size + 1:,} bytes; the drive has only {size:,}"
+    wrong = f"{size + 1:,} bytes do not fit in {size:,} bytes"
     refused(lambda: import_image(large, tmp_path / "s", cfg), "large.raw", wrong)
     large.write_bytes(disk_image.QCOW2_MAGIC + bytes(PAGE))
     refused(lambda: import_image(large, tmp_path / "s", cfg), "qcow2 image; use --format qcow2")
@@ -163,7 +163,7 @@ def test_what_is_refused(tmp_path, image, cfg):
     refused(lambda: export_image(store, out), "b.raw: exists", "--force")
     assert out.read_bytes() == b"mine"
     refused(lambda: export_image(store, tmp_path, force=True), "is a folder")
-    refused(lambda: export_image(store, store / "b.raw"), "in the folder of the store")
+    refused(lambda: export_image(store, store / "b.raw"), "in the store's folder")
     for wrong in (5, b"x", ""):
         refused(lambda wrong=wrong: export_image(wrong, tmp_path / "c"), "store = ")
         refused(lambda wrong=wrong: export_image(store, wrong), "file = ")
@@ -244,7 +244,10 @@ def test_qcow2(tmp_path, image, cfg, qemu_img):
     plain = tmp_path / "b.raw"
     subprocess.run([qemu_img, "convert", "-f", "qcow2", "-O", "raw", back, plain], check=True)
     assert plain.read_bytes() == padded(image, report["image_bytes"])
-    refused(lambda: import_image(image, tmp_path / "s", cfg, "qcow2"), "qemu-img cannot convert it")
+    refused(
+        lambda: import_image(image, tmp_path / "s", cfg, "qcow2"),
+        "qemu-img failed to convert the image",
+    )
     plain.unlink()
     assert files(tmp_path) == ["a.qcow2", "a.raw", "b.qcow2", "store"]
 

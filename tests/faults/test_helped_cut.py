@@ -218,7 +218,7 @@ def test_records_that_contradict_the_host():
     assert not run.step(2, cut_after=40)
     run.path.payload.step += 1
     with pytest.raises(
-        Unrecoverable, match="the commit records say that step 2 is complete, but step 4 was"
+        Unrecoverable, match="the commit records state that step 2 is complete, but step 4 was"
     ):
         run.recover()
 

@@ -122,12 +122,12 @@ def test_collection_moves_the_damage(rng):
 @pytest.mark.parametrize(
     ("offset", "size", "error"),
     [
-        (1, UNIT, "offset = 1: must be a multiple of 4096, a mapping unit"),
-        (0, 6000, "size = 6000: must be a multiple of 4096, a mapping unit"),
+        (1, UNIT, "offset = 1: must be a multiple of 4096 .mapping unit."),
+        (0, 6000, "size = 6000: must be a multiple of 4096 .mapping unit."),
         (0, 0, "size = 0: must be"),
         (-UNIT, UNIT, "offset = -4096: must be"),
-        (0, 1 << 40, "size = 1099511627776: must be at most .* from byte 0 on; the drive has"),
-        (8 * UNIT, 2 * UNIT, "bytes 32768 to 40959 hold no data on flash"),
+        (0, 1 << 40, "size = 1099511627776: must be at most .* at offset 0; the drive has"),
+        (8 * UNIT, 2 * UNIT, "bytes 32768 to 40959 have no data on flash"),
     ],
 )
 def test_a_range_that_cannot_be_damaged(offset, size, error):
@@ -146,7 +146,7 @@ def test_a_drive_without_spare_blocks():
     made = drive()
     made.arrays.dev["spare"] = made.arrays.dev["spare_at_start"] = 0
     assert made.wear_out() == 0 and made.condition is Condition.READ_ONLY
-    assert made.why.startswith("it never had a spare block: ") and "used up" not in made.why
+    assert made.why.startswith("it never had spare blocks: ") and "used up" not in made.why
 
 
 def test_a_worn_out_drive(tmp_path, rng):

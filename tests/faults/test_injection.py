@@ -163,7 +163,7 @@ def test_bad_input_is_named(page):
         assert str(rate) in str(caught.value)
     with pytest.raises(InputError, match=r"8192 bytes.*4 code words of 4096 bytes"):
         inject.wrong_bits(8192, 1e-3, key(1), CODE)
-    with pytest.raises(InputError, match="page 9 is read before it was programmed"):
+    with pytest.raises(InputError, match="page 9 was read before it was programmed"):
         store.read(9)
     with pytest.raises(InputError, match="page 9 .*never programmed"):
         store.damage(9, np.zeros(PAGE, np.uint8))

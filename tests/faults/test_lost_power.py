@@ -194,7 +194,7 @@ def test_a_clean_store_without_its_segments_is_refused(tmp_path):
     drive.close()
     for path in (tmp_path / "store").glob("segment-*"):
         path.unlink()
-    with pytest.raises(InputError, match="has 0 segments; its superblock says 1"):
+    with pytest.raises(InputError, match="has 0 segments; its superblock states 1"):
         Drive(small.config(), True, store=tmp_path / "store")
 
 

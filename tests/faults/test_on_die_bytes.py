@@ -258,7 +258,10 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ("study", "on-die-bytes", "--codes", "capability", "--json", "cells.json")
     found = here(capsys, *words)
-    assert (found.code, found.err) == (0, "") and "45 cells, 0 differ from the model" in found.out
+    assert (found.code, found.err) == (
+        0,
+        "",
+    ) and "45 cases computed; 0 differ from the prediction" in found.out
     rows = json.loads((tmp_path / "cells.json").read_text())
     assert len(rows) == 45 and all(row["agrees"] for row in rows)
     monkeypatch.setattr(
@@ -273,8 +276,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     ("arguments", "words"),
     [
         (["--device", "gen4-tlc"], ["gen4-tlc", 'pe.kind = "none"', "optimstore-r1"]),
-        (["--set", "pe.cipher=die"], ["--set pe.cipher=die", "leave it out"]),
-        (["--set", "ecc.code = bch"], ["ecc.code", "leave it out"]),
+        (["--set", "pe.cipher=die"], ["--set pe.cipher=die", "remove this option"]),
+        (["--set", "ecc.code = bch"], ["ecc.code", "remove this option"]),
         (["--codes", "turbo"], ["--codes turbo", "capability, bch, ldpc"]),
         (["--codes", "bch,bch"], ["at most once"]),
         (["--codes", ""], ["--codes"]),

@@ -436,7 +436,7 @@ def test_what_cannot_be_cut():
     with pytest.raises(InputError, match="chip_level: only .* 'on_die'"):
         chips.step(0, cut_after=5)
     run = start(SMALL)
-    with pytest.raises(InputError, match="after 0 events: must be at least 1"):
+    with pytest.raises(InputError, match="after 0 events: the number of events must be at least 1"):
         run.step(0, cut_after=0)
     for call in (run.recover, run.resume):
         with pytest.raises(InputError):

@@ -133,7 +133,7 @@ def test_a_super_page_on_two_dies():
 
 
 def test_a_super_page_on_no_die():
-    with pytest.raises(Unrecoverable, match="version of super-page 1 and of 1 others"):
+    with pytest.raises(Unrecoverable, match=r"version of super-page 1 \(2 super-pages have none\)"):
         assign_super_pages([scanned((0, 0, 1, 1)), scanned((0, 3, 1, 1))], 4, 1)
 
 
@@ -143,7 +143,7 @@ def test_a_super_page_on_no_die():
         ([(0, 7, 1, 1)], "die 0: no complete version of super-page 8"),
         (
             [(0, 7, 1, 1), (1, 8, 2, 2)],
-            "super-pages of step 2 are not the first 1 in the order of updates",
+            "super-pages of step 2: 1; they are not the first in the order of updates",
         ),
         ([(0, 7, 2, 1), (1, 8, 0, 2)], "a super-page has step 0; must be step 1 or 2"),
     ],

@@ -207,7 +207,7 @@ def test_damaged_records_are_reported(closed):
     raw[ppn * OOB.itemsize + 8] ^= 0xFF
     path.write_bytes(raw)
     drive = Drive(cfg, True, store=folder)
-    assert drive.recovered.damaged == [ppn] and f"damaged ({ppn})" in drive.why
+    assert drive.recovered.damaged == [ppn] and f"1 damaged physical page ({ppn})" in drive.why
     found = read_all(drive)
     assert (np.delete(found, 7, 0) == np.delete(data, 7, 0)).all()
 

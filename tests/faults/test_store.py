@@ -346,7 +346,7 @@ for path in sys.argv[1:]:
     assert all("Permission denied" in line for line in lines)
     (tmp_path / "text").write_text("x")
     refused(lambda: opened(tmp_path / "text"), "text", "Not a directory")
-    refused(lambda: opened(tmp_path), tmp_path, "not a store and not empty", "locked")
+    refused(lambda: opened(tmp_path), tmp_path, "neither a store nor empty", "locked")
     refused(lambda: check_store(tmp_path), "not a store")
     refused(lambda: describe_store(tmp_path / "missing"), "missing", "No such file")
 
@@ -422,7 +422,7 @@ def test_a_missing_segment_of_a_clean_store(written):
     path, _, _ = written
     for name in ("segment-1.pages", "segment-1.oob"):
         (path / name).unlink()
-    assert "has 1 segments; its superblock says 2" in check_store(path).problems[0]
+    assert "has 1 segments; its superblock states 2" in check_store(path).problems[0]
 
 
 def test_a_flipped_byte_is_found_by_page(written, rng, counts):
@@ -599,7 +599,8 @@ def test_no_room_in_mid_run(tmp_path, monkeypatch, rng):
     run(drive, [(READ, unit) for unit in range(drive.units)])
     assert (drive.buffer == sent).all()  # also what is in memory only
     drive.check()
-    with pytest.raises(CommandError, match="close: .*write fault; lost: what was written since"):
+    lost = "lost: the data written after the store could no longer be changed"
+    with pytest.raises(CommandError, match=f"close: .*write fault; {lost}"):
         drive.close()
     drive.close()
     assert check_store(path).intact

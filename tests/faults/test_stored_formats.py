@@ -363,9 +363,9 @@ def test_paths_that_know_fp32_alone(name, device, text):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"format": "bf16_al"}, "format: 'bf16_al'; nearest: bf16_all"),
-        ({"format": "bf16", "form": "torch"}, "canonical form"),
-        ({"format": "bf16_all", "weights_up": "fp16"}, "with 16 bits already"),
+        ({"format": "bf16_al"}, "format: unknown format 'bf16_al'; nearest: bf16_all"),
+        ({"format": "bf16", "form": "torch"}, 'require form = "canonical"'),
+        ({"format": "bf16_all", "weights_up": "fp16"}, "already sends 16-bit weights"),
     ],
 )
 def test_options_that_do_not_go_together(options, text):

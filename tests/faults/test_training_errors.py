@@ -266,7 +266,7 @@ def test_the_command_writes_what_it_found(capsys, tmp_path, monkeypatch):
         r.data() for r in errors_tables.rows(right)
     ]
     assert Path("f.png").read_bytes() == errors_tables.draw(right, saved)["png"]
-    assert "Trainings of 20 steps" in outcome.out and "loss at the end" not in outcome.out
+    assert "Training runs of 20 steps" in outcome.out and "loss at the end" not in outcome.out
     monkeypatch.setattr(errors.Suite, "found", lambda suite: made_up(raw=2000))
     assert here(capsys, *words[:-2]).code == 1  # draws nothing
 
@@ -274,14 +274,14 @@ def test_the_command_writes_what_it_found(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "options, words",
     [
-        (["--steps", "0"], ["steps: 0", "at least 1"]),
-        (["--seeds", "1,1"], ["seeds: 1, 1", "distinct"]),
-        (["--rates", "0"], ["rates: 0", "must be above 0"]),
-        (["--rates", "1e-8,0.6"], ["rates: 1e-08, 0.6", "at most 0.5"]),
+        (["--steps", "0"], ["steps = 0", "at least 1"]),
+        (["--seeds", "1,1"], ["seeds = 1, 1", "distinct"]),
+        (["--rates", "0"], ["rates = 0", "must be above 0"]),
+        (["--rates", "1e-8,0.6"], ["rates = 1e-08, 0.6", "at most 0.5"]),
         (["--rates", "1e-8,1e-8"], ["rates", "distinct"]),
         (["--rates", "1e-8;1"], ["--rates", "'1e-8;1'", "such as 1e-8,1e-6"]),
-        (["--rates", "nan"], ["rates: nan", "must be above 0"]),
-        (["--exposure", "0"], ["exposure: 0", "must be from 1 to"]),
+        (["--rates", "nan"], ["rates = nan", "must be above 0"]),
+        (["--exposure", "0"], ["exposure = 0", "must be from 1 to"]),
         (["--exposure", "x"], ["--exposure", "'x'"]),
     ],
     ids=lambda x: " ".join(x),
@@ -302,7 +302,7 @@ def test_options_of_its_own(capsys):
 
 
 def test_a_check_without_seeds_or_rates():
-    with pytest.raises(InputError, match="seeds: none"):
+    with pytest.raises(InputError, match="seeds = none"):
         errors.check(1, (), (1e-8,), 1)
-    with pytest.raises(InputError, match="rates: none"):
+    with pytest.raises(InputError, match="rates = none"):
         errors.check(1, (1,), (), 1)

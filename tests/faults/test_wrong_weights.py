@@ -51,7 +51,10 @@ def test_pages_that_cannot_be_corrected_spoil_weights_and_are_told(path):
 def decoder_failures(found, model):
     """Pages that the decoder could not correct, from the note of a run, which has the model's."""
     (note,) = [note for note in found.notes if "by the decoder" in note]
-    assert note.endswith(f"gives up {model}") and "(NVMe status 0x281)" in note
+    assert (
+        note.endswith(f"cannot correct {model} of the pages that were read")
+        and "(NVMe status 0x281)" in note
+    )
     return int(note.split()[0])
 
 

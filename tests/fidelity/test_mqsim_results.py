@@ -270,7 +270,7 @@ def test_a_quirk_is_obeyed_if_and_only_if_the_table_says_so(root):
 
 UNSUPPORTED = [
     ({"HostInterface_Type": "SATA", "Enabled_Preconditioning": "true"}, {},
-     "Enabled_Preconditioning is true: false is supported with SATA, or one flow"),
+     "Enabled_Preconditioning is true: with SATA, only false is supported if there are several"),
     ({"Use_Copyback_for_GC": "true"}, {}, "Use_Copyback_for_GC is true"),
 ]  # fmt: skip
 
@@ -348,7 +348,9 @@ def test_lost_requests_miss(shipped):
         run = recorded_again(shipped["V14"])(drive, made, names)
         return Run([run.requests[0][:-1]], run.counters, None)
 
-    with pytest.raises(SimulationError, match="V14.* 2000 requests in MQSim's run, 1999"):
+    with pytest.raises(
+        SimulationError, match="V14.* MQSim's run has 2000 requests, but this run has 1999"
+    ):
         cases.run_recorded(shipped["V14"], simulate)
 
 
@@ -378,7 +380,10 @@ BAD_CASES = [
     ("{", "not a list of cases"),
     ("[]", "not a list of cases"),
     ('{"cases": {"V01": {}}}', "V01 has no result"),
-    ('{"cases": {"V01": {"result": {}, "description": "x"}}}', "its result has no served"),
+    (
+        '{"cases": {"V01": {"result": {}, "description": "x"}}}',
+        "the result of case V01 has no served",
+    ),
 ]
 
 

@@ -275,7 +275,7 @@ def test_a_model_as_short_as_the_pieces_is_simulated(n):
         for sampled in (True, False)
     ]
     *notes, last = both[0].notes
-    assert last == "simulated as a whole: its pieces would be as long as the model"
+    assert last == "simulated as a whole: the pieces would be as large as the model"
     assert dataclasses.replace(both[0], notes=tuple(notes)) == both[1] and both[0].sampled is None
 
 

@@ -416,7 +416,7 @@ def test_the_same_global_batch_is_split_by_eq_1(devices, samples, wanted):
     assert idle == (
         [
             f"5 of 6 drives get no sample: the share of a drive in a batch of {samples} is 0.22 "
-            "samples; --batch tuned gives each at least one"
+            "samples; --batch tuned gives each drive at least one sample"
         ]
         if devices == 6
         else []

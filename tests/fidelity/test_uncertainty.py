@@ -343,7 +343,7 @@ def test_a_typical_ratio_outside_the_draws_is_explained(c, end):
     outside = not drawn.quantiles[0] <= drawn.typical <= drawn.quantiles[2]
     assert outside == (end is not None)
     words = energy_uncertainty.odds_words(odds)
-    expected = "because typical is at an end of the range of host.wait_power. "
+    expected = "because the typical value is an end of the range of host.wait_power. "
     assert (expected in words) == outside == words.startswith("The typical ratio (SSD and host)")
 
 

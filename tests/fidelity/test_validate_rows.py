@@ -157,15 +157,15 @@ def test_options_belong_to_one_suite(suites, name):
 @pytest.mark.parametrize(
     ("kind", "changes", "words"),
     [
-        (CHECK, {"tolerance": None}, "a check row without one never misses"),
+        (CHECK, {"tolerance": None}, "a check row must have a tolerance"),
         (CHECK, {"tolerance": -0.1}, "must be at least 0"),
         (CHECK, {"tolerance": math.nan}, "must be at least 0"),
         (CHECK, {"published": None}, "published is None"),
         (IDENTITY, {"published": None}, "published is None"),
         (FIT, {"published": None}, "published is None"),
-        (FIT, {"constants": ()}, "a fit row names at least one"),
-        (CHECK, {"constants": ("host.adam",)}, "other rows name none"),
-        ("seen", {}, "there is no such kind; use one of check, fit, shown, identity"),
+        (FIT, {"constants": ()}, "a fit row must name at least one constant"),
+        (CHECK, {"constants": ("host.adam",)}, "other rows must not name any"),
+        ("seen", {}, "the kind is unknown; use one of check, fit, shown, identity"),
     ],
 )
 def test_a_row_without_what_its_kind_must_have_is_refused(kind, changes, words):

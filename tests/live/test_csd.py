@@ -303,16 +303,16 @@ def test_a_device_of_ones_own():
         ({"format": "bf16_al"}, "bf16_all"),
         ({"format": "bf16_all", "form": "torch"}, "canonical"),
         ({"format": "int8_linear", "op": "sgd"}, "no states"),
-        ({"op": "adam_on_die"}, "\\(known: sgd, "),
+        ({"op": "adam_on_die"}, "op = 'adam_on_die': must be one of sgd, "),
         ({"lr": -1.0}, "lr"),
         ({"settings": ["ftl.gc_polizy=fifo"]}, "gc_policy"),
-        ({"threads": 2}, "threads is not available: the drive"),
-        ({"backend": "numpy"}, "backend is not available: the drive"),
-        ({"seed": -1}, "seed: -1"),
-        ({"seed": 2**64}, "seed: 18446744073709551616"),
-        ({"samples": 1.5}, "samples: 1.5"),
-        ({"forward_s": 1e9}, "forward_s: 1000000000.0; must be from 0 to 1,000,000"),
-        ({"backward_s": "x"}, "backward_s: 'x'"),
+        ({"threads": 2}, "threads: not supported, because the drive"),
+        ({"backend": "numpy"}, "backend: not supported, because the drive"),
+        ({"seed": -1}, "seed = -1"),
+        ({"seed": 2**64}, "seed = 18446744073709551616"),
+        ({"samples": 1.5}, "samples = 1.5"),
+        ({"forward_s": 1e9}, "forward_s = 1000000000.0: must be from 0 to 1,000,000"),
+        ({"backward_s": "x"}, "backward_s = 'x'"),
     ],
 )
 def test_bad_arguments(more, text):
@@ -325,7 +325,7 @@ def test_what_cannot_be_updated():
     optimizer = make(net)
     with pytest.raises(KernelError, match="parameter 0 .*no gradient"):
         optimizer.step()
-    with pytest.raises(KernelError, match="expected torch.float32"):
+    with pytest.raises(KernelError, match="must be torch.float32"):
         half = model().half()
         run(make(half), half, [0])
     before = run(optimizer, net, [0])
@@ -335,7 +335,7 @@ def test_what_cannot_be_updated():
     assert same([p.detach().numpy() for p in net.parameters()], before)
     with pytest.raises(KernelError, match="copied"):
         copy.deepcopy(optimizer)
-    with pytest.raises(KernelError, match="after the drive's layout is fixed"):
+    with pytest.raises(KernelError, match="cannot be added after the first step"):
         optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
     with pytest.raises(KernelError, match="first step"):
         optimizer.load_state_dict(optimizer.state_dict())
@@ -346,7 +346,7 @@ def test_the_clock_has_an_end():
     optimizer = make(net, forward_s=9e5)
     before = run(optimizer, net, [0])
     grads(net, 1)
-    with pytest.raises(InputError, match="simulated; the limit is 1,000,000 s"):
+    with pytest.raises(InputError, match="s of simulated time; the limit is 1,000,000 s"):
         optimizer.step()
     assert same([p.detach().numpy() for p in net.parameters()], before)
 

@@ -114,7 +114,7 @@ def fio(live: Live, *options: str) -> dict:
 def check_sockets(small: Live) -> None:
     """They are not taken from a running server, and the control socket is private."""
     for name in ("nbd", "ctl"):
-        with pytest.raises(InputError, match="another program listens there"):
+        with pytest.raises(InputError, match="another program listens on this socket"):
             Listener(Address(path=str(small.folder / name)), f"--{name}")
     assert os.stat(small.folder / "ctl").st_mode & 0o777 == 0o600
 
@@ -137,7 +137,8 @@ def test_fio_finds_what_it_has_written(small, counts):
     assert int(printed["requests.reads"]) >= job["read"]["total_ios"]
     assert (printed["requests.errors"], printed["condition"]) == ("0", "online")
     assert not (small.folder / "ctl").exists() and not (small.folder / "nbd").exists()
-    with pytest.raises(InputError, match=r"ctl: No such file or directory; is this the --ctl"):
+    said = "ctl: No such file or directory; is this the --ctl socket"
+    with pytest.raises(InputError, match=said):
         counters(small)
 
 
@@ -261,7 +262,8 @@ def test_power_cuts(small):
     found = counters(small)
     assert (found["condition"], found["why"]) == ("offline", "the power was cut")
     text = small.run("ondie ctl ctl power-cut --after 5", code=2)
-    assert text == "ondie: the drive handles no commands after a power cut\n"
+    line = "the drive is offline after a power cut and cannot execute commands; turn the power on"
+    assert text == f"ondie: {line} first\n"
     assert ctl(small, "power-on")["condition"] == "online"
     for _ in range(2):
         io(small, "read -P 1 512k 512k", "read -P 2 1M 1M", "write -P 4 3M 64k", "flush",

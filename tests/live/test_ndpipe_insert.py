@@ -124,7 +124,9 @@ def test_other_stores_take_the_place_of_those_that_die(run, photos):
 def test_an_error_says_what_was_stored(run, photos, refuse):
     result, labels, _ = run(Infer(photos), (2, 1, 1), refuse)
     why = "store 1: the drive is full" if refuse else "no store is alive"
-    assert result.endswith(f"c.jpg: {why}; it was not stored; stored before: 2 photos"), result
+    assert result.endswith(f"c.jpg: {why}; the photo was not stored; stored before: 2 photos"), (
+        result
+    )
     assert len(labels.all()) == PHOTOS + 2
     labels.close()
 
@@ -133,7 +135,9 @@ def test_labels_that_were_computed_stay(run, photos):
     """An error in the photos between the two halves loses no label; a file that is no photo is
     refused before the first one."""
     result, labels, _ = run(Relabel(photos), (0, 0, 0), True)
-    assert result.endswith("it was not stored; stored before: 0 photos; 3 of 6 labels replaced")
+    assert result.endswith(
+        "the photo was not stored; stored before: 0 photos; 3 of 6 labels replaced"
+    )
     assert [row[0] for row in labels.outdated(0)] == [3, 4, 5]
     labels.close()
     result, labels, _ = run(Relabel((*photos, __file__)), (9, 9, 9))

@@ -106,7 +106,7 @@ def test_a_delta_on_the_wrong_base_is_refused_and_nothing_changes():
     ours, theirs = links()
     thread = threading.Thread(target=lambda: take_update(theirs, store, theirs.receive()))
     thread.start()
-    with pytest.raises(InputError, match="the base is wrong, version 0 of this store has other"):
+    with pytest.raises(InputError, match="store's model of version 0 differs from the base"):
         send_update(ours, versions, 0, b"")
     thread.join()
     assert store.version == 0 and not store.model.any()
@@ -300,13 +300,13 @@ def test_what_is_refused_before_anything_starts(capsys, tmp_path):
     outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--cut", "layer9")
     refused(outcome, 'cut "layer9": is not a frozen layer')
     outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--base", "5")
-    refused(outcome, "version 5: unknown; a new system begins with version 0")
+    refused(outcome, "version 5: does not exist; a new system has only version 0")
     outcome = here(capsys, "ndpipe", "relabel", tmp_path / "system")
     refused(outcome, "no such label database")
     outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--runs", "2,2")
-    refused(outcome, "--runs 2,2: has a number twice")
+    refused(outcome, "--runs 2,2: a number occurs twice")
     outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--runs", "2,x")
-    refused(outcome, "--runs '2,x': write numbers")
+    refused(outcome, "--runs '2,x': use whole numbers")
     assert not (tmp_path / "system").exists()
 
 
@@ -325,7 +325,7 @@ def test_a_system_whose_labels_have_another_schema_stays_as_it_is(capsys, tmp_pa
     before = path.read_bytes()
     for words in (("train", path.parent), ("relabel", path.parent), ("infer", path.parent, photo)):
         outcome = here(capsys, "ndpipe", *words)
-        refused(outcome, f"{path}: label database", "must have schema 1 of ondie")
+        refused(outcome, f"{path}: label database", "must have schema 1")
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == before
 

@@ -567,7 +567,7 @@ def test_note_says_what_hooks_cannot_see(path):
         ({"steps": 0}, "--steps is 0"),
         ({"skip": -1}, "--skip is -1"),
         ({"max_bytes": 0}, "--max-bytes"),
-        ({"stepz": 3}, "'steps' is the nearest"),
+        ({"stepz": 3}, "did you mean 'steps'"),
     ],
 )
 def test_options_out_of_range_are_refused(path, options, words):

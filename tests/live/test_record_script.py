@@ -258,7 +258,7 @@ def test_where_the_interpreters_options_end():
 
 
 def test_a_python_without_ondie_says_so(folder):
-    with pytest.raises(TraceError, match="cannot import ondie.traces: install"):
+    with pytest.raises(TraceError, match="cannot import ondie.traces; install"):
         recorded(["-S", "-c", "pass"])  # without site-packages
 
 
@@ -274,7 +274,7 @@ def test_a_python_without_torch_says_so(folder, monkeypatch):
         "sys.meta_path.insert(0, Hide())\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(hide))
-    with pytest.raises(TraceError, match="has no PyTorch: pip install"):
+    with pytest.raises(TraceError, match="has no PyTorch; run pip install"):
         recorded(["-c", "pass"])
 
 

@@ -26,7 +26,7 @@ def test_the_command_writes_rows(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(tunnel_bench, "usable_way", lambda: None)
     monkeypatch.setattr(tunnel_bench, "measure", measure)
     done = here(capsys, "bench", "tunnel", "--quick", "--json", tmp_path / "a.json")
-    assert done.code == 0 and "that send and receive are not counted" in " ".join(done.out.split())
+    assert done.code == 0 and "that send and receive is not counted" in " ".join(done.out.split())
     assert files(tmp_path) == ["a.json"]
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
     assert len(rows) == 5 * 6 + 2
@@ -63,7 +63,7 @@ def test_the_time_of_a_process_that_has_gone_is_not_nothing():
     while time.process_time() < end:
         pass
     assert 0.05 < before.since() < 10
-    with pytest.raises(InputError, match="has ended, and another one has its number"):
+    with pytest.raises(InputError, match="has ended, and another process has its process ID"):
         before._replace(start=before.start - 1).since()
     pid = os.fork()
     if not pid:

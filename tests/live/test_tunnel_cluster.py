@@ -219,7 +219,7 @@ def test_with_the_emulator_stopped_nothing_passes_and_a_kill_is_swept():
         wait_for("the answer", lambda: processes.status(NAME)["drives"][0]["state"] == "open")
         assert processes.status(NAME)["drives"][0]["drive_refused"] == 0
         os.kill(drive, signal.SIGKILL)
-        wait_for("the end", lambda: "gone" in processes.status(NAME)["drives"][0]["state"])
+        wait_for("the end", lambda: "disconnected" in processes.status(NAME)["drives"][0]["state"])
         assert not cluster.ping(-1, 0, 0.5)
         found = processes.status(NAME)  # the device has gone with the drive
         missing = found["drives"][0]["kernel_missing"]

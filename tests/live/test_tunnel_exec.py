@@ -39,7 +39,10 @@ def test_an_end_has_a_number_and_an_address(where, number):
 
 @pytest.mark.parametrize("where", ["3", "-1", "", "10.1.2.5", "HOST", "²", "00"])
 def test_another_end_is_one_line(where):
-    line = f"{where}: no such end of the tunnel; must be host, 0 to 2, or the address of an end"
+    line = (
+        f"{where}: no such end of the tunnel; must be host, a drive from 0 to 2, or the address of "
+        "an end"
+    )
     with pytest.raises(InputError) as caught:
         entry.words_at(FOUND, where, ("true",), False)
     assert str(caught.value) == line
@@ -60,4 +63,6 @@ def test_programs_at_the_ends(capsys):
             assert address == made.address(end)
             assert f" {device} " in printed and f" {address}/" in printed
         words = ["tunnel", "exec", "--name", NAME, "1", "--", "true"]
-        refused(here(capsys, *words), "1: no such end of the tunnel; must be host, 0 to 0")
+        refused(
+            here(capsys, *words), "1: no such end of the tunnel; must be host, a drive from 0 to 0"
+        )

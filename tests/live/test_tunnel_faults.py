@@ -265,11 +265,11 @@ def test_a_drive_that_answers_no_reset_is_given_up(monkeypatch):
         ("loss", '"loss" must be KEY=VALUE'),
         ("lost=0.1", '"lost=0.1" must be KEY=VALUE'),
         ("loss=0.1,loss=0.2", "loss is given twice"),
-        ("loss=1%", 'loss = "1%": must be a share from 0 to 0.5'),
+        ("loss=1%", 'loss = "1%": must be a probability from 0 to 0.5'),
         ("reorder=-0.1", 'reorder = "-0.1": must be a share'),
         ("reset=0.6", 'reset = "0.6": must be a share'),
         ("duplicate=nan", 'duplicate = "nan": must be a share'),
-        ("loss=0.3,reorder=0.3", "loss, duplicate and reorder must be at most 0.5 in all"),
+        ("loss=0.3,reorder=0.3", "the sum of loss, duplicate and reorder must be at most 0.5"),
         ("seed=1.5", 'seed = "1.5": must be a whole number from 0 to 4294967295'),
         ("seed=4294967296", "seed = .*must be a whole number"),
     ],
@@ -285,5 +285,5 @@ def test_the_command_refuses_them_in_one_line():
     done = subprocess.run([sys.executable, "-m", "ondie.emu.cli", *words],
                           capture_output=True, text=True, timeout=60)  # fmt: skip
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == 'ondie: --inject: loss = "2": must be a share from 0 to 0.5\n'
+    assert done.stderr == 'ondie: --inject: loss = "2": must be a probability from 0 to 0.5\n'
     assert processes.read_state(NAME) is None

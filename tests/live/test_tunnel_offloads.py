@@ -237,7 +237,7 @@ def test_bad_options_are_one_line():
     assert not Request.of(cfg).form.offloads and not Request.of(cfg, pace="36MB/s").form.offloads
     veth = Way(False, "veth", "/dev/net/tun: No such file")
     for options, option in (({"gso": True}, "--gso"), ({"queues": 2}, "--queues 2")):
-        said = f"{option}: needs TUN devices; this machine has only root"
+        said = f"{option}: needs TUN devices; this machine supports only root"
         with pytest.raises(InputError, match=said):
             Request.of(cfg, **options).on(veth)
     assert not Request.of(cfg, pace="none").on(veth).form.offloads

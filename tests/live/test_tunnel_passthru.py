@@ -337,7 +337,7 @@ def test_programs_reach_the_drive_through_a_tun(served, gso, uncut, monkeypatch)
 @pytest.mark.parametrize(
     ("devs", "own", "options", "why"),
     [
-        ((), "10.78.0.1/24", {}, "--dev: must be given"),
+        ((), "10.78.0.1/24", {}, "--dev: missing; give it for each drive"),
         (("/dev/nvme0",), "10.78.0.1/24", {}, "--dev /dev/nvme0: the address of the drive is"),
         (("/dev/nvme0=x",), "10.78.0.1/24", {}, "--dev /dev/nvme0=x: "),
         (("/dev/nvme0=10.79.0.2",), "10.78.0.1/24", {}, "must be an address of 10.78.0.0/24"),
@@ -345,7 +345,7 @@ def test_programs_reach_the_drive_through_a_tun(served, gso, uncut, monkeypatch)
         (("a=10.78.0.2", "a=10.78.0.3"), "10.78.0.1/24", {}, "--dev a=10.78.0.3: given twice"),
         (("a=10.78.0.2",), "10.78.0.1", {}, "--address 10.78.0.1: must be an address of a host"),
         (("a=10.78.0.2",), "10.78.0.0/24", {}, "--address 10.78.0.0/24: must be an address of"),
-        (("a=10.78.0.2",), "ten", {}, "--address ten: .*; write 10.78.0.1/24"),
+        (("a=10.78.0.2",), "ten", {}, "--address ten: .*; use for example 10.78.0.1/24"),
         (("a=10.78.0.2",), "10.78.0.1/24", {"mtu": 67}, "--mtu 67: must be from 68 to 65535"),
         (("a=10.78.0.2",), "10.78.0.1/24", {"mtu": 65526, "gso": True}, "--mtu 65526: .* 65525 b"),
         (("a=10.78.0.2",), "10.78.0.1/24", {"in_flight": 13}, "--in-flight 13: must be from 1 to"),
@@ -370,7 +370,7 @@ def test_a_file_that_is_no_controller(path, why):
     (["--tunnel-pace", "none"], "--tunnel-pace requires --tunnel"),
     (["--tunnel", "10.78.0.2"], "--tunnel 10.78.0.2: must be an address of a drive in a network"),
     (["--tunnel", "10.78.0.0/24"], "--tunnel 10.78.0.0/24: must be an address of a drive"),
-    (["--tunnel", "drive"], "--tunnel drive: .*; write 10.78.0.2/24"),
+    (["--tunnel", "drive"], "--tunnel drive: .*; use for example 10.78.0.2/24"),
     (["--tunnel", "10.78.0.2/24"], "gen4-tlc: no tunnel between host and drives"),
     (["--tunnel", "10.78.0.2/24", "--device", "newport", "--tunnel-pace", "x"],
      '--tunnel-pace: "x" is not a rate'),

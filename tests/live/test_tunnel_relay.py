@@ -34,11 +34,14 @@ def test_http_crosses_as_commands():
     with alone("tunnel"), Live() as live, up(live, *options) as made:
         lines = made.printed.split("\n")
         assert lines[0].endswith(": 2 x newport, TCP relays on the loopback device")
-        assert lines[1] == f"carries TCP to these ports: {PORT}; no other ports, no UDP, no ping"
+        ports = f"the TCP relays carry only connections to these ports: {PORT} (no UDP, no ping)"
+        assert lines[1] == ports
         others = made.seen(0, 1).rpartition(".")[0]
         assert lines[3] == f"drive 0 {made.address(0)}, reaches others in {others}.0/24"
         again = live.run(["ondie", "tunnel", "up", "--name", NAME, *options], code=2)
-        assert f"--name {NAME}: a cluster of this name is up; `ondie tunnel down" in again
+        assert (
+            f"--name {NAME}: a cluster of this name is up; end it with `ondie tunnel down" in again
+        )
         (live.folder / "data").write_bytes(data)
         words = [sys.executable, "-m", "http.server", str(PORT), "--bind", made.address(0)]
         live.start(made.inside(0, *words), lambda log: "Serving HTTP" in log.read_text())
@@ -114,7 +117,8 @@ def test_programs_learn_of_an_end_of_the_relay_and_of_a_drive():
         words = ["ondie", "tunnel", "up", "--name", f"{NAME}x", "--subnet", found["host"]["others"]]
         said = live.run([*words, *options], code=2)
         first, last = ipaddress.ip_network(found["subnet"])[0], found["drives"][1]["others"]
-        used = f"another cluster has {first} to {ipaddress.ip_network(last)[-1]}; this one needs"
+        used = f"another cluster uses {first} to {ipaddress.ip_network(last)[-1]}"
+        used += "; this cluster needs"
         assert f"--subnet {found['host']['others']}: address in use: {used}" in said
 
 
@@ -151,7 +155,7 @@ def test_ports_are_needed_and_checked():
     cfg = load_preset("newport")
     way = Way(False, "relay", "not root")
     said = (
-        "--port: missing, but this machine has only TCP relays on the loopback device "
+        "--port: missing, but this machine supports only TCP relays on the loopback device "
         "\\(not root\\); give"
     )
     with pytest.raises(InputError, match=said):
@@ -160,7 +164,7 @@ def test_ports_are_needed_and_checked():
     for port in (0, 65536):
         with pytest.raises(InputError, match=f"--port {port}: must be from 1 to 65535"):
             Request.of(cfg, ports=(port,))
-    said = "--queues 2: needs TUN devices; this machine has only TCP"
+    said = "--queues 2: needs TUN devices; this machine supports only TCP"
     with pytest.raises(InputError, match=said):
         Request.of(cfg, queues=2, ports=(80,)).on(way)
 
@@ -205,19 +209,20 @@ def in_child(before, own_user: bool) -> str:
 def test_whether_there_may_be_networks_is_tried(monkeypatch, tmp_path):
     needs_tunnels()
     assert loopback.why_no_networks(False) == loopback.why_no_networks(True) == ""
-    assert in_child(lambda: os.setuid(65534), False) == "network namespace: Operation not permitted"
+    said = in_child(lambda: os.setuid(65534), False)
+    assert said == "cannot create a network namespace: Operation not permitted"
     with monkeypatch.context() as patch:
         patch.setattr(loopback.shutil, "which", lambda name, path: name)
         said = in_child(lambda: os.chroot(tmp_path), True)  # Linux lets no such process have any
-        assert said == "user namespace: Operation not permitted"
+        assert said == "cannot create a user namespace: Operation not permitted"
         patch.setattr(namespaces, "tool", lambda name: "/bin/false")
         assert loopback.why_no_networks(True) == "mount --make-rprivate /:"
     for trial, said in (
         (
             lambda own_user: os.kill(os.getpid(), signal.SIGKILL),
-            "the trial of namespaces has ended",
+            "the test of network namespaces was aborted",
         ),
-        (lambda own_user: 1 // 0, "the trial of namespaces has failed: ZeroDivisionError"),
+        (lambda own_user: 1 // 0, "the test of network namespaces has failed: ZeroDivisionError"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(loopback, "_try_networks", trial)

@@ -26,7 +26,7 @@ def test_a_wrong_name_is_one_line_and_touches_no_file(name, words, tmp_path, mon
     done = CliRunner().invoke(commands, ["tunnel", command, "--name", name, *others])
     assert isinstance(done.exception, InputError)  # exit code 2
     why = str(done.exception)
-    assert why.startswith("--name ") and why.endswith(": must be 1 to 32 letters, digits, - and _")
+    assert why.startswith("--name ") and why.endswith(": must be 1 to 32 letters, digits, - or _")
     assert why.count("\n") == 0 and len(why) < 120
     assert sorted(each.read_text() for each in victim.iterdir()) == ["of others"] * 3
     assert [each.name for each in place.iterdir()] == ["a.json"]

@@ -118,7 +118,7 @@ def test_a_relay_is_killed_under_load(ends, counts):
         assert all(each["state"] == "open" for each in found["drives"])
         assert cluster.ping(-1, 0) and cluster.ping(0, 1)
         log = file_of(NAME, "log").read_text()
-        assert log.count("has ended with signal 9; another one is started") == killer.killed
+        assert log.count("has ended with signal 9; a new relay is started") == killer.killed
     assert not present(cluster.pid)
 
 
@@ -166,7 +166,7 @@ def test_a_relay_ends_with_its_cluster_and_a_dead_drive_stays_dead():
         assert children(cluster.pid) == [*(each["process"] for each in found["drives"]),
                                          found["relay_process"]]  # fmt: skip
         os.kill(found["drives"][0]["process"], signal.SIGKILL)
-        wait_for("the end", lambda: "gone" in processes.status(NAME)["drives"][0]["state"])
+        wait_for("the end", lambda: "disconnected" in processes.status(NAME)["drives"][0]["state"])
         found = restarted(found)
         first, second = found["drives"]
         assert first["state"].startswith("ended: controller of the tunnel: ")
@@ -273,8 +273,8 @@ finally:
                           timeout=60)  # fmt: skip
     assert done.returncode == 0, done.stderr
     first, *others, last = done.stderr.splitlines()
-    assert first.endswith("has ended with signal 9; another one is started")
+    assert first.endswith("has ended with signal 9; a new relay is started")
     assert [each.partition(" with ")[2] for each in others] == [
-        "exit code 1; another one is started"
+        "exit code 1; a new relay is started"
     ] * 2
     assert last == "no relay today; the cluster ends"

@@ -30,7 +30,7 @@ try:
 except processes.InputError as error:
     print(error, flush=True)
 """
-ENDED = f"--name {NAME}: the cluster ended during its start"
+ENDED = f"--name {NAME}: the cluster was ended during its start"
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ print(time.monotonic() - began)
     lines = done.stderr.splitlines()
     assert lines.count("OSError: no room") == cluster.MOST_FAILURES
     told = [line for line in lines if "has ended with exit code 1" in line]
-    assert [line.partition("; ")[2] for line in told] == ["another one is started"] * 2 + [
+    assert [line.partition("; ")[2] for line in told] == ["a new relay is started"] * 2 + [
         "the cluster ends"
     ]
     took = float(done.stdout.splitlines()[-1])
@@ -182,4 +182,4 @@ cluster.Relay = Failing
 cluster.serve(asked, way_of("auto"), processes.write_state, lambda made: None)
 """)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("another one is started") == 4 and "ends" not in done.stderr
+    assert done.stderr.count("a new relay is started") == 4 and "ends" not in done.stderr

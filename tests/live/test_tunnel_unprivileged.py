@@ -31,7 +31,8 @@ WAYS = {
     "relay": (
         ONE,
         ["--port", "5201"],
-        "TCP relays on the loopback device (not root, user namespace: No space left on device)",
+        "TCP relays on the loopback device (not root, cannot create a user namespace: "
+        "No space left on device)",
     ),
     "no TUN": (HIDE, [], f"{PLAIN} (not root, /dev/net/tun: No such file or directory)"),
 }

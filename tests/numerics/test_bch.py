@@ -401,8 +401,8 @@ def test_get(rng):
         ({"data_bytes": 5000}, "data_bytes = 5000 .*; no m fits"),
         ({"data_bytes": "512"}, "data_bytes = '512'; must be a whole number"),
         ({"m": 10, "t": 100}, "data_bytes = 512 with m = 10, t = 100 .* must be from 1 to"),
-        ({"crc": True, "form": "torch"}, "form = 'torch': an error correcting code has none"),
-        ({"format": "bf16"}, "format = 'bf16': an error correcting code has none"),
+        ({"crc": True, "form": "torch"}, "form = 'torch': not an argument of this code"),
+        ({"format": "bf16"}, "format = 'bf16': not an argument of this code"),
         ({"bits": 3}, "unknown argument of 'bch' 'bits'"),
         ({"backend": "cuda"}, "unknown backend 'cuda'"),
         ({"isa": "sse9"}, "unknown isa 'sse9'"),
@@ -427,7 +427,7 @@ def test_the_largest_word_that_is_named_fits(rng):
 def test_missing_and_foreign_arguments():
     with pytest.raises(KernelError, match="bch: t, data_bytes must be given"):
         get("bch", m=13)
-    with pytest.raises(KernelError, match="adam: m: only bch and ldpc have these"):
+    with pytest.raises(KernelError, match="adam: m: only bch and ldpc take this"):
         get("adam", m=13)
 
 
@@ -438,7 +438,7 @@ def test_missing_and_foreign_arguments():
         (np.zeros((2, 512), np.int8), np.zeros((2, 17), np.uint8), "data is int8"),
         (np.zeros((4, 512), np.uint8)[::2], np.zeros((2, 17), np.uint8), "data .*strided"),
         (np.zeros((2, 512), np.uint8), np.zeros((2, 16), np.uint8), r"check is .* \(n, 17\)"),
-        (np.zeros((2, 512), np.uint8), np.zeros((3, 17), np.uint8), "2 words of data, 3 of check"),
+        (np.zeros((2, 512), np.uint8), np.zeros((3, 17), np.uint8), "data has 2 rows, check has 3"),
         (np.zeros((1, 2, 512), np.uint8), np.zeros((2, 17), np.uint8), "data is"),
     ],
 )

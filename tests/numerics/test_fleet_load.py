@@ -95,7 +95,7 @@ def test_a_file_of_load_is_read_as_it_was_written(tmp_path):
     ("text", "told"),
     [
         ("", "seconds,node,cores"),
-        ("time,node,cores\n", "its first line is not seconds,node,cores"),
+        ("time,node,cores\n", "its first line must be seconds,node,cores"),
         ("seconds,node,cores\n1,2\n", "line 2"),
         ("seconds,node,cores\n1,0,2\n1,x,2\n", "line 3"),
         (f"seconds,node,cores\n1,{2**63},2\n", "line 2"),
@@ -114,7 +114,7 @@ def test_a_wrong_file_of_load_is_refused(tmp_path, text, told):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ((1.0, 4, 1), "node 4: must be from 0 to 3"),
+        ((1.0, 4, 1), "load on node 4: node must be from 0 to 3"),
         ((1.0, 0, 9), "9 cores taken of 8"),
         ((-1.0, 0, 1), "at least 0"),
         ((float("nan"), 0, 1), "at least 0"),
@@ -219,7 +219,7 @@ def test_members_out_of_turn_are_refused(events, told):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("node,event\n", "its first line is not seconds,node,event"),
+        ("node,event\n", "its first line must be seconds,node,event"),
         ("seconds,node,event\n1,2\n", "line 2"),
         (f"seconds,node,event\n1,{2**63},dies\n", "line 2"),
         (f"seconds,node,event\n1,{-(2**63) - 1},dies\n", "line 2"),

@@ -208,8 +208,11 @@ def test_bad_input():
         (lambda: Slowdown(((0.5, 0.0),)), "speed 0.0 on 0.5 of the cores"),
         (lambda: Slowdown(((0.5, 0.8), (0.25, 0.5))), "speed 0.5 on 0.25 .* after 0.8 on 0.5"),
         (lambda: Slowdown(((0.25, 0.8), (0.5, 0.7))), "speeds must not fall"),
-        (lambda: HALF.ratio(np.array([0.5, 1.2])), "1.2 of the cores left: must be from 0 to 1"),
-        (lambda: HALF.ratio(np.array([math.nan])), "nan of the cores left"),
+        (
+            lambda: HALF.ratio(np.array([0.5, 1.2])),
+            "fraction of free cores 1.2: must be from 0 to 1",
+        ),
+        (lambda: HALF.ratio(np.array([math.nan])), "fraction of free cores nan"),
         (lambda: own_seconds(100.0, 200, 2.0), "2 s of synchronization in a step of 2 s"),
         (lambda: three_nodes(Link("none", 0.0)), "none: 0.0 B/s; must be more than 0"),
         (lambda: training([1], [1.0], epoch=0).run(1), "the epoch is over after 0 steps"),

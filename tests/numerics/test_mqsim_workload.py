@@ -339,7 +339,7 @@ def test_addresses_beyond_the_flow(tmp_path):
     assert flow.range.sectors == size == ranges(d, [flow.parameters])[0].sectors
     assert (all_of(flow)["offset"] // SECTOR_BYTES).tolist() == [0, 80, size - 8, size - 8]
     assert [n.split(" ", 1)[0] for n in flow.notes] == ["2", "1"]
-    assert f"beyond the flow's {size} sectors wrapped" in flow.notes[0]
+    assert f"beyond the flow's {size} sectors were wrapped" in flow.notes[0]
     mqsim = traced(tmp_path, text, quirks=obeyed(True))
     assert (all_of(mqsim)["offset"] // SECTOR_BYTES).tolist() == [1, 83, size - 3, size - 8]
 
@@ -363,7 +363,7 @@ def test_where_a_trace_is_found(tmp_path, monkeypatch):
 
 
 BAD_TRACES = [
-    ("5 0 8 8 1\n4 0 8 8 1\n", TraceError, "is before that of line"),
+    ("5 0 8 8 1\n4 0 8 8 1\n", TraceError, "time 4 is before time 5 of line 1"),
     ("5 0 8 8\n", TraceError, "4 columns"),
     ("", TraceError, "empty"),
     ("5 0 8 0 1\n", TraceError, "sectors"),
@@ -432,10 +432,10 @@ def test_recorded_requests_of_two_flows(tmp_path):
 
 
 BAD_RECORDS = [
-    ({"lba": None}, ["has no lba"]),
+    ({"lba": None}, ["column lba is missing"]),
     ({"lba": np.array([1, 2])}, ["lba is int64[2]", "integers[3]"]),
     ({"lba": np.array([1.0, 2, 3])}, ["lba is float64"]),
-    ({"lba": np.array([1, -2, 3])}, ["lba holds values below 0"]),
+    ({"lba": np.array([1, -2, 3])}, ["lba contains values below 0"]),
     ({"sectors": np.array([0, 1, 1])}, ["has 0 sectors"]),
     ({"arrival_ns": np.array([5, 4, 6])}, ["arrival_ns of request 1"]),
     ({"lba": np.array([{}, 1, 2], object)}, ["is not an .npz"]),

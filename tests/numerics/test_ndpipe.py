@@ -71,7 +71,7 @@ def test_a_layer_by_hand():
 
 @pytest.mark.parametrize("cut", ["layer5", "conv1", ""])
 def test_a_cut_that_is_no_layer_is_named(cut):
-    with pytest.raises(InputError, match=f"ResNet50, cut '{cut}': there is no such layer"):
+    with pytest.raises(InputError, match=f"ResNet50, cut '{cut}': the network has no such cut"):
         rates(network("resnet50"), cut, fleet(4))
 
 

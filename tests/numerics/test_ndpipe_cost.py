@@ -79,7 +79,7 @@ def test_prices_have_a_date_and_powers_an_order():
         ({"system": "ndpip"}, "system 'ndpip': .*ndpipe"),
         ({"task": "train"}, "task 'train': .*training"),
         ({"sent": "jpg", "system": "typical"}, "sent 'jpg': .*jpeg"),
-        ({"cut": "layer9"}, "no such layer to cut behind"),
+        ({"cut": "layer9"}, "the network has no such cut"),
         ({"stores": 0}, "stores = 0"),
     ],
 )

@@ -89,10 +89,10 @@ class Bypass(nn.Module):
 @pytest.mark.parametrize(
     ("calls", "text"),
     [
-        ("", "data bypass second, so there is no cut behind it"),
-        ("no gradient", "data bypass second, so there is no cut behind it"),
+        ("", "data bypasses second, so no cut is possible after it"),
+        ("no gradient", "data bypasses second, so no cut is possible after it"),
         ("twice", "second runs more than once"),
-        ("never", "second never run"),
+        ("never", "child modules that never run: second"),
         ("outside", "64 of 256 multiply-accumulates are outside"),
     ],
 )
@@ -144,7 +144,7 @@ def test_the_example_of_the_page(capsys, tmp_path):
     assert rows["small: traffic of a cut at 2"] == 32 / 12288
     cuts = [name.split(", limited")[0] for name in rows if "cut at" in name and "store" in name]
     assert cuts == [f"small, {plural(count, 'store')}: cut at 2" for count in (1, 4, 20)]
-    assert "small: stores beyond which the throughput stays" in rows
+    assert "small: number of stores above which the throughput is constant" in rows
     macs = 32 * 32 * 16 * 27, 16 * 16 * 32 * 16 * 9
     assert rows["small: computation up to 1"] == pytest.approx(sum(macs) / 1e9)
 

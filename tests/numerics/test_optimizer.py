@@ -476,7 +476,7 @@ def spoiled(state, **changes):
     [
         (lambda p: KernelOptimizer(p, format="int8_dynamic", **ADAM), ["int8_dynamic", "fp32"]),
         (lambda p: KernelOptimizer(p, "momentum", lr=0.1, momentum=0.9), ["0: v is missing"]),
-        (lambda p: torch.optim.AdamW(p), ["0: m is missing; it has step, exp_avg"]),
+        (lambda p: torch.optim.AdamW(p), ["0: m is missing; the state has step, exp_avg"]),
         (lambda p: torch.optim.SGD(p, momentum=0.9), ["0: step is missing"]),
     ],
 )
@@ -576,8 +576,8 @@ def test_groups_and_steps_are_rounded_by_numbers_of_their_own(rng):
         ({"lr": None}, ["lr", "None"]),
         ({"eps": -1}, ["eps", "-1"]),
         ({"betas": (0.9, 1.0)}, ["beta2", "1.0"]),
-        ({"betas": 0.9}, ["betas", "two numbers"]),
-        ({"betas": (0.9, 0.99, 0.999)}, ["betas", "two numbers"]),
+        ({"betas": 0.9}, ["betas", "a pair of numbers"]),
+        ({"betas": (0.9, 0.99, 0.999)}, ["betas", "a pair of numbers"]),
         ({"momentum": 0.9}, ["'momentum'"]),
         ({"amsgrad": True}, ["'amsgrad'"]),
         ({"threads": 0}, ["threads: 0"]),

@@ -133,9 +133,9 @@ def test_a_step_waits_for_the_slowest():
         (((4, -1.0),), "-1.0 samples/s at batch 4"),
         (((4, math.nan),), "nan samples/s at batch 4"),
         (((4, math.inf),), "inf samples/s at batch 4"),
-        (((0, 1.0),), "batch 0 after 0"),
-        (((4, 1.0), (4, 2.0)), "batch 4 after 4"),
-        (((4, 1.0), (8, 2.0)), "batch 8 takes no longer than 4"),
+        (((0, 1.0),), "batch 0; must be at least 1"),
+        (((4, 1.0), (4, 2.0)), "batch 4; must be at least 5"),
+        (((4, 1.0), (8, 2.0)), "batch 8 takes no longer than batch 4"),
     ],
 )
 def test_bad_curves(points, words):

@@ -118,8 +118,8 @@ def test_a_wrong_bit_spoils_its_block_only():
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        (bytes(31), "31 bytes; must be bytes: 32"),
-        ("00" * 32, "str; must be bytes: 32"),
+        (bytes(31), "31 bytes; must be a bytes object of length 32"),
+        ("00" * 32, "str; must be a bytes object of length 32"),
         (bytes(32), "both halves are equal"),
     ],
 )
@@ -129,7 +129,9 @@ def test_keys_refused(key, words):
 
 
 def test_keys_and_backends_of_aes_refused():
-    with pytest.raises(KernelError, match="AES key: 17 bytes; must be bytes, 16, 24 or 32"):
+    with pytest.raises(
+        KernelError, match="AES key: 17 bytes; must be a bytes object of length 16, 24 or 32"
+    ):
         Aes(bytes(17))
     with pytest.raises(KernelError, match="AES key: str"):
         Aes("0" * 16)

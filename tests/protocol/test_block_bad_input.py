@@ -30,7 +30,7 @@ MQSIM = [
     (["5 0 8 8 1 1"], ["line 2", "6 columns"]),
     ([""], ["line 2", "empty", "must have 5"]),
     (["time device sector sectors type"], ["line 2", "time is 'time'", "whole number"]),
-    (["4 0 8 8 1"], ["line 2", "time 4 is before that of line 1, 5", "--sort"]),
+    (["4 0 8 8 1"], ["line 2", "time 4 is before time 5 of line 1", "--sort"]),
     (["-5 0 8 8 1"], ["line 2", "time is '-5'"]),
     (["5.5 0 8 8 1"], ["line 2", "time is '5.5'"]),
     (["5 x 8 8 1"], ["line 2", "device is 'x'"]),
@@ -69,7 +69,7 @@ def changed(i: int, value: str) -> str:
 MSR_BAD = [
     (MSR[0][:-10], ["line 4", "6 columns", "must have 7", "ResponseTime"]),
     (MSR[2] + ",", ["line 4", "8 columns"]),
-    (MSR[0], ["line 4", "time 128166372003061629 is before that of line", "line 3", "--sort"]),
+    (MSR[0], ["line 4", "time 128166372003061629 is before time ", "of line 3", "--sort"]),
     ("Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime", ["line 4", "'Timestamp'"]),
     (changed(0, ""), ["line 4", "Timestamp is ''"]),
     (changed(1, ""), ["line 4", "Hostname is ''"]),
@@ -106,7 +106,7 @@ FIO = [
     ([*V3, *V3], "fio", ["line 5", "appended to its log", "split"]),
     # files
     ([V3[0], V3[2]], "fio", ["line 2", "'0 /a open'", "add"]),
-    ([*V3[:2], V3[3]], "fio", ["line 3", "'5 /a read 0 512'", "an open must come first"]),
+    ([*V3[:2], V3[3]], "fio", ["line 3", "'5 /a read 0 512'", "an 'open' line must come first"]),
     ([*V3, "9 /b read 0 512"], "fio", ["line 5", "'9 /b read 0 512'", "not open"]),
     ([*V3, "9 /a close", "9 /a read 0 512"], "fio", ["line 6", "an open"]),
     ([*V3, "9 /a close", "9 /a close"], "fio", ["line 6", "an open"]),
@@ -123,7 +123,7 @@ FIO = [
     ([*V3, ""], "fio", ["line 5", "0 columns"]),
     ([*V2, "/a read 0"], "fio", ["line 6", "3 columns", "2 (file action)", "4"]),
     # values
-    ([*V3, "4 /a read 0 512"], "fio", ["line 5", "time 4 is before that of line 4, 5"]),
+    ([*V3, "4 /a read 0 512"], "fio", ["line 5", "time 4 is before time 5 of line 4"]),
     ([*V3, "x /a read 0 512"], "fio", ["line 5", "time is 'x'"]),
     ([*V3, "9 /a read -1 512"], "fio", ["line 5", "offset is '-1'"]),
     ([*V3, "9 /a read 0 0"], "fio", ["line 5", "length is '0'", "from 1"]),
@@ -163,7 +163,7 @@ BLKPARSE = [
     ([E1, E2.replace("8,0", "sda")], ["line 2", "device is 'sda'", "major,minor"]),
     ([E1, "", E2], ["line 3", "follows line 2"]),
     ([E1, "CPU0 (sda):", E2], ["line 3", "follows line 2"]),
-    ([E2, E1], ["line 2", "time 0 is before that of line 1, 1000000000"]),
+    ([E2, E1], ["line 2", "time 0 is before time 1000000000 of line 1"]),
     ([E1, E2.replace("1.000000000", "1.0")], ["line 2", "time is '1.0'", "9 decimals"]),
     ([E1, E2.replace("8 + 8", "-8 + 8")], ["line 2", "sector is '-8'"]),
     ([E1, E2.replace("8 + 8", "8 + 0")], ["line 2", "sectors is '0'", "from 1"]),
@@ -347,7 +347,7 @@ def test_targets_that_cannot_be_written(tmp_path):
 @pytest.mark.parametrize("format", ["fio", "blkparse", "csv"])
 def test_formats_that_are_not_written(tmp_path, format):
     with pytest.raises(
-        TraceError, match=f"'{format}' to write: must be one of mqsim, msr, fio2, fio3"
+        TraceError, match=f"cannot write format '{format}': must be one of mqsim, msr, fio2, fio3"
     ):
         write_block(ONE, tmp_path / "t", format)
 

@@ -168,9 +168,9 @@ def test_blkparse_issues():
                                                    1006000, 2006000]  # fmt: skip
     assert trace.fua.tolist() == [False] * 6 + [True, False, False]
     assert list(trace.notes) == [
-        "D events without sectors dropped: 1",
+        "D events dropped because they have no sectors: 1",
         "requests requeued by the driver and counted once: 1",
-        "writes with a preceding flush split into two requests: 1",
+        "writes with a preceding flush, each split into two requests: 1",
     ]
 
 
@@ -272,7 +272,7 @@ def test_remaps_are_counted_where_they_make_requests_twice(tmp_path):
     lines[1] = lines[1].replace("8,0", "8,16", 1)
     trace = read_block(write_lines(tmp_path / "t", *lines), "blkparse", event="Q")
     assert trace.notes == (
-        "remaps: a remapped request is queued on each device that it passes: 1",
+        "remaps, each of which queues a request on another device: 1",
     )  # fmt: skip
 
 

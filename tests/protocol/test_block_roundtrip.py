@@ -203,7 +203,7 @@ def test_a_trace_without_times(folder):
         ((0, READ, 0, 512, 0), ("a b",), "fio2", ["'a b'", "without blanks"]),
         ((0, READ, 0, 512, 0), ("a\n",), "fio3", [r"'a\n'", "without blanks"]),
         ((0, READ, 0, 512, 0), ("x" * 257,), "fio3", ["256 bytes"]),
-        ((0, READ, 0, 512, 0), ("a,b",), "msr", ["'a,b'", "without comma"]),
+        ((0, READ, 0, 512, 0), ("a,b",), "msr", ["'a,b'", "without a comma"]),
     ],
 )
 def test_values_that_a_format_cannot_hold(folder, request_, devices, format, words):

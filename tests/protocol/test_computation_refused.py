@@ -257,7 +257,7 @@ def test_an_end_of_an_update_with_parity():
     assert found["granule"] == found["params"]
     assert target.host.execute(0, rsid, stop=target.states.stripe_params)[0] == INVALID_FIELD
     assert target.host.execute(0, rsid, stop=found["params"]) == (0, 1)
-    with pytest.raises(InputError, match=r"stop = 1024: must be the end .* parity .*, 40910"):
+    with pytest.raises(InputError, match=r"stop = 1024: must be the number of .* parity .*: 40910"):
         target.states.start_update(target.gradient(), 1024)
     target.close()
 

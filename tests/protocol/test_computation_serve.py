@@ -120,7 +120,7 @@ def test_other_states_than_those_of_the_store(tmp_path, weights, capsys):
     for changes, said in (
         ({"count": COUNT + 1}, "holds states of 30000 parameters for adam"),
         ({"optimizer": "sgd"}, "holds states of 30000 parameters for adam"),
-        ({"weights": str(tmp_path / "w.npy")}, "the store has weights already"),
+        ({"weights": str(tmp_path / "w.npy")}, "the store already contains weights"),
     ):
         with pytest.raises(InputError, match=said):
             served(tmp_path, **changes)
@@ -145,7 +145,7 @@ def test_other_hyperparameters_than_those_of_the_store(tmp_path, weights, capsys
     """Refused by name; those that are left out are the store's, and not the defaults."""
     served(tmp_path, True, hyper=("lr=0.5", "eps=0")).close()
     for given, said in (
-        ("lr=0.25", "--hyper lr=0.25: .* holds states with lr=0.5; an update may"),
+        ("lr=0.25", "--hyper lr=0.25: .* holds states with lr=0.5; omit the option, or set"),
         ("eps=1e-8", "holds states with eps=0;"),
         ("weight_decay=0.1", "holds states with weight_decay=0;"),
     ):
@@ -165,7 +165,8 @@ def test_other_hyperparameters_than_those_of_the_store(tmp_path, weights, capsys
     capsys.readouterr()
     served(tmp_path, hyper=("lr=0.25",)).close()
     said = capsys.readouterr().err
-    assert "states.json: says no hyperparameters; it does now: lr=0.25, beta1=0.9, " in said, said
+    words = "states.json: contained no hyperparameters; these were added: lr=0.25, beta1=0.9, "
+    assert words in said, said
     assert describe_states(str(tmp_path / "s"))["hyperparameters"]["lr"] == 0.25
     for wrong in ('{"lr": "much"}', '{"momentum": 1}', '{"lr": NaN}', "7", "[]"):
         note.write_text(f'{{"states": {COUNT}, "optimizer": "adam", "hyper": {wrong}}}')
@@ -242,7 +243,10 @@ def test_sigterm_ends_a_server_whose_program_runs_long(tmp_path, weights):
         ("--nvme-tcp :0 --states 9", "no processing elements on the dies"),
         ("--nvme-tcp :0 --states 9 --optimizer adma", "nearest: adam"),
         ("--nvme-tcp :0 --states 9 --hyper lr", "must be NAME=VALUE"),
-        ("--nvme-tcp :0 --states 9 --hyper foo=1", 'adam has no "foo"; it has lr, beta1'),
+        (
+            "--nvme-tcp :0 --states 9 --hyper foo=1",
+            'adam has no hyperparameter "foo"; it has lr, beta1',
+        ),
         ("--nvme-tcp :0 --states 9 --hyper lr=1 --hyper lr=2", "lr is given twice"),
         ("--nvme-tcp :0 --states 99999999999 --device csd-pe", "--states 99999999999: "),
         ("--nvme-tcp :0 --states 9 --hyper lr=fast", "is not a number"),
@@ -269,17 +273,17 @@ def test_weights_that_do_not_fit(tmp_path, weights):
         with pytest.raises(InputError, match=r"must be a .npy file of float32\[30000\]"):
             served(tmp_path, True)
     np.save(tmp_path / "w.npy", weights.astype(">f4"))
-    with pytest.raises(InputError, match="byte order of other machines"):
+    with pytest.raises(InputError, match="in the wrong byte order"):
         served(tmp_path, True)
     weights[7] = np.inf
     np.save(tmp_path / "w.npy", weights)
-    with pytest.raises(InputError, match="element 7 is inf; all must be finite"):
+    with pytest.raises(InputError, match="element 7 is inf; it must be finite"):
         served(tmp_path, True)
     saved = (tmp_path / "w.npy").read_bytes()
     for data, said in ((b"", "is not a .npy file"), (bytes(120000), "is not a .npy file"),
                        (b"PK\x03\x04", "is not a .npy file"), (b"1 2", "is not a .npy file"),
-                       (saved[:300], "cannot be read as numbers"),
-                       (saved[:9], "cannot be read as numbers")):  # fmt: skip
+                       (saved[:300], "cannot be read as an array"),
+                       (saved[:9], "cannot be read as an array")):  # fmt: skip
         (tmp_path / "w.npy").write_bytes(data)
         with pytest.raises(InputError, match=said + r".*must be a .npy file of float32\[30000\]"):
             served(tmp_path, True)

@@ -73,13 +73,13 @@ def test_power(server, socket_path):
     service = server._controls._served.service
     assert send(socket_path, "power-cut", {"after": 3}) == {"events": 0}
     assert drive_of(server).condition is Condition.OFFLINE
-    with pytest.raises(InputError, match="the power was cut"):
+    with pytest.raises(InputError, match="idle: the drive has no power"):
         service.idle(0.001).result(10)
     with pytest.raises(InputError, match="after a power cut"):
         send(socket_path, "power-cut", {})
     assert send(socket_path, "counters", {})["condition"] == "offline"
     assert send(socket_path, "power-on", {}) == {"condition": "online", "why": ""}
-    with pytest.raises(InputError, match="the power is on"):
+    with pytest.raises(InputError, match="the power is already on"):
         send(socket_path, "power-on", {})
     assert send(socket_path, "power-cut", {"restart": True})["condition"] == "online"
     assert send(socket_path, "wear-out", {})["condition"] == "read-only"
@@ -99,14 +99,14 @@ def test_power(server, socket_path):
         (b'{"command": ["counters"]}\n', "must be one of counters"),
         (
             b'{"command": "counters", "size": 1}\n',
-            'argument "size": must be one of: none',
+            'argument "size": unknown; the arguments are: none',
         ),
         (b'{"command": "power-cut", "after": true}\n', "after = true: must be a whole number"),
         (b'{"command": "power-cut", "after": -1}\n', "after = -1: must be"),
         (b'{"command": "power-cut", "after": 1e3}\n', "after = 1000.0: must be a whole number"),
         (b'{"command": "power-cut", "restart": 1}\n', "restart = 1: must be true or false"),
         (b'{"command": "inject-media-error"}\n', "offset and size must be given"),
-        (b'{"command": "inject-media-error", "offset": 0, "size": 512}\n', "hold no data"),
+        (b'{"command": "inject-media-error", "offset": 0, "size": 512}\n', "have no data"),
         (b"x" * MOST_BYTES + b"\n", "at most 4096 bytes"),
         (b'{"command": "counters"}', "end with"),
     ],
@@ -164,7 +164,7 @@ def test_the_end_disconnects_clients(server, socket_path):
             pass
     assert not os.path.exists(socket_path)
     assert not any(each.name == "ondie control" for each in threading.enumerate())
-    with pytest.raises(InputError, match=r"is this the --ctl of a running `ondie serve`\?"):
+    with pytest.raises(InputError, match=r"is this the --ctl socket of a running `ondie serve`\?"):
         send(socket_path, "counters", {})
     server._thread.join()
 

@@ -57,7 +57,7 @@ def test_every_key_that_is_known_counts(file):
     cfg, o, format = configured(load_preset("optimstore-r1"), path)
     assert format == "bf16_all"
     (remark,) = o.remarks
-    assert "ratio is 0.5" in remark and "its CPU updates them" in remark
+    assert "ratio is 0.5" in remark and "the host's CPU updates them" in remark
     assert o == Offload(
         parameters=True, checkpointing=True, pipeline_read=True,
         pipeline_write=True, buffers=12, parameter_buffers=7, parameter_buffer=100_000_000,
@@ -187,7 +187,7 @@ def test_what_is_wrong_is_one_line(tmp_path, content, words):
         ("{", ["line 1, column 2", "not JSON"]),
         ("", ["line 1, column 1", "not JSON"]),
         ('{"aio": {}, "aio": {}}', ["'aio'", "twice"]),
-        ("[" * 100_000, ["nested too deep"]),
+        ("[" * 100_000, ["nested too deeply"]),
         (b"\xff\xfe", ["not UTF-8 text"]),
     ],
 )
@@ -225,7 +225,7 @@ def test_the_command_takes_both(capsys, tmp_path, file):
         capsys, "compare", "gpt-small", "--steps", 1, "--paths", "host_offload", "--no-swing",
         "--ds-config", path, "--offload", "in_dram_below=0", "--out", out,
     )  # fmt: skip
-    assert done.code == 0 and "aio.nonsense is unknown here" in " ".join(done.out.split())
+    assert done.code == 0 and "aio.nonsense is unknown to ondie" in " ".join(done.out.split())
     result = json.loads((out / "result.json").read_text())
     found = result["options"]["offload"]
     assert (found["threads"], found["in_dram_below"], found["align"]) == (3, 0, 3072)

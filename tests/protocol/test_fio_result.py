@@ -106,11 +106,11 @@ def test_latencies_with_submission_are_used_if_they_have_the_percentiles(tmp_pat
         (NORMAL, "normal output; run fio with --output-format=json"),
         ("", "is not JSON"),
         ("fio: note\n" + json.dumps(document([plain(JOB, 80.0)])), "text around fio's JSON"),
-        (json.dumps(document([plain(JOB, 80.0)]))[:-40], "text around fio's JSON, or ends early"),
-        ({"version": "iperf 3.1", "intervals": []}, "JSON of another program"),
-        ([1, 2], "JSON of another program"),
+        (json.dumps(document([plain(JOB, 80.0)]))[:-40], "text around fio's JSON, or is truncated"),
+        ({"version": "iperf 3.1", "intervals": []}, "is not a result of fio"),
+        ([1, 2], "is not a result of fio"),
         (document([plain(JOB, 80.0)], version="fio-2.21"), '"fio-2.21"; use fio 3'),
-        ({"fio version": "fio-3.33", "client_stats": []}, "clients of a server"),
+        ({"fio version": "fio-3.33", "client_stats": []}, "results of fio clients"),
         ({"fio version": "fio-3.33", "jobs": []}, "has no jobs"),
     ],
 )  # fmt: skip
@@ -128,12 +128,12 @@ def test_other_files_are_refused(tmp_path, content, words):
         ((*READ, "clat_ns", "percentile", "90.000000"), 70_000, "percentiles decrease"),
         ((*READ, "clat_ns", "mean"), 80_000_000.0, "outstanding requests, but the depth is 4"),
         ((*READ, "clat_ns", "mean"), "80", "is not a number"),
-        ((*READ, "total_ios"), 10, "are reads, but its options say 70 %"),
+        ((*READ, "total_ios"), 10, "are reads, but the job's options request 70 %"),
         ((*READ, "io_bytes"), 5000 * 2800, "5,000 B on average, but bs is 4,096 B"),
-        ((*OPTIONS, "bs"), "4k,8k", "must be one size in whole sectors"),
-        ((*OPTIONS, "bs"), "4100", "must be one size in whole sectors"),
-        ((*OPTIONS, "bs"), "4ki", "must be one size in whole sectors"),
-        ((*READ, "iops"), 0.0, "is too small"),
+        ((*OPTIONS, "bs"), "4k,8k", "must be a single size that is a multiple of 512 B"),
+        ((*OPTIONS, "bs"), "4100", "must be a single size that is a multiple of 512 B"),
+        ((*OPTIONS, "bs"), "4ki", "must be a single size that is a multiple of 512 B"),
+        ((*READ, "iops"), 0.0, "read: iops = 0.0: must be at least 1e-09"),
         (READ, DELETE, '"read" is missing'),
         (("jobs", 0, "error"), 5, "ended with error 5"),
         ((*OPTIONS, "ioengine"), "null", "ioengine = null does not access a block device"),
@@ -147,7 +147,7 @@ def test_other_files_are_refused(tmp_path, content, words):
         ((*OPTIONS, "iodepth_batch"), "8", "batches"),
         ((*OPTIONS, "sync"), "dsync", "flushes"),
         ((*OPTIONS, "random_distribution"), "zipf:1.2", "random_distribution = zipf"),
-        ((*OPTIONS, "iodepth"), "many", "is not a whole number"),
+        ((*OPTIONS, "iodepth"), "many", "must be a whole number of at least 1"),
     ],
 )  # fmt: skip
 def test_jobs_that_are_no_closed_loop_are_refused(tmp_path, where, value, words):
@@ -182,7 +182,7 @@ def test_jobs_at_the_same_time_are_refused(tmp_path):
     entries = [plain(Job("randread", 4096, 1), 80.0), plain(Job("randread", 8192, 1), 80.0)]
     whole = document(entries)
     whole["jobs"][1]["groupid"] = 0
-    with pytest.raises(InputError, match="ran at the same time; put stonewall"):
+    with pytest.raises(InputError, match="ran at the same time; add the option stonewall"):
         read(tmp_path, whole)
     whole["jobs"][1]["jobname"] = whole["jobs"][0]["jobname"]
     with pytest.raises(InputError, match="has several entries; use group_reporting"):

@@ -546,7 +546,7 @@ def test_identifiers_are_its_own():
         ({"outstanding": 0}, "0 outstanding tunnel commands"),
         ({"mtu": 65536}, "mtu 65536 B: must be from 1 B to 65535 B"),
         ({"notify": "never"}, "burst or command or hold"),
-        ({"hold_ps": 0}, "hold 0 ps: must be whole milliseconds, 1 to 65535"),
+        ({"hold_ps": 0}, "hold 0 ps: must be a whole number of milliseconds from 1 to 65535"),
     ],
 )
 def test_formats_that_cannot_be(changes, match):

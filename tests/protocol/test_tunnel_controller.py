@@ -176,7 +176,7 @@ def test_without_a_tunnel_the_opcodes_do_not_exist():
     assert [effects[4 * opcode] for opcode in range(0xC0, 0xC4)] == [0, 0, 0, 0]
     effects = TunnelHost().data(0x02, cdw10=0x05 | 1023 << 16)
     assert [effects[4 * opcode] for opcode in range(0xC0, 0xC4)] == [1, 1, 1, 0]
-    with pytest.raises(InputError, match="'burst': must be hold, the only kind that"):
+    with pytest.raises(InputError, match="'burst': must be 'hold'; a controller does not support"):
         TunnelCommands(dataclasses.replace(LIMITS, notify="burst"), lambda: 0)
 
 

@@ -92,7 +92,7 @@ def test_the_store_is_locked(capsys, tmp_path):
         server.send_signal(signal.SIGTERM)
         assert server.wait(nbd.SECONDS) == 0
     with Drive(configuration("gen4-tlc", SETTINGS[1::2]), True, store=store):
-        refused(here(capsys, *words), "is in use by another drive or check of this process")
+        refused(here(capsys, *words), "is in use by another drive or store check in this process")
 
 
 def test_ctl_names_the_nearest_command_and_the_way_back(capsys, tmp_path):
@@ -190,9 +190,9 @@ def test_a_socket_that_another_server_took_over_stays(tmp_path):
         (["--nbd", ":0", "--clock", "lunar"], ["--clock", "lunar"]),
         (["--nbd", ":0", "--device", "newprot"], ["newprot", "newport"]),
         (["--nbd", ":0", "--states", "1e5"], ["--states", "1e5", "digits, such as 100000"]),
-        (["--nbd", ":0", "--read-only"], ["--read-only: only a drive with a store"]),
+        (["--nbd", ":0", "--read-only"], ["--read-only: requires a store; set store to a folder"]),
         (["--nbd", ":0", "--durability", "process"],
-         ["--durability process: only a drive with a store"]),
+         ["--durability process: requires a store; set store to a folder"]),
         (["--nbd", ":0", "--null", "--seed", "5"], ["--seed cannot be combined with --null"]),
         (["--nbd", ":0", "--null", "--ctl", "c"], ["--ctl cannot be combined with --null"]),
         (["--nbd", ":0", "--null", "--nvme-host", "nqn.a"], ["--nvme-host requires --nvme-tcp"]),

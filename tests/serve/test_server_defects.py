@@ -74,10 +74,11 @@ class NoThreads:
 
 def test_a_control_client_without_a_thread_is_told(tmp_path, monkeypatch):
     path = str(tmp_path / "ctl")
+    said = "cannot start a thread for another client: can't start"
     with drive(tmp_path, options={"ctl": path}):
         with monkeypatch.context() as patch:
             NoThreads(patch, "Thread-")
-            with pytest.raises(InputError, match="no thread for another client: can't start"):
+            with pytest.raises(InputError, match=said):
                 send(path, "counters", {})
         assert send(path, "counters", {})["condition"] == "online"
 

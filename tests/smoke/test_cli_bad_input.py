@@ -81,7 +81,8 @@ COMPARE = [
     (["gpt-small", "--swings"], ["--swings", "'--swing'"]),
     # the accelerator, and the cluster, also where no path of a cluster is asked for
     (["gpt-small", "--step-times", "acc"], ["--step-times", "'acc'", "'accelerator', 'trace'"]),
-    (["gpt-small", "--step-times", "accelerator"], ["optimstore-r1 states no rate"]),
+    (["gpt-small", "--step-times", "accelerator"],
+     ["optimstore-r1 does not state an accelerator rate"]),
     (["gpt-small", "--batch", "papr"], ["--batch", "'papr'", "'paper'"]),
     (["gpt-small", "--cores-taken", "-1"], ["--cores-taken -1", "at least 0 and less than"]),
     (["gpt-small", "--cores-taken", "8", "--paths", "on_die"], ["--cores-taken 8", "8 cores"]),
@@ -89,7 +90,8 @@ COMPARE = [
     (["gpt-small", "--cores-taken", "some"], ["--cores-taken", "'some'"]),
     (["gpt-small", "--slowdown", "line", "--paths", "on_die"], ["slowdown", "nearest: linear"]),
     (["gpt-small", "--slowdown", ""], ['slowdown = ""', "laguna-host"]),
-    (["gpt-small", "--host-batch", "3", "--paths", "on_die"], ["--host-batch 3", "a cluster only"]),
+    (["gpt-small", "--host-batch", "3", "--paths", "on_die"],
+     ["--host-batch 3", "applies only to training on a cluster"]),
     (["gpt-small", "--drive-batch", "0", "--paths", "on_die"], ["--drive-batch 0", "from 1 to"]),
     (["gpt-small", "--no-swing=yes"], ["--no-swing", "does not take a value"]),
     (["gpt-small", "--verbose=2"], ["--verbose", "does not take a value"]),
@@ -409,7 +411,7 @@ def test_a_link_stays_and_its_target_is_written(folder, capsys):
 def test_a_log_does_not_replace_a_fifo(folder, capsys, name):
     os.mkfifo(folder / name)
     refused(here(capsys, "replay", "mixed-4k", "--limit", "10", "--log", name),
-            name, "is not a file")  # fmt: skip
+            name, "is not a regular file")  # fmt: skip
     assert stat.S_ISFIFO(os.stat(folder / name).st_mode)
 
 

@@ -159,11 +159,12 @@ DEPTHS = [(Job("randread", 4096, depth), 80.0) for depth in (1, 2, 4, 8)]
         (DEPTHS[:1], "1 point (4.00 KiB randread depth 1): a fit needs at least 4 conditions"),
         ([*DEPTHS, (DEPTHS[0][0], 800.0)], "under the same conditions; measure again"),
         ([*DEPTHS, (Job("randread", 4096, 512), 800.0)],
-         "depth 512: the drive gen4-tlc holds 256 commands (frontend.queue_depth)"),
+         "depth 512: the queue of gen4-tlc holds 256 commands (frontend.queue_depth)"),
         ([*DEPTHS, (Job("randread", 2 << 20, 1), 800.0)],
-         "bs = 2.00 MiB: a command of the drive gen4-tlc has at most 1.00 MiB"),
+         "bs = 2.00 MiB: drive gen4-tlc transfers at most 1.00 MiB per command"),
         ([*DEPTHS, (Job("randwrite", 1 << 20, 256), 800.0)],
-         "1.00 MiB randwrite depth 256: its simulation writes 12.8 GiB, more than 4.00 GiB"),
+         "1.00 MiB randwrite depth 256: simulating this point would write 12.8 GiB; the limit is "
+         "4.00 GiB"),
     ],
 )  # fmt: skip
 def test_points_that_cannot_be_fitted(capsys, tmp_path, monkeypatch, jobs, words):
@@ -176,7 +177,9 @@ def test_points_that_cannot_be_fitted(capsys, tmp_path, monkeypatch, jobs, words
 def test_results_of_other_programs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "terse.json").write_text("3;fio-3.33;r4;0;0;243604;243360;60840\n")
-    refused(here(capsys, "calibrate", "terse.json"), "terse.json: is fio's terse output")
+    refused(
+        here(capsys, "calibrate", "terse.json"), "terse.json: the file contains fio's terse output"
+    )
     refused(here(capsys, "calibrate", "missing.json"), "missing.json: cannot be read")
     assert files(tmp_path) == ["terse.json"]
 
@@ -184,14 +187,14 @@ def test_results_of_other_programs(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no results of fio"),
-        (["fio.json", "--jobs", "new.fio"], "--jobs new.fio takes no results"),
+        ([], "requires fio results"),
+        (["fio.json", "--jobs", "new.fio"], "--jobs new.fio cannot be combined with fio results"),
         (["fio.json", "--output", "drive.json"], "must end in .toml"),
         (["fio.json", "--output", "there.toml"], "there.toml: exists; use --force"),
         (["fio.json", "--output", "new.toml", "--json", "new.toml"], "two options write this file"),
         (["fio.json", "--from", "gen5-tlc"], "unknown preset"),
         (["fio.json", "--constants", "flash.t_reed"], "nearest: flash.t_read"),
-        (["fio.json", "--constants", "flash.channels"], "flash.channels has no range"),
+        (["fio.json", "--constants", "flash.channels"], "flash.channels cannot be fitted"),
         (["fio.json", "--constants", "link.up,link.up"], "link.up is given twice"),
         (["fio.json", "--constants", "link.up,"], "a name is empty"),
         (["fio.json", "--constants", ",".join(RANGES)], "constants; use at most 8"),

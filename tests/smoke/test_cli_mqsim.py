@@ -135,7 +135,8 @@ def test_a_workload_where_nothing_can_be_written(pair, tmp_path, capsys, monkeyp
     monkeypatch.setattr(command.os, "access", lambda path, mode: Path(path).name != "in")
     done = here(capsys, "mqsim", *pair(), "--json", tmp_path / "a.json")
     assert done.code == 0 and json.loads((tmp_path / "a.json").read_text())["requests"] == 900
-    assert "load.v2_scenario_1.xml: not written: no permission" in done.err
+    assert "load.v2_scenario_1.xml: not written, because " in done.err
+    assert "/in is not writable; use --out DIR" in done.err
     assert files(tmp_path / "in") == ["load.v2.xml", "ssd.xml"]
 
 
@@ -198,7 +199,7 @@ def test_a_scenario_that_cannot_run_is_refused_alone(pair, tmp_path, capsys, cau
     )
     assert done.code == 2 and done.out == ""
     [line] = done.err.splitlines()
-    assert line.startswith("ondie: scenario 2 is refused: ")
+    assert line.startswith("ondie: scenario 2 cannot run: ")
     first, second, third = json.loads((tmp_path / "a.json").read_text())
     assert first["requests"] == third["requests"] == 900 and third["config"]["scenario"] == 3
     assert second["scenario"] == 2 and line.endswith(second["refused"])
@@ -213,9 +214,11 @@ def test_scenarios_that_all_cannot_run_leave_nothing(pair, tmp_path, capsys):
     done = here(capsys, "mqsim", *arguments, "--json", tmp_path / "a.json")
     assert done.code == 2 and done.out == ""
     lines = done.err.splitlines()
-    assert "scenario 1 is refused" in lines[0] and "Channel_IDs" in lines[0]
-    assert "scenario 2 is refused" in lines[1] and "Chip_IDs" in lines[1]
-    assert lines[2].endswith("none of its scenarios can run; nothing was written")
+    assert "scenario 1 cannot run" in lines[0] and "Channel_IDs" in lines[0]
+    assert "scenario 2 cannot run" in lines[1] and "Chip_IDs" in lines[1]
+    assert lines[2].endswith(
+        "no scenario of this file can run (see the reasons above); nothing was written"
+    )
     assert files(tmp_path) == ["in", "in/load.v2.xml", "in/ssd.xml"]
 
 

@@ -86,7 +86,7 @@ def test_check_names_what_limits_each_figure(tmp_path, capsys, monkeypatch):
 
 
 BAD = [
-    ("3300 MB/s", "3 GiB/s", "in powers of 1024; state both alike"),
+    ("3300 MB/s", "3 GiB/s", "is in powers of 1024; state both in the same form"),
     ("512 GB", "480 GB", "capacity = 480 GB, but system.capacity = 512 GB"),
     ("3300 MB/s", "3300", 'value: "3300" has no unit'),
     ("sequential_read", "sequential", "nearest: sequential_read"),

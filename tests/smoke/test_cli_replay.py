@@ -209,7 +209,7 @@ def test_an_iolog_without_times_runs_in_a_closed_loop(capsys, tmp_path):
     done = run(capsys, path, *words, "--json", tmp_path / "a.json")
     data = json.loads((tmp_path / "a.json").read_text())
     assert data["requests"] == 5 and data["flash"]["user_reads"] == 1
-    assert "1 pages were read that were never written" in done.err
+    assert "reads of 1 unwritten pages returned zeros" in done.err
     assert "the trace has no timestamps; 1 requests are kept outstanding" in done.err
     assert "1 requests cover parts of pages" in done.err
     for name in ("trim", "flush"):
@@ -327,7 +327,7 @@ def test_requests_past_the_end(capsys, tmp_path):
         (("--log", "a.txt"), ".csv"),
         (("--log", "nowhere/a.csv"), "nowhere"),
         (("--json", "small.csv/a.json"), "small.csv"),
-        (("--log", "a.csv", "--json", "a.csv"), "the result has a file of that name"),
+        (("--log", "a.csv", "--json", "a.csv"), "the result is written to a file with this name"),
         (("--device", "gen4-tcl"), "gen4-tlc"),
     ],
 )
@@ -361,7 +361,7 @@ def test_a_full_drive(capsys, tmp_path, rng):
              "--set", "ftl.over_provisioning=0.02")  # fmt: skip
     for kind in ("fill", "none", "steady"):
         outcome = here(capsys, *words, "--quiet", "--precondition", kind)
-        refused(outcome, "the drive can run full", "over_provisioning = 0.02", "at least 0.0625")
+        refused(outcome, "the drive can become full", "over_provisioning = 0.02", "at least 0.0625")
     assert files(tmp_path) == ["w.trace"]
 
 

@@ -149,10 +149,10 @@ def folder(tmp_path, monkeypatch) -> Path:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--steps", "0"], ["steps: 0", "at least 1"]),
-        (["--steps", "-5"], ["steps: -5", "at least 1"]),
-        (["--seeds", "1,1"], ["seeds: 1, 1", "distinct"]),
-        (["--seeds", "-1"], ["seeds: -1", "0 to 2**32 - 1"]),
+        (["--steps", "0"], ["steps = 0", "at least 1"]),
+        (["--steps", "-5"], ["steps = -5", "at least 1"]),
+        (["--seeds", "1,1"], ["seeds = 1, 1", "distinct"]),
+        (["--seeds", "-1"], ["seeds = -1", "0 to 2**32 - 1"]),
         (["--seeds", "1,4294967296"], ["4294967296", "0 to 2**32 - 1"]),
     ],
     ids=" ".join,

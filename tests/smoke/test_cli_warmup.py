@@ -87,7 +87,7 @@ def test_a_cache_folder_that_is_full_or_read_only(capsys, tmp_path, monkeypatch,
 
     monkeypatch.setattr(warmup.tempfile, "TemporaryFile", refuse)
     monkeypatch.setattr(code_cache, "folder", lambda: tmp_path)
-    refused(here(capsys, "warmup"), str(tmp_path), os.strerror(number), "make room")
+    refused(here(capsys, "warmup"), str(tmp_path), os.strerror(number), "free some space")
 
 
 def test_a_cache_folder_that_fills_up(capsys, tmp_path, monkeypatch):

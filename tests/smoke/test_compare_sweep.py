@@ -100,7 +100,8 @@ def test_what_is_printed(two, capsys):
     first, whole = out.split("Time and energy per step")
     assert first.count("│ host_offload ") == whole.count("│ host_offload ") == 4
     assert out.count("n/a") >= 2
-    assert "all at 1, 200; 8, 200: n/a: flash.dies_per_channel: 200 dies" in " ".join(out.split())
+    reason = "flash.dies_per_channel = 200: a channel would have 200 dies"
+    assert f"all at 1, 200; 8, 200: n/a: {reason}" in " ".join(out.split())
 
 
 def test_the_figure_has_the_numbers(two):
@@ -166,7 +167,7 @@ def test_nothing_that_can_run(capsys, tmp_path):
     outcome = here(capsys, *words, "--paths", "on_die", "--sweep", "flash.t_read=50 us,60 us")
     refused(outcome, "on_die", "pe.kind = none")
     outcome = here(capsys, *words, "--sweep", "flash.dies_per_channel=64,128")
-    refused(outcome, "--sweep: nothing can run", "at most 62")
+    refused(outcome, "--sweep: no path can run at any point", "at most 62")
     assert files(tmp_path) == []
 
 
@@ -174,8 +175,8 @@ def test_nothing_that_can_run(capsys, tmp_path):
     ("text", "words"),
     [
         ("host.io_queue_deth=1,2", ("--sweep", "host.io_queue_depth")),
-        ("host.io_queue_depth", ("no values", "host.io_queue_depth=1,8,32")),
-        ("host.io_queue_depth=1,,2", ("an empty value",)),
+        ("host.io_queue_depth", ("the values are missing", "host.io_queue_depth=1,8,32")),
+        ("host.io_queue_depth=1,,2", ("a value is empty",)),
         ("host.io_queue_depth=1,x", ("host.io_queue_depth", '"x"')),
         ("host.io_queue_depth=1,1", ("'1'", "named twice")),
         ("flash.t_read=30 us,30000 ns", ("named twice",)),
@@ -183,7 +184,7 @@ def test_nothing_that_can_run(capsys, tmp_path):
         ("flash.t_read=30 GB", ("flash.t_read", "is a size, not a time")),
         ("format=fp32,bf16_al", ("--sweep format", "'bf16_al'", "nearest: bf16_all")),
         ("format=fp32,fp32", ("'fp32'", "named twice")),
-        ("format=", ("an empty value",)),
+        ("format=", ("a value is empty",)),
     ],
 )
 def test_what_is_refused(capsys, tmp_path, text, words):

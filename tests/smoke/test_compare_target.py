@@ -154,13 +154,13 @@ def test_a_host_that_updates_by_another_name():
     assert cpu > 0.002 and base.fixed_s == pytest.approx(fixed + cpu, rel=1e-3)
     assert update.fixed_s == pytest.approx(fixed, rel=1e-3)  # and none of what it waits for
     assert base.read_bytes == pytest.approx(16 * N, rel=0.02)
-    assert target.answer(base) == "no, with any drive"
+    assert target.answer(base) == "no, not with any drive"
 
 
 def test_what_no_drive_can_do(c):
     found = of(c, FORWARD_S + BACKWARD_S + 0.004)  # less than the host's update alone
     assert found["host_offload"].needed_bytes_per_s is None
-    assert target.answer(found["host_offload"]) == "no, with any drive"
+    assert target.answer(found["host_offload"]) == "no, not with any drive"
     assert target.answer(found["in_storage"]) == "no"
     assert {target.answer(v) for v in of(c, 1.0).values()} == {"yes"}
 

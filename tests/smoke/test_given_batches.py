@@ -109,26 +109,27 @@ REFUSED = [
     ((*CLUSTER, "--drive-batch", "9" * 30), "--drive-batch"),
     ((*CLUSTER, "--drive-batch", "2.5"), "'2.5' is not a valid integer"),
     ((*CLUSTER, "--drive-batch", "25", "--batch", "paper"),
-     "--drive-batch 25: --batch paper takes the published batches; remove one"),
+     "--drive-batch 25: --batch paper uses the published batches; remove one"),
     ((*CLUSTER, "--host-batch", "25", "--batch", "same"),
      "--host-batch 25: --batch same takes other batches; remove one"),
     ((*CLUSTER, "--drive-batch", "25", "--batch", "tuned"), "--drive-batch 25: --batch tuned"),
-    ((*CLUSTER, "--host-batch", "25"), "give --drive-batch as well"),
+    ((*CLUSTER, "--host-batch", "25"), "add --drive-batch, or use a trace"),
     # what does not fit, as for published and tuned batches
     ((*CLUSTER, "--drive-batch", "900"),
-     "--drive-batch 900: memory of newport holds a batch of 111; use at most 111"),
-    ((*CLUSTER, "--host-batch", "9999", "--drive-batch", "9"), "memory of host holds a batch of"),
-    ((*CLUSTER, "--drive-batch", "25", "--set", "dram.isp=1 GB"), "holds a batch of 17"),
+     "--drive-batch 900: memory of newport holds at most a batch of 111; use at most 111"),
+    ((*CLUSTER, "--host-batch", "9999", "--drive-batch", "9"),
+     "memory of host holds at most a batch of"),
+    ((*CLUSTER, "--drive-batch", "25", "--set", "dram.isp=1 GB"), "holds at most a batch of 17"),
     (("gpt-small", "--device", "newport", "--drive-batch", "1048576", "--set",
       "isp.training_ratio=1e-9"), "takes"),
     # no cluster
     (("gpt-small", "--host-batch", "3"), "isp.kind = fpga"),
     (("gpt-small", "--drive-batch", "3", "--device", "gen4-tlc"), "no processor"),
     ((*CLUSTER, "--drive-batch", "3", "--paths", "host_offload,in_storage"),
-     "--drive-batch 3: applies to training on a cluster only, and --paths has host_offload, "
+     "--drive-batch 3 applies only to training on a cluster, but --paths has host_offload, "
      "in_storage; add stannis"),
     ((*CLUSTER, "--drive-batch", "3", "--paths", "in_storage", "--sweep", "isp.cores=2,4"),
-     "training on a cluster only"),
+     "applies only to training on a cluster"),
 ]  # fmt: skip
 
 

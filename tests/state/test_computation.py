@@ -243,11 +243,11 @@ def test_plans_that_begin_while_others_run():
 def test_plans_of_two_kinds_do_not_mix():
     bench = Bench()
     bench.drive.start(joins(3, bench.drive.next_row))
-    with pytest.raises(InputError, match="allows no concurrent plan"):
+    with pytest.raises(InputError, match="excludes concurrent plans; wait until it has completed"):
         bench.drive.start_beside(joins(3))
     bench.drive.run()
     bench.program(instructions=10)
-    with pytest.raises(InputError, match="one at a time"):
+    with pytest.raises(InputError, match="a plan is running; wait until it is done"):
         bench.drive.start(joins(3))
 
 

@@ -196,7 +196,7 @@ def test_bad_batches_leave_the_others_alone():
         assert [len(futures[i].result(SECONDS)) for i in (0, 2)] == [1, 1]
         with pytest.raises(InputError, match="payload"):
             service.submit(good, np.zeros(4096, np.uint8)).result(SECONDS)
-        with pytest.raises(InputError, match=r"commands: 0: must be from 1"):
+        with pytest.raises(InputError, match=r"batch of 0 commands: must have from 1"):
             service.submit(good[:0])
         with pytest.raises(InputError, match="commands: int64"):
             service.submit(np.zeros(3, np.int64))
@@ -205,7 +205,7 @@ def test_bad_batches_leave_the_others_alone():
                 service.idle(seconds)
         most = (NEVER - 1) // 10**12 - 1
         service.idle(most).result(SECONDS)
-        with pytest.raises(InputError, match="the rest of the drive's clock"):
+        with pytest.raises(InputError, match="the time left on the drive's clock"):
             service.idle(most).result(SECONDS)
         assert service.submit(good).result(SECONDS).dtype == COMPLETION
     with pytest.raises(InputError, match="the service has ended"):
@@ -275,7 +275,10 @@ def test_bad_clocks(changes, message):
 
 
 def test_idle_is_for_the_virtual_clock():
-    with Service(a_drive(), "real") as service, pytest.raises(InputError, match="by itself"):
+    with (
+        Service(a_drive(), "real") as service,
+        pytest.raises(InputError, match="idle: requires the clock 'virtual'"),
+    ):
         service.idle(1)
 
 

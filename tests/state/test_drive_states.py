@@ -492,15 +492,15 @@ def test_bad_input():
         (lambda: states.start_update([0.0]), r"gradient: must be float32"),
         (lambda: states.start_update(zeros, 100), "stop = 100: must be a multiple of 128"),
         (lambda: states.start_update(zeros, 0), "stop = 0: must be from 1"),
-        (lambda: states.create(drive, both.wanted), "in use; open it instead"),
-        (lambda: states.open(drive), "is empty; create the states first"),
+        (lambda: states.create(drive, both.wanted), "in use; call open\\(\\) instead"),
+        (lambda: states.open(drive), "is empty; call create\\(\\) first"),
         (lambda: states.create(Drive(both.cfg, True), both.wanted), "reservoir=states.reservoir"),
-        (lambda: both.fresh().stored("w"), "have not been created or opened"),
+        (lambda: both.fresh().stored("w"), r"not open; call create\(\) or open\(\) first"),
         (lambda: both.fresh().create(both.opened(), {}), r"vectors\['w'\]: must be float32"),
         (lambda: DriveStates("gen4-tlc", "adam", 10, HYPER["adam"]), "on_die: no processing"),
         (lambda: DriveStates(both.cfg, "adam", 1 << 40, HYPER["adam"]), "of super-pages per"),
         (lambda: DriveStates(both.cfg, "adam", 0, HYPER["adam"]), "n_params = 0"),
-        (lambda: drive.follow(None) or drive.start(iter(())), "a plan cannot move the bytes"),
+        (lambda: drive.follow(None) or drive.start(iter(())), "plans cannot move the data"),
     ):
         with pytest.raises(InputError, match=words):
             call()

@@ -264,7 +264,7 @@ class Machine(stateful.RuleBasedStateMachine):
             self.device.run(events)
         except InputError as error:
             message = str(error)
-            lost = "are bad" in message or "a program has failed" in message
+            lost = "are bad" in message or "had a failed program" in message
             assert "is full" in message and lost and self.may_fill_up, error
             self.full = True
         done = self.device.completions()

@@ -451,14 +451,14 @@ def test_the_state_of_a_durable_store_is_synced(tmp_path, monkeypatch, durabilit
     ({"first": 0}, "overlaps namespace 1"),
     ({"first": -4096}, "first = -4096"),
     ({"nsid": 99}, "nsid = 99"),
-    ({"nsid": 1}, "namespace 1 exists twice"),
+    ({"nsid": 1}, "namespace 1 is listed twice"),
     ({"blocks": 0}, "blocks = 0"),
     ({"blocks": 8.0}, "blocks = 8.0"),
     ({"block_format": -1}, "block_format = -1"),
     ({"size": 100}, "size = 100: must be a multiple|blocks = "),
-    ([[4096, 8192], [0, 512]], "not sorted"),
+    ([[4096, 8192], [0, 512]], "uncorrectable bytes 0 to 512: .* must begin at or after byte 8192"),
     ([[512, 512]], "from 0 to 511"),
-    ([[0, 1 << 60]], "end of uncorrectable"),
+    ([[0, 1 << 60]], "end of the uncorrectable bytes"),
 ])  # fmt: skip
 def test_what_a_damaged_state_says(served, tmp_path, change, said):
     halve(Side(served))
@@ -469,7 +469,7 @@ def test_what_a_damaged_state_says(served, tmp_path, change, said):
     else:
         document["uncorrectable"] = change
     path.write_text(json.dumps(document))
-    with pytest.raises(InputError, match=f"nvme.json: is damaged: .*({said})"):
+    with pytest.raises(InputError, match=rf"nvme.json: is damaged \(.*({said})"):
         controller_state.load(path.parent, Namespaces(served.capabilities))
 
 

@@ -183,5 +183,5 @@ def test_a_seed_is_a_drive(made):
 
 def test_without_room(made):
     drive, made_flows = made({"Initial_Occupancy_Percentage": "100"}, Overprovisioning_Ratio="0.05")
-    with pytest.raises(InputError, match="gain no space"):
+    with pytest.raises(InputError, match="would free no space; use fewer than"):
         prepared(drive, made_flows, frozenset())

@@ -213,7 +213,9 @@ def test_energy_is_that_of_the_simulated_operations(rng):
 
 
 def test_capacitors_that_never_suffice_are_refused():
-    with pytest.raises(InputError, match=r"cache.hold_up = 1e-09 J: .* take at least"):
+    with pytest.raises(
+        InputError, match=r"cache.hold_up = 1e-09 J: must be at least .* to program"
+    ):
         Drive(small.config(**CACHE, **SAFE | {"cache__hold_up": "1 nJ"}), True)
 
 

@@ -455,7 +455,7 @@ def test_more_trim_maps_than_are_programmed_at_a_time():
 
 def test_power_on_is_refused():
     drive = Drive(small.config(), True)
-    with pytest.raises(InputError, match="power is on"):
+    with pytest.raises(InputError, match="the power is already on"):
         drive.power_on()
     drive.power_cut(0)
     drive.power_on()
@@ -465,7 +465,7 @@ def test_power_on_is_refused():
         drive.power_on()
     for payload, changes, words in (
         (False, {}, "keeps no payload"),
-        (True, {"ftl__map_cache": "1 KiB"}, r"ftl.map_cache_bytes = 1024: needs ftl.trim_maps"),
+        (True, {"ftl__map_cache": "1 KiB"}, r"ftl.map_cache_bytes = 1024: requires ftl.trim_maps"),
     ):
         drive = Drive(small.config(**changes), payload)
         drive.power_cut(0)

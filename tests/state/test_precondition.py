@@ -211,7 +211,7 @@ def test_none_is_a_drive_as_it_was_built():
     ("kind", "changes", "says"),
     [
         ("stady", {}, "'stady': must be one of none, fill, steady"),
-        ("steady", {"ftl__over_provisioning": "0.01"}, "gain no space|gains nothing"),
+        ("steady", {"ftl__over_provisioning": "0.01"}, "would free no space|frees no more space"),
         (
             "fill",
             {"ftl__over_provisioning": "0.001"},

@@ -416,9 +416,9 @@ def test_folding_moves_the_valid_units_of_a_page():
     [
         ({"flash__cell": "SLC"}, '"MLC", "TLC" or "QLC"'),
         ({"flash__pages_per_block": 2}, "one word line"),
-        ({"ftl__pslc_share": 0.02}, "at least one block"),
+        ({"ftl__pslc_share": 0.02}, "at least one pSLC block"),
         ({"ftl__pslc_share": 1.5}, "at most 1"),
-        ({"ftl__pslc_share": 0.99}, "more native blocks must be left"),
+        ({"ftl__pslc_share": 0.99}, "the number of native blocks must exceed ftl.gc_low_blocks"),
         ({"ftl__pslc_streams": 2}, "at most ftl.write_streams"),
         ({"flash__programming": "one_shot", "pe__kind": "none"}, "page by page"),
         ({"errors__kind": "model", "errors__pslc": 0}, "above 0"),
@@ -449,5 +449,5 @@ def test_the_capacity_that_is_left_is_said(root):
     raw = g.units * g.block_pages * g.page_bytes
     assert modes.capacity(cfg) == raw * g.pslc_blocks // 3
     offered = int(g.units * g.native_blocks * g.block_pages * (1 - cfg.ftl.over_provisioning))
-    assert f"The drive offers {fmt_bytes(offered * g.page_bytes)}." in out
+    assert f"The drive has a capacity of {fmt_bytes(offered * g.page_bytes)}." in out
     assert f"(static) hold at most {fmt_bytes(modes.capacity(cfg))}" in out

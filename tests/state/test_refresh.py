@@ -360,7 +360,7 @@ def test_data_that_cannot_be_corrected_are_moved_once():
     made.run_until(made.now + 60 * MS)
     assert count(made, *names) == once
     assert count(made, "scrub_read_pages") > 10 * pages
-    assert f"{pages} pages could not be corrected when they were moved" in made.why
+    assert f"{pages} pages could not be corrected when the drive moved it" in made.why
     assert made.critical_warning == CriticalWarning.RELIABILITY_DEGRADED
     assert count(made, "media_errors") == 0  # no command has met one
     made.check()

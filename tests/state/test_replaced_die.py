@@ -152,7 +152,7 @@ def test_states_that_cannot_be_restored():
     with pytest.raises(InputError, match=r"pe\.rain = 0"):
         Both().states.replace_die(0)
     both = updated("parity", 0)
-    with pytest.raises(InputError, match="no parity before the end of update 1"):
+    with pytest.raises(InputError, match="has no parity before update 1 ends"):
         both.states.replace_die(0)
     both.begin()
     with pytest.raises(InputError, match="a plan is running"):
@@ -269,7 +269,7 @@ def test_over_the_control_socket_of_a_served_drive(tmp_path_factory, code):
             with pytest.raises(InputError, match="power"):
                 send(path, "replace-die", {"die": 2})
             send(path, "power-on", {})
-            with pytest.raises(InputError, match="the drive holds no states"):
+            with pytest.raises(InputError, match="the drive holds no optimizer states"):
                 send(path, "replace-die", {"die": 2})
         finally:
             control.close()

@@ -323,10 +323,10 @@ def away() -> Epoch:
             r"nodes \[3\]: must be one or more distinct nodes from 0 to 2",
         ),
         (started, lambda e: e.leave([1, 1]), r"nodes \[1, 1\]"),
-        (started, lambda e: e.leave([0, 1, 2]), "node 0 is the last one that trains"),
+        (started, lambda e: e.leave([0, 1, 2]), "node 0 is the last node that trains"),
         (started, lambda e: e.join([1], [20, 5, 5]), "node 1 is present; call resplit"),
         (away, lambda e: e.leave([1]), "node 1 has already left"),
-        (away, lambda e: e.resplit([20, 5, 5]), "node 1 has left, batch 5: call join"),
+        (away, lambda e: e.resplit([20, 5, 5]), "node 1 has left, but has batch 5; call join"),
         (away, lambda e: e.join([1], [20, 0, 5]), "node 1: batch 0, but 10 private samples"),
         (lambda: None, lambda e: Epoch(1, [-1]), "node 0: private samples -1"),
         (lambda: None, lambda e: Epoch(-1, [0]), "-1 samples"),
@@ -334,7 +334,7 @@ def away() -> Epoch:
         (
             lambda: Epoch(10**10, [0]),
             lambda e: e.start([1]),
-            "node 0: 10000000000 samples of an epoch",
+            "node 0: 10000000000 samples in an epoch",
         ),
     ],
 )

@@ -189,7 +189,7 @@ def test_bad_input():
     for wrong in (0, -1.0, float("nan")):
         with pytest.raises(InputError, match="speed"):
             Store(1, wrong)
-    with pytest.raises(InputError, match="there is none"):
+    with pytest.raises(InputError, match="stores: the list is empty"):
         run([])
     with pytest.raises(InputError, match="do not fit on laguna"):
         run([Store(1 << 40)])

@@ -162,7 +162,7 @@ def test_layers_behind_the_trained_ones_are_no_vectors(tmp_path, held):
     trace = traces.load(tmp_path / "run.h5")
     names = [f"{layer}.{name}" for layer in range(3) for name in ("weight", "bias")]
     assert [each.name for each in trace.tensors] == names and trace.macs_backward == 32
-    assert "frozen tensor 2.bias behind the trained one 1.weight" in trained_head(trace)
+    assert "frozen tensor 2.bias after the trained tensor 1.weight" in trained_head(trace)
     assert "that of 2 vectors per sample" in trained_head(trace)
     assert "ndpipe" not in choose(None, trace)
     last = dataclasses.replace(trace, tensors=(*trace.tensors[4:], *trace.tensors[:4]))
@@ -178,7 +178,7 @@ def test_a_layer_without_elements_is_no_head(shape):
     bias = dataclasses.replace(bias, shape=(3,), size=3, offset=0)
     steps = tuple(dataclasses.replace(each, ready_s=None) for each in WHOLE.steps)
     trace = dataclasses.replace(training(2), tensors=(frozen, weight, bias), steps=steps)
-    assert f"of shape {shape}, which is no part of a chain" in trained_head(trace)
+    assert f"of shape {shape}, which is not part of a chain" in trained_head(trace)
     assert "ndpipe" not in choose(None, trace)
 
 

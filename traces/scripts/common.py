@@ -53,7 +53,7 @@ def deterministic(seed: int) -> Iterator[None]:
 class Windows(Dataset[Any]):
     """Data set of all windows of `context` characters of a text.
 
-    A sample is a window and the characters that follow each of its positions.
+    A sample consists of a window and of the characters that follow each of its positions.
     """
 
     def __init__(self, tokens: npt.NDArray[np.int64], context: int) -> None:

@@ -1,7 +1,7 @@
 """A small character-level GPT on English text: AdamW, warm-up, clipping, two parameter groups.
 
 This module owns the GPT (pre-norm, tied head), which gpt2.py trains at full size, and its training
-loop. It does not choose the update; train(update) repeats the run with another one.
+loop. It does not choose the update; train(update) repeats the run with another update.
 Source: Radford et al. 2019 for the architecture and its initialisation.
 """
 

@@ -1,8 +1,8 @@
 """GPT-2 124M at its exact shapes, trained for a few real steps on bytes of English text.
 
 This module owns the full-size run, in which throughput rather than latency limits the update of the
-weights. It does not use GPT-2's tokens; each byte of the text is one token of the 50,257. Source:
-Radford et al. 2019: 12 layers, width 768, 12 heads, 1024 positions, 124,439,808 parameters.
+weights. It does not use GPT-2's tokenizer; each byte of the text is one of the 50,257 tokens.
+Source: Radford et al. 2019: 12 layers, width 768, 12 heads, 1024 positions, 124,439,808 parameters.
 """
 
 from __future__ import annotations

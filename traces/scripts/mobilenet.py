@@ -1,7 +1,7 @@
 """A reduced MobileNetV2 on handwritten digits: Adam with coupled weight decay, batch statistics.
 
 This module owns the network (inverted residuals, depthwise convolutions) and its training loop. It
-does not choose the update; train(update) repeats the run with another one.
+does not choose the update; train(update) repeats the run with another update.
 Source: Sandler et al. 2018, with fewer and narrower blocks for images of 8 x 8 pixels.
 """
 

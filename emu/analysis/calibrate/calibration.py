@@ -26,20 +26,22 @@ from ondie.emu.config.config import Config
 from ondie.emu.units import KINDS, exact
 
 NEAR_BOUND = 0.01
-"""Largest distance from a bound of its range at which a constant is reported to be at this bound,
-as a fraction of the range in logarithms."""
+"""Largest distance of a constant from a bound of its range at which the constant is reported to be
+at this bound, as a fraction of the range in logarithms."""
 DIGITS = 4
 """Significant digits of a fitted value."""
 BUSY = 0.9
-"""Core utilization of fio above which a remark says that the host may have limited the point."""
+"""CPU utilization of fio, in cores, above which a remark states that the host may have limited the
+point."""
 HOST_SHARE = 0.2
-"""Fraction of a request's time spent in the host above which a remark mentions it."""
+"""If more than this fraction of a request's time is spent in the host, a remark states the
+fraction."""
 MODEL_ERROR = 0.05
-"""Median deviation of the fitted figures above which a remark says that the model differs from the
-drive."""
+"""Median deviation of the fitted metrics above which a remark states that the model differs from
+the drive."""
 WORSE = 1.5
-"""Mean error of held-out points divided by that of fitted points above which a remark mentions
-it."""
+"""Mean error of held-out points divided by that of fitted points, above which a remark states both
+errors."""
 INTERVAL = 1.96
 """Half-width of a 95 % interval in standard errors."""
 
@@ -48,11 +50,12 @@ INTERVAL = 1.96
 class Calibration:
     """Result of a calibration.
 
-    cfg: configuration of the preset. points: measured points. held: for each point, True if it was
-    held out. constants: constants of the fit. fitted: result of the fit. values: fitted constants
-    in base units by key, without those that keep the value of the preset. before, after: simulated
-    figures of each point with the preset and with the fitted constants. seed: seed of the held-out
-    points and of the requests. simulations: number of simulations. wall_s: duration in seconds.
+    ``cfg``: configuration of the preset. ``points``: measured points. ``held``: for each point,
+    True if it was held out. ``constants``: constants of the fit. ``fitted``: result of the fit.
+    ``values``: fitted constants in base units by key, without the constants that keep the value of
+    the preset. ``before``, ``after``: simulated metrics of each point with the preset and with the
+    fitted constants. ``seed``: seed of the choice of held-out points and of the simulated requests.
+    ``simulations``: number of simulations. ``wall_s``: duration of the calibration in seconds.
     """
 
     cfg: Config
@@ -77,13 +80,14 @@ def calibrate(
     workers: int = 1,
     progress: Callable[[float], None] | None = None,
 ) -> Calibration:
-    """Fit constants of ``cfg`` to half of ``points``, and return them with the errors of all
-    points.
+    """Fit constants of ``cfg`` to half of ``points``, and return the fitted constants with the
+    errors of all points.
 
     ``constants``: names of at most MOST constants; by default the first MOST of RANGES. ``seed``:
     seed of the choice of held-out points and of the simulated requests. ``workers``: number of
-    processes that simulate; 1 simulates in the calling process. Raises InputError if points
-    contradict each other or cannot be simulated on the drive, or if there are too few points.
+    processes that simulate; 1 to simulate in the calling process. Raises InputError if
+    ``constants`` are invalid, if points contradict each other or cannot be simulated on the drive,
+    or if there are too few points.
     """
     began = time.perf_counter()
     fit_constants = chosen(cfg, constants)
@@ -127,8 +131,8 @@ def _rounded(value: float, constant: Constant) -> int:
 
 
 def at_bound(calibration: Calibration, i: int) -> str | None:
-    """Return "low" or "high" if fitted constant ``i`` is at this bound of its range, otherwise
-    None."""
+    """Return "low" or "high" if fitted constant ``i`` is at this bound of its range; None if the
+    constant is not at a bound or keeps the value of the preset."""
     constant, x = calibration.constants[i], calibration.fitted.x[i]
     if calibration.fitted.kept[i]:
         return None
@@ -138,8 +142,8 @@ def at_bound(calibration: Calibration, i: int) -> str | None:
 
 
 def interval(calibration: Calibration, i: int) -> tuple[int, int]:
-    """Return the 95 % interval (low, high) of fitted constant ``i`` in base units, limited to its
-    range."""
+    """Return the 95 % confidence interval (low, high) of fitted constant ``i`` in base units,
+    limited to the range of the constant."""
     constant = calibration.constants[i]
     value = calibration.values[constant.key]
     factor = float(np.exp(INTERVAL * calibration.fitted.error[i]))
@@ -148,7 +152,7 @@ def interval(calibration: Calibration, i: int) -> tuple[int, int]:
 
 
 def errors(simulated: Figures, point: Point) -> dict[str, float]:
-    """Return the relative error of each figure of a point by name: simulated / measured - 1."""
+    """Return the relative error of each metric of a point by name: simulated / measured - 1."""
     values = simulated.flat()
     return {name: values[name] / value - 1 for name, value in point.figures.flat().items()}
 
@@ -157,7 +161,7 @@ def summary(
     simulated: Sequence[Figures], points: Sequence[Point], use: Sequence[bool]
 ) -> dict[str, Any]:
     """Return the median, mean and largest absolute relative error of the points for which ``use``
-    is True, by kind of figure ("iops", "mean", "p50", ...) and for all figures ("all")."""
+    is True, by kind of metric ("iops", "mean", "p50", ...) and for all metrics ("all")."""
     found: dict[str, list[float]] = {}
     for figures, each, used in zip(simulated, points, use, strict=True):
         if used:
@@ -175,7 +179,8 @@ def summary(
 
 
 def document(calibration: Calibration) -> dict[str, Any]:
-    """Return a calibration as the document of `ondie calibrate --json`; latencies in us."""
+    """Return the JSON document of a calibration for `ondie calibrate --json`; latencies are in
+    us."""
     of, fitted = calibration, calibration.fitted
     fit = [not held for held in of.held]
     return {
@@ -199,7 +204,7 @@ def document(calibration: Calibration) -> dict[str, Any]:
 
 
 def _constant(of: Calibration, i: int) -> dict[str, Any]:
-    """Return the entry of constant ``i`` in the document; values are in base units."""
+    """Return the entry of constant ``i`` in the JSON document; values are in base units."""
     constant, kept = of.constants[i], bool(of.fitted.kept[i])
     low, high = (None, None) if kept else interval(of, i)
     return {
@@ -219,7 +224,7 @@ def _constant(of: Calibration, i: int) -> dict[str, Any]:
 
 
 def _row(of: Calibration, i: int) -> dict[str, Any]:
-    """Return the entry of point ``i`` in the document."""
+    """Return the entry of point ``i`` in the JSON document."""
     each = of.points[i]
     condition = each.condition
     return {
@@ -246,7 +251,7 @@ def remarks(of: Calibration) -> list[str]:
     if busy:
         found.append(
             f"fio used more than {BUSY:.0%} of a core in {len(busy)} of {len(of.points)} points "
-            f"(first: {busy[0].place}): the host may have limited them, not the drive"
+            f"(first: {busy[0].place}): the host, not the drive, may have limited these points"
         )
     slow = [
         each
@@ -269,7 +274,7 @@ def remarks(of: Calibration) -> list[str]:
     typical = summary(of.after, of.points, fit)["all"]["median"]
     if typical > MODEL_ERROR:
         found.append(
-            f"half of the fitted figures deviate by more than {typical:.0%}: the measured drive "
+            f"half of the fitted metrics deviate by more than {typical:.0%}: the measured drive "
             f"differs from {of.cfg.system.name} in a mechanism or a constant that is not fitted, "
             "and the fitted constants partly compensate for this difference"
         )
@@ -299,7 +304,7 @@ def measured_preset(of: Calibration, base: str, target: Path, measured: str) -> 
     lines = [
         f"# {base}, calibrated by ondie calibrate to {len(of.points)} points of {measured}.",
         f"# Mean absolute error: {of_errors['fit']:.1%} of the fitted points, "
-        f"{of_errors['held']:.1%} of those held out (seed {of.seed}).",
+        f"{of_errors['held']:.1%} of the held-out points (seed {of.seed}).",
         "",
         f"base = {_text(base)}",
     ]
@@ -326,7 +331,7 @@ def measured_preset(of: Calibration, base: str, target: Path, measured: str) -> 
 
 
 def _kind(constant: Constant) -> str:
-    """Return the name in KINDS of the kind of quantity whose base unit the constant has."""
+    """Return the key of KINDS for quantities that have the constant's base unit."""
     return next(name for name, kind in KINDS.items() if kind.shown[0] == constant.unit)
 
 

@@ -21,8 +21,8 @@ READS, WRITES, BOTH = ("read",), ("write",), ("read", "write")
 
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a constant in a fit, their source, and the directions of I/O that the constant
-    influences on a drive with small mapping units."""
+    """Bounds of a constant in a fit, the source of these bounds, and the directions of I/O that the
+    constant influences on a drive with small mapping units."""
 
     low: str
     high: str
@@ -81,7 +81,8 @@ class Constant:
     """A constant of one fit.
 
     ``base``: value of the preset. ``low``, ``high``: bounds of the fit, which include ``base`` if
-    it is above 0. All three are in the base unit ``unit``. ``ref``: source of the bounds.
+    it is above 0. These three values are in the base unit ``unit``. ``ref``: source of the bounds.
+    ``directions``: directions of I/O that the constant influences.
     """
 
     key: str
@@ -94,9 +95,11 @@ class Constant:
 
 
 def chosen(cfg: Config, names: Sequence[str] | None = None) -> list[Constant]:
-    """Return the constants of a fit of ``cfg``: those called ``names``, by default DEFAULT.
+    """Return the constants of a fit of ``cfg``: those named in ``names``, or DEFAULT if ``names``
+    is None.
 
-    Raises InputError for an unknown name, a name that is given twice, or more than MOST names.
+    Raises InputError for an unknown name, a name without a range in RANGES, a name that is given
+    twice, or more than MOST names.
     """
     keys = list(DEFAULT)
     if names is not None:
@@ -111,7 +114,7 @@ def chosen(cfg: Config, names: Sequence[str] | None = None) -> list[Constant]:
 
 def _constant(cfg: Config, key: str) -> Constant:
     if key not in RANGES:
-        raise InputError(f"--constants: {key} has no range; {known_names(key, RANGES)}")
+        raise InputError(f"--constants: {key} cannot be fitted; {known_names(key, RANGES)}")
     kind = key_of(key)[0].kind
     assert kind is not None, key
     limits, base = RANGES[key], cfg.leaf(key).value

@@ -1,7 +1,7 @@
 """Job file with which fio measures the points of a calibration.
 
 Owns the points, the options of a job, and the order of the jobs. Does not own the reading of fio's
-result (fio_result.py).
+results (fio_result.py).
 Source: fio 3.33, HOWTO.
 """
 
@@ -13,8 +13,8 @@ from ondie.emu.config.config import Config
 BLOCKS = (4 << 10, 16 << 10, 128 << 10)
 DEPTHS = (1, 4, 16, 64)
 READ_SHARES = (1.0, 0.7, 0.0)
-"""Fraction of reads of a job, in the order of the jobs. The points of a calibration are all
-combinations of BLOCKS (bytes), DEPTHS and READ_SHARES."""
+"""Fractions of reads, in the order of the jobs. The points of a calibration are all combinations of
+BLOCKS (bytes), DEPTHS and READ_SHARES."""
 RAMP_S, RUN_S = 2, 10
 SIZE = "4g"
 
@@ -29,8 +29,8 @@ _HEAD = """\
 ;   fio --output-format=json --output=drive.json {file}
 ;   ondie calibrate drive.json --from {preset}
 ;
-; The simulated drive has been written once and has free blocks. Empty the drive before this
-; (blkdiscard, or fstrim), so that its garbage collection does not start during the measurement.
+; The simulated drive has been written once and has free blocks. Empty the drive before the
+; measurement (blkdiscard, or fstrim), so that garbage collection does not start during it.
 
 [global]
 filename=${{DRIVE}}
@@ -49,8 +49,8 @@ percentile_list={percentiles}
 
 
 def conditions(cfg: Config) -> list[Condition]:
-    """Return the conditions to measure on a drive like ``cfg``: all combinations whose depth its
-    queue can hold."""
+    """Return the conditions to measure on a drive with configuration ``cfg``: all combinations of
+    BLOCKS, DEPTHS and READ_SHARES whose depth does not exceed the queue depth of the drive."""
     depths = [depth for depth in DEPTHS if depth <= cfg.frontend.queue_depth]
     return [
         Condition(share, True, block, depth)
@@ -61,9 +61,10 @@ def conditions(cfg: Config) -> list[Condition]:
 
 
 def job_file(cfg: Config, preset: str, name: str) -> str:
-    """Return the text of the fio job file for a drive like ``cfg``.
+    """Return the text of the fio job file for a drive with configuration ``cfg``.
 
-    ``preset``, ``name``: preset and name of the job file in the commands of the leading comment.
+    ``preset``: name of the preset in the comment at the start of the file. ``name``: name of the
+    job file in this comment.
     """
     points = conditions(cfg)
     text = _HEAD.format(

@@ -7,11 +7,11 @@ Source: Box, Wilson, On the experimental attainment of optimum conditions, JRSS 
 Plackett, Burman, The design of optimum multifactorial experiments, Biometrika 33(4), 1946;
 scipy.optimize.least_squares (Branch, Coleman, Li, SIAM J. Sci. Comput. 21(1), 1999).
 
-The logarithms of the figures are fitted as functions of the logarithms of the constants. A small
-change of a constant changes the order of requests in the queues, which adds noise to the figures of
+The logarithms of the metrics are fitted as functions of the logarithms of the constants. A small
+change of a constant changes the order of requests in the queues, which adds noise to the metrics of
 a short window. Derivatives are therefore not differences of two simulations. They are computed by
-regression over a design, a set of simulations in which each constant is raised in one half and
-lowered in the other half. scipy's least_squares solves the resulting linear model within bounds.
+regression over a design, a set of simulations in which each constant is increased in one half and
+decreased in the other half. scipy's least_squares solves the resulting linear model within bounds.
 """
 
 from __future__ import annotations
@@ -34,37 +34,41 @@ ROWS = {4: (1, 1, 1, -1, 1, -1, -1), MOST: (1, 1, -1, 1, 1, 1, -1, -1, -1, 1, -1
 """First row of the Plackett-Burman design of 8 or 12 runs, by the largest number of constants for
 which the design leaves three degrees of freedom for the error."""
 WEIGHTS = {"iops": 1.0, "mean": 1.0, "p50": 1.0, "p90": 0.5, "p99": 0.25}
-"""Weight of a figure by kind. Tail latencies have a small weight, because they depend on effects
-that the model lacks, such as refresh."""
+"""Weight of a metric by kind. Tail latencies have a small weight, because they depend on effects
+that the model does not include, such as refresh."""
 LEAST_ERROR = {"iops": 0.005, "mean": 0.005, "p50": 0.01, "p90": 0.01, "p99": 0.01}
-"""Smallest relative error of a measured figure by kind; fio sorts latencies into bins of 1.6 %."""
+"""Smallest relative error of a measured metric by kind; fio sorts latencies into bins of 1.6 %."""
 OUTLIER = 3.0
-"""Deviation, in multiples of the figure's error, above which the weight of a figure decreases (soft
+"""Deviation, in multiples of the metric's error, above which the weight of a metric decreases (soft
 L1 loss)."""
 SIGMA = 1.4826
 """Standard deviation of a normal distribution divided by its median absolute deviation."""
 SEEDS = 3
-"""Number of additional simulations with other requests, from which the error of a short window is
-estimated."""
+"""Number of additional simulations with other request sequences, from which the error of a short
+window is estimated."""
 SMALLEST_STEP, LARGEST_STEP, WANTED_CHANGE = 0.03, 0.5, 0.04
-"""Bounds of the steps of a design, in logarithms of the constants, and the change of a figure, in
-logarithms, that a step should cause."""
+"""Smallest and largest step of a design, in logarithms of the constants, and the change of a
+metric, in logarithms, that a step should cause."""
 FIRST_RADIUS, LARGEST_RADIUS = 0.7, 1.5
-"""First and largest radius in which the linear model is used, in logarithms of the constants."""
+"""First and largest radius within which the linear model is used, in logarithms of the
+constants."""
 UNDETERMINED = 0.3
-"""Standard error, in logarithms, above which the data do not determine a constant."""
+"""Standard error of a constant, in logarithms, above which the measured points do not determine the
+constant."""
 SAME = 2.0
-"""Largest increase of the cost, in multiples of the misfit, for which a constant may keep its value
-in the preset: two standard errors of one constant."""
+"""Largest increase of the cost, in multiples of max(misfit, 1), at which a constant is reset to its
+value in the preset. This increase corresponds to a change of one constant by two standard
+errors."""
 MOST_DESIGNS = 30
 STAGES = 5
 GAIN_OF_STAGE = 0.7
-"""The fit ends if the deviation after a stage is more than this fraction of that before it."""
+"""The fit ends if the median deviation after a stage exceeds this fraction of the deviation before
+the stage."""
 CONVERGED = 0.002
-"""A stage ends when the steps of all constants are smaller than this, in logarithms."""
+"""A stage ends if no constant changes by this value or more, in logarithms."""
 LEAST_GAIN = 0.3
-"""A stage ends when the cost decreases by less than this, relative to max(misfit, 1). A change of
-one constant by half a standard error would decrease the cost by 0.13."""
+"""A stage ends if the cost decreases by less than LEAST_GAIN times max(misfit, 1). A change of one
+constant by half a standard error would decrease the cost by 0.13."""
 
 
 def design(constants: int) -> F64:
@@ -77,8 +81,8 @@ def design(constants: int) -> F64:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Request for a simulation: the point of index ``point`` with constants ``x``, float64[n] in
-    logarithms. ``draw``: number of the random sequence of requests."""
+    """One simulation to run. ``point``: index of the measured point. ``x``: natural logarithms of
+    the constants, float64[n]. ``draw``: index of the random request sequence."""
 
     point: int
     x: F64
@@ -88,17 +92,17 @@ class Wanted:
 def simulate_points(
     cfg: Config, values: dict[str, int], points: Sequence[tuple[Point, int]]
 ) -> list[Figures]:
-    """Simulate points on a drive with constants ``values`` in base units, and return their figures.
-    ``points``: (point, seed of its requests)."""
+    """Simulate points on a drive with constants ``values`` in base units, and return their metrics.
+    ``points``: pairs of a point and the seed of its requests."""
     drive = small_drive(cfg.replace(values, ref="of the fit") if values else cfg)
     return [simulate(drive, point, seed) for point, seed in points]
 
 
 class Simulator:
-    """Simulator of points for values of the constants, with a cache of the figures.
+    """Simulator of points for given values of the constants, with a cache of the metrics.
 
-    A point is simulated again only if a constant that influences its directions has changed.
-    ``run``: function that `pool` yields, or None to simulate in this process.
+    A point is simulated again only if a constant has changed that influences the directions of its
+    requests. ``run``: function that `pool` yields, or None to simulate in this process.
     """
 
     def __init__(
@@ -126,8 +130,8 @@ class Simulator:
         }
 
     def figures(self, wanted: Sequence[Wanted]) -> list[Figures]:
-        """Return the figures of the simulations ``wanted``. Only those that the cache does not hold
-        are run."""
+        """Return the metrics of the simulations ``wanted``. Only simulations that are not in the
+        cache are run."""
         keys = [self._key(each) for each in wanted]
         missing: dict[tuple[tuple[str, int], ...], dict[tuple[object, ...], tuple[Point, int]]] = {}
         for key, each in zip(keys, wanted, strict=True):
@@ -163,13 +167,14 @@ class Simulator:
 class Fitted:
     """Result of a fit, with one entry per constant in each array.
 
-    x: logarithms of the constants. covariance: covariance of x from the derivatives, float64[n, n].
-    error: standard error of x: the maximum of the errors from the covariance and from a jackknife
-    over the points. kept: bool[n], True if the constant keeps its value in the preset, because the
-    data do not determine it. influence: largest change of a fitted figure per change of the
-    constant, both in logarithms. singular: singular values of the weighted derivatives, largest
-    first. misfit: weighted mean square of the deviations, 1 if they are as large as the errors of
-    the figures. designs: number of simulated designs. converged: False if MOST_DESIGNS was reached.
+    ``x``: logarithms of the constants. ``covariance``: covariance of ``x`` from the derivatives,
+    float64[n, n]. ``error``: standard error of ``x``, the maximum of the errors from the covariance
+    and from a jackknife over the points. ``kept``: bool[n], True if the constant keeps its value in
+    the preset, because the measured points do not determine the constant. ``influence``: largest
+    change of a fitted metric per change of the constant, both in logarithms. ``singular``: singular
+    values of the weighted derivatives, largest first. ``misfit``: weighted mean square of the
+    deviations; 1 if the deviations are as large as the errors of the metrics. ``designs``: number
+    of simulated designs. ``converged``: False if the fit reached MOST_DESIGNS designs.
     """
 
     x: F64
@@ -185,11 +190,12 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Surface:
-    """Linear model of m figures as a function of n constants, all in logarithms: ``mean`` +
+    """Linear model of m metrics as a function of n constants, all in logarithms: ``mean`` +
     ``slope`` @ (x - ``centre``).
 
-    mean: figures averaged over the design, float64[m]. slope: derivatives, float64[m, n]. centre:
-    constants, float64[n]. spread: uncertainty of the figures that are percentiles, float64[m].
+    ``mean``: metrics averaged over the design, float64[m]. ``slope``: derivatives, float64[m, n].
+    ``centre``: constants at the center of the design, float64[n]. ``spread``: uncertainty of the
+    metrics that are percentiles, 0 for all other metrics, float64[m].
     """
 
     centre: F64
@@ -202,8 +208,8 @@ class Fit:
     """A fit of the constants of ``simulator`` to the points with the indices ``chosen``.
 
     ``progress`` is called with the completed fraction of the largest possible work. In the methods,
-    n is the number of constants, m the number of figures, and x: float64[n] holds the logarithms of
-    the constants.
+    n is the number of constants, m is the number of metrics, and ``x`` contains the logarithms of
+    the constants, float64[n].
     """
 
     def __init__(
@@ -233,12 +239,13 @@ class Fit:
         self.prior = (self.high - self.low) / 2
         self.step = np.full(len(constants), SMALLEST_STEP)
         self.model_error = 0.0
-        """Typical relative deviation of the simulated figures from the measured ones so far."""
+        """Typical relative deviation of the simulated metrics from the measured metrics so far."""
         self.designs = 0
 
     def simulated(self, at: Sequence[tuple[F64, int]]) -> tuple[F64, F64]:
-        """Return the logarithms of all figures, and their spreads, float64[k, m] each. ``at``: k
-        pairs (logarithms of the constants, draw)."""
+        """Return the logarithms of all simulated metrics, and the uncertainties of the metrics
+        (Figures.spread), float64[k, m] each. ``at``: k pairs (logarithms of the constants,
+        draw)."""
         wanted = [Wanted(i, x, draw) for x, draw in at for i in self.chosen]
         values, spread = [], []
         for figures in self.simulator.figures(wanted):
@@ -249,7 +256,7 @@ class Fit:
         return np.reshape(values, shape), np.reshape(spread, shape)
 
     def surface(self, x: F64) -> Surface:
-        """Simulate a design around ``x``, and return the linear model from its figures."""
+        """Simulate a design around ``x``, and return the linear model of the simulated metrics."""
         step = np.minimum(self.step, (self.high - self.low) / 2)
         centre = np.clip(x, self.low + step, self.high - step)
         signs = design(len(x))
@@ -266,7 +273,7 @@ class Fit:
         return Surface(centre, mean, (effect / step[:, None]).T, spread.mean(axis=0))
 
     def adapt(self, surface: Surface, x: F64) -> None:
-        """Set the steps of the next designs and the weights of the figures for a fit around
+        """Set the steps of the next designs and the weights of the metrics for a fit around
         ``x``."""
         change = np.abs(surface.slope).max(axis=0, initial=0)
         with np.errstate(divide="ignore"):
@@ -280,18 +287,18 @@ class Fit:
         )
 
     def deviation(self, surface: Surface, x: F64) -> F64:
-        """Return the logarithms of the figures that the linear model predicts at ``x``, minus those
-        of the measured figures, float64[m]."""
+        """Return the logarithms of the metrics that the linear model predicts at ``x``, minus those
+        of the measured metrics, float64[m]."""
         return surface.mean + surface.slope @ (x - surface.centre) - self.measured
 
     def residual(self, surface: Surface, x: F64) -> F64:
-        """Return the weighted deviations of the linear model at ``x`` with soft L1 loss, followed
-        by the weighted deviations of ``x`` from the preset, float64[m + n]."""
+        """Return the weighted deviations of the linear model at ``x``, transformed by the soft L1
+        loss, followed by the weighted deviations of ``x`` from the preset, float64[m + n]."""
         values = self.deviation(surface, x)
         return np.concatenate([_soft(values * self.scale), (x - self.start) / self.prior])
 
     def cost(self, surface: Surface, x: F64) -> float:
-        """Return half of the sum of the squares of :meth:`residual` at ``x``."""
+        """Return half of the sum of the squared elements of :meth:`residual` at ``x``."""
         return float((self.residual(surface, x) ** 2).sum()) / 2
 
     def derivative(self, surface: Surface, x: F64) -> F64:
@@ -309,11 +316,12 @@ class Fit:
         free: npt.NDArray[np.bool_] | None = None,
         rows: npt.NDArray[np.bool_] | None = None,
     ) -> F64:
-        """Return the constants within ``radius`` of ``x`` with the least cost in the linear model,
+        """Return the constants within ``radius`` of ``x`` with the lowest cost in the linear model,
         float64[n] in logarithms.
 
-        ``free``: constants that may change, bool[n]. ``rows``: figures that count, bool[m].
-        By default, all constants may change and all figures count.
+        ``free``: mask of the constants that may change, bool[n]. ``rows``: mask of the metrics that
+        contribute to the cost, bool[m]. By default, all constants may change and all metrics
+        contribute.
         """
         from scipy.optimize import least_squares
 
@@ -345,8 +353,8 @@ class Fit:
         """Run the fit, and return its result.
 
         A stage moves the center of the linear model until the cost no longer decreases. The next
-        stage starts there with new steps of the design and new errors of the figures. These errors
-        include the remaining deviation.
+        stage starts from the result of this stage, with new steps of the design and new errors of
+        the metrics. These errors include the remaining deviation.
         """
         x = self.start
         surface = self.surface(x)
@@ -360,7 +368,7 @@ class Fit:
         return self.result(surface, x)
 
     def descend(self, surface: Surface, x: F64) -> tuple[F64, Surface]:
-        """Run a stage from ``x``: return the constants at which the cost no longer decreases,
+        """Run a stage from ``x``. Return the constants at which the cost no longer decreases,
         float64[n] in logarithms, and the linear model around them."""
         radius, cost = FIRST_RADIUS, self.cost(surface, x)
         rows = len(self.measured)
@@ -408,12 +416,15 @@ class Fit:
         )
 
     def keep(self, surface: Surface, x: F64, error: F64) -> tuple[F64, npt.NDArray[np.bool_]]:
-        """Reset constants that the data do not determine to their values in the preset. Return the
-        constants, float64[n] in logarithms, and the mask of those reset, bool[n].
+        """Reset each constant that the measured points do not determine to its value in the preset,
+        unless this increases the cost by more than SAME times max(misfit, 1). Return the natural
+        logarithms of all constants, float64[n], and the mask of the reset constants, bool[n].
 
-        After a reset, the other constants are fitted again on the linear model, and the result is
-        simulated. If the cost increases too much, the reset is not made. ``error``: standard errors
-        of the constants, float64[n].
+        A constant is undetermined if its standard error ``error``, float64[n] in logarithms,
+        exceeds UNDETERMINED. All of these constants are reset together. If the cost then
+        increases too much, they are reset one by one instead. After each reset, the other
+        constants are fitted again on the linear model, and the result is simulated to obtain the
+        cost.
         """
         limit = self.cost_of(x) + SAME * max(self.misfit(surface, x), 1.0)
         kept = np.full(len(x), False)
@@ -430,27 +441,29 @@ class Fit:
         return x, kept
 
     def cost_of(self, x: F64) -> float:
-        """Simulate all figures with constants ``x``, and return the cost."""
+        """Simulate all metrics with the constants ``x``, and return the cost."""
         values, _ = self.simulated([(x, 0)])
         soft = _soft((values[0] - self.measured) * self.scale)
         return float((soft**2).sum() + (((x - self.start) / self.prior) ** 2).sum()) / 2
 
     def misfit(self, surface: Surface, x: F64) -> float:
-        """Return the weighted sum of the squared deviations per degree of freedom."""
+        """Return the weighted sum of the squared deviations of the linear model at ``x``, per
+        degree of freedom."""
         rows = len(self.measured)
         squares = float((self.residual(surface, x)[:rows] ** 2).sum())
         return squares / max(rows - len(x), 1)
 
     def jackknife(self, surface: Surface, x: F64) -> F64:
         """Return the standard errors of the constants in logarithms, float64[n], from fits of the
-        linear model that leave out one point each (Tukey, 1958)."""
+        linear model, one per point. Each fit omits one point (jackknife; Tukey, 1958)."""
         left = [self.solve(surface, x, LARGEST_RADIUS, rows=self.point != i) for i in self.chosen]
         count = len(left)
         return np.sqrt((count - 1) * np.var(left, axis=0))
 
 
 def _soft(values: F64) -> F64:
-    """Return the values whose squares are the soft L1 loss of ``values``; signs are kept."""
+    """Return the values whose squares are the soft L1 loss of ``values``, with the signs of
+    ``values``."""
     loss = 2 * OUTLIER**2 * (np.sqrt(1 + (values / OUTLIER) ** 2) - 1)
     return np.sign(values) * np.sqrt(loss)
 

@@ -1,7 +1,7 @@
-"""Points of a measurement: conditions, figures, and the split into fitted and held-out points.
+"""Points of a measurement: conditions, metrics, and the split into fitted and held-out points.
 
-Owns the records of a point, the merge of repeated measurements, and the split by seed. Does not own
-the format of fio's results (fio_result.py) or the simulation of a point (simulate.py).
+Owns the records of a point, the merging of repeated measurements, and the split by seed. Does not
+own the format of fio's results (fio_result.py) or the simulation of a point (simulate.py).
 Source: Little, A proof for the queuing formula L = lambda W, Operations Research 9(3), 1961.
 """
 
@@ -17,11 +17,12 @@ from ondie.emu.units import InputError, fmt_bytes
 PERCENTILES = (50.0, 90.0, 99.0)
 """Latency percentiles that a point must have for each direction of its requests."""
 FEWEST_POINTS = 4
-"""Smallest number of different conditions in a calibration; half of them are held out."""
+"""Smallest number of different conditions in a calibration; half of the conditions are held out."""
 SPREAD = 1.5
-"""Largest allowed ratio between two measurements under the same conditions."""
+"""Largest allowed ratio of IOPS, mean latency or median latency between the first and each later
+measurement under the same conditions."""
 OUTSTANDING = 1.05
-"""Largest allowed number of outstanding requests of a point, relative to its depth."""
+"""Largest allowed mean number of outstanding requests of a point, in multiples of its depth."""
 
 
 @dataclass(frozen=True, order=True)
@@ -38,7 +39,7 @@ class Condition:
     depth: int
 
     def __str__(self) -> str:
-        """Return a text such as "4 KiB randread depth 32", with fio's name of the access
+        """Return a text such as "4 KiB randread depth 32", which contains fio's name of the access
         pattern."""
         if self.read_share in (0.0, 1.0):
             pattern = ("rand" if self.random else "") + ("read" if self.read_share else "write")
@@ -63,10 +64,10 @@ class Latency:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of a point: requests per second, and the latencies by direction.
+    """Performance metrics of a point: requests per second (IOPS), and the latencies by direction.
 
     ``spread``: uncertainty of simulated percentiles as a relative error, by their names in
-    :meth:`flat`; empty for measured figures.
+    :meth:`flat`; empty for measured metrics.
     """
 
     iops: float
@@ -74,7 +75,7 @@ class Figures:
     spread: Mapping[str, float] = field(default_factory=dict)
 
     def flat(self) -> dict[str, float]:
-        """Return all figures by name: "iops", "read mean", "read p50", ..."""
+        """Return all metrics by name: "iops", "read mean", "read p50", ..."""
         found = {"iops": self.iops}
         for direction, of in self.latency.items():
             found[f"{direction} mean"] = of.mean
@@ -84,13 +85,10 @@ class Figures:
 
 @dataclass(frozen=True)
 class Point:
-    """A measured point.
-
-    ``host_us``: time per request that passes in the host, from a completion to the next submission
-    (Little's law: depth / IOPS minus the mean latency). ``busy``: core utilization of fio per job.
-    ``place``: file and job of the point, for messages. ``repeats``: number of measurements that
-    were merged into this point.
-    """
+    """A measured point. ``host_us``: time per request in the host in us, from a completion to the
+    next submission (by Little's law, depth / IOPS minus the mean latency). ``busy``: CPU
+    utilization of fio per job, in cores. ``place``: file and job of the point, for messages.
+    ``repeats``: number of measurements that were merged into this point."""
 
     condition: Condition
     figures: Figures
@@ -107,16 +105,16 @@ def mean_latency(condition: Condition, figures: Figures) -> float:
 
 
 def point(condition: Condition, figures: Figures, place: str, busy: float = 0.0) -> Point:
-    """Return the point with these figures, and compute its host time.
+    """Return the point with the given metrics, and compute its host time.
 
-    Raises InputError if the figures contradict the condition: more requests were outstanding than
-    the depth allows.
+    Raises InputError if the metrics contradict the condition: the mean number of outstanding
+    requests exceeds the depth.
     """
     mean = mean_latency(condition, figures)
     outstanding = figures.iops * mean / 1e6
     if outstanding > OUTSTANDING * condition.depth:
         raise InputError(
-            f"{place}: {figures.iops:,.0f} IOPS at a mean latency of {mean:,.1f} us are "
+            f"{place}: {figures.iops:,.0f} IOPS at a mean latency of {mean:,.1f} us require "
             f"{outstanding:.1f} outstanding requests, but the depth is {condition.depth}; "
             "check iodepth and numjobs"
         )
@@ -125,10 +123,11 @@ def point(condition: Condition, figures: Figures, place: str, busy: float = 0.0)
 
 
 def merged(points: Sequence[Point]) -> list[Point]:
-    """Return the points in order of their conditions, with repeated measurements merged.
+    """Return the points in the order of their conditions, with repeated measurements merged.
 
-    A merged figure is the geometric mean. Raises InputError if measurements under the same
-    conditions differ by more than the factor SPREAD, or for fewer than FEWEST_POINTS conditions.
+    A merged metric is the geometric mean of the measurements. Raises InputError if IOPS, mean or
+    median latency differ by more than the factor SPREAD between the first and a later measurement
+    under the same conditions, or if there are fewer than FEWEST_POINTS conditions.
     """
     groups: dict[Condition, list[Point]] = {}
     for each in points:
@@ -142,14 +141,14 @@ def merged(points: Sequence[Point]) -> list[Point]:
         raise InputError(
             f"{len(found)} point{'s' * (len(found) != 1)} ({'; '.join(map(str, groups))}): a fit "
             f"needs at least {FEWEST_POINTS} conditions, half of which are held out; measure more "
-            "with ondie calibrate --jobs FILE"
+            "conditions with the job file of ondie calibrate --jobs FILE"
         )
     return found
 
 
 def _check_repeat(first: Point, other: Point) -> None:
-    """Raise InputError if two measurements under the same conditions differ by more than the factor
-    SPREAD."""
+    """Raise InputError if IOPS, mean or median latency of two measurements under the same
+    conditions differ by more than the factor SPREAD."""
     values = other.figures.flat()
     for name, value in first.figures.flat().items():
         if name == "iops" or name.endswith((" mean", " p50")):
@@ -159,12 +158,12 @@ def _check_repeat(first: Point, other: Point) -> None:
                 raise InputError(
                     f"{other.place}: {other.condition}: {name} is {values[name]:,.1f}{unit}, but "
                     f"{value:,.1f}{unit} in {first.place} under the same conditions; measure "
-                    "again, or remove one of them"
+                    "again, or remove one of the results"
                 )
 
 
 def _mean(condition: Condition, group: Sequence[Point]) -> Point:
-    """Return a point with the geometric means of repeated measurements ``group``."""
+    """Return a point with the geometric means of the repeated measurements ``group``."""
 
     def mean(values: list[float]) -> float:
         return float(np.exp(np.mean(np.log(values))))
@@ -187,11 +186,10 @@ def _mean(condition: Condition, group: Sequence[Point]) -> Point:
 
 
 def held_out(points: Sequence[Point], seed: int) -> list[bool]:
-    """Return a list that is True for each point that is held out: half of the points, drawn by
-    ``seed``.
+    """Return a list that is True for each held-out point: half of the points, drawn by ``seed``.
 
-    Half of the read-only, half of the write-only and half of the mixed points are held out, so that
-    the fitted half contains each kind of which there are at least two points.
+    Half of the read-only, half of the write-only and half of the mixed points are held out. The
+    fitted half therefore contains each kind that has at least two points.
     """
     rng = np.random.default_rng(seed)
     kinds = [each.condition.directions for each in points]

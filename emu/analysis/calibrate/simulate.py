@@ -1,11 +1,10 @@
 """Simulation of a measured point: a closed-loop replay with a short measured window.
 
-Owns the requests of a point, the reduced size of the drive, the window, and the figures of the
+Owns the requests of a point, the reduced size of the drive, the window, and the metrics of the
 window. Does not own the replay (replay/block_trace.py) or the fit (fit.py).
+Each simulation starts with a drive that has been written once sequentially and has enough free
+blocks for all writes of the run, so that garbage collection does not start.
 Source: Little, A proof for the queuing formula L = lambda W, Operations Research 9(3), 1961.
-
-The drive has been written once sequentially before a point is simulated. It has free blocks for all
-writes of the run, so that garbage collection does not start.
 """
 
 from __future__ import annotations
@@ -29,29 +28,32 @@ from ondie.emu.units import InputError, fmt_bytes
 from ondie.traces.block_model import BlockTrace
 
 EXTENT = 4 << 30
-"""Largest address range of the requests of a point in bytes, much larger than a data cache."""
+"""Largest address range of the requests of a point in bytes; it is much larger than a data
+cache."""
 SPARE = 4 << 30
-"""Smallest size in bytes of the additional flash for the writes of a run."""
+"""Smallest capacity in bytes of the additional flash for the writes of a run."""
 WINDOW = 5000
-"""Largest number of requests in the measured window of a point."""
+"""Largest number of requests in the measured window of a point, unless TURNS requires more."""
 WINDOW_BYTES = 256 << 20
-"""Bytes of the requests in the measured window. Large blocks therefore have fewer requests, but at
-least FEWEST."""
+"""Largest total size in bytes of the requests in the measured window, unless FEWEST or TURNS
+requires more requests."""
 FEWEST = 500
 """Smallest number of requests in the measured window."""
 TURNS = 40
 """Smallest number of requests in the measured window, in multiples of the depth."""
 CACHE_STRIPES = 4
-"""Size of the data cache of a simulated drive, in word lines of all dies. It is larger if the drive
-destages more pages at once."""
+"""Size of the data cache of a simulated drive, in multiples of one word line on every die. The
+cache is larger if the drive destages many pages at once."""
 CACHE_FILLS = 2
-"""Bytes written before the measured window, in multiples of the size of that cache."""
+"""Amount of data written before the measured window, as a multiple of the size of a write-back data
+cache. The amount may be smaller because of MOST_BEFORE, or larger because of the length of the
+window."""
 STRATUM = 20
 """Number of consecutive requests in which the fraction of reads is exact."""
 MOST_BEFORE = 24_000
-"""Largest number of requests before the measured window that fill the cache."""
+"""Largest number of requests that fill the cache before the measured window."""
 RANKS = {50.0: 3.0, 90.0: 2.0, 99.0: 0.4}
-"""Uncertainty of a percentile's rank, in percent of the requests: percentile -> uncertainty.
+"""Uncertainty of the rank of a percentile, in percent of the requests: percentile -> uncertainty.
 
 If some requests wait for flash and others do not, a percentile between the two groups changes
 abruptly with a small change of a constant.
@@ -61,10 +63,11 @@ PS_PER_S = 10**12
 
 
 def small_drive(cfg: Config) -> Config:
-    """Return ``cfg`` with only as much flash and data cache as the run of a point uses.
+    """Return ``cfg`` with the flash capacity and the data cache reduced to the size that the run of
+    a point uses.
 
-    The number of dies, all times and all rates do not change. The smaller write cache is full after
-    few writes, as the cache of the real drive is after a longer run.
+    The number of dies, all times and all rates do not change. The smaller data cache is full after
+    few writes, like the data cache of the real drive after a longer run.
     """
     block = raw_bytes(cfg) // cfg.flash.blocks_per_plane
     blocks = -(-(EXTENT + SPARE) // block) + 2 * cfg.ftl.gc_low_blocks + 8
@@ -80,32 +83,35 @@ def small_drive(cfg: Config) -> Config:
 
 
 def check_simulated(point: Point, cfg: Config) -> None:
-    """Raise InputError for a point that cannot be simulated on a drive like ``cfg``: its depth
-    exceeds the queue, its block exceeds one command, or its writes exceed the free blocks.
-    """
+    """Raise InputError for a point that cannot be simulated on a drive with configuration ``cfg``:
+    its depth exceeds the queue depth, its block size exceeds the largest transfer of a command, or
+    its writes exceed the free blocks."""
     condition, name = point.condition, cfg.system.name
     if condition.depth > cfg.frontend.queue_depth:
         raise InputError(
-            f"{point.place}: depth {condition.depth}: the drive {name} holds "
-            f"{cfg.frontend.queue_depth} commands (frontend.queue_depth); measure at most this "
-            "depth, or use a preset with a larger queue"
+            f"{point.place}: depth {condition.depth}: the queue of {name} holds "
+            f"{cfg.frontend.queue_depth} commands (frontend.queue_depth); measure with at most "
+            "this depth, or use a preset with a larger queue"
         )
     if condition.block_bytes > cfg.frontend.max_transfer_bytes:
         most = fmt_bytes(cfg.frontend.max_transfer_bytes, binary=True)
         raise InputError(
-            f"{point.place}: bs = {fmt_bytes(condition.block_bytes, binary=True)}: a command of "
-            f"the drive {name} has at most {most} (frontend.max_transfer); measure smaller blocks"
+            f"{point.place}: bs = {fmt_bytes(condition.block_bytes, binary=True)}: drive {name} "
+            f"transfers at most {most} per command (frontend.max_transfer); measure with a smaller "
+            "block size"
         )
     written = (sum(window_of(condition, cfg)) + condition.depth) * condition.block_bytes
     if "write" in condition.directions and written > SPARE:
         raise InputError(
-            f"{point.place}: {condition}: its simulation writes {fmt_bytes(written, binary=True)}, "
-            f"more than {fmt_bytes(SPARE, binary=True)}; measure smaller blocks or a smaller depth"
+            f"{point.place}: {condition}: simulating this point would write "
+            f"{fmt_bytes(written, binary=True)}; the limit is {fmt_bytes(SPARE, binary=True)}; "
+            "measure with a smaller block size or queue depth"
         )
 
 
 def window_of(condition: Condition, cfg: Config) -> tuple[int, int]:
-    """Return (requests before the window, requests in the window) of a point."""
+    """Return (number of requests before the window, number of requests in the window) of a
+    point."""
     window = min(WINDOW, max(WINDOW_BYTES // condition.block_bytes, FEWEST))
     window = max(window, TURNS * condition.depth)
     before = max(window // 4, 4 * condition.depth)
@@ -119,7 +125,7 @@ def requests_of(condition: Condition, count: int, extent: int, seed: int) -> Blo
     """Return ``count`` requests within the first ``extent`` bytes of a drive.
 
     The fraction of reads is as exact as possible in every STRATUM consecutive requests. Otherwise,
-    a short window could contain too many or too few of the slower requests.
+    a short window could contain too many or too few requests of the slower direction.
     """
     rng = np.random.default_rng(seed)
     places = extent // condition.block_bytes
@@ -142,10 +148,12 @@ def requests_of(condition: Condition, count: int, extent: int, seed: int) -> Blo
 
 
 def simulate(cfg: Config, point: Point, seed: int) -> Figures:
-    """Simulate a point on the drive ``cfg``, which `small_drive` returned, and return its figures.
+    """Simulate a point on a drive with configuration ``cfg`` (from :func:`small_drive`), and return
+    its metrics.
 
     The window starts after the requests that fill the cache and the queue, and ends before the
-    queue empties. For the IOPS, the measured host time is added to the latency of each request.
+    queue empties. To compute the IOPS, the measured host time is added to the latency of each
+    request.
     """
     condition = point.condition
     before, window = window_of(condition, cfg)
@@ -157,8 +165,8 @@ def simulate(cfg: Config, point: Point, seed: int) -> Figures:
 
 
 def figures_of(done: np.ndarray, condition: Condition, host_us: float = 0.0) -> Figures:
-    """Return the figures of the completed requests ``done``, REQUEST records in order of their end.
-    ``host_us``: host time per request, which reduces the IOPS."""
+    """Return the metrics of the completed requests ``done``, REQUEST records in the order of their
+    completion. ``host_us``: host time per request, which reduces the IOPS."""
     latency, spread = {}, {}
     for direction, op in (("read", READ), ("write", WRITE)):
         part = done[done["op"] == op]

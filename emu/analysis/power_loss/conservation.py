@@ -1,9 +1,9 @@
-"""Conservation checks after a power cut, on the totals without lost work.
+"""Conservation checks after a power cut, on totals that exclude lost work.
 
 Owns the quantities of a drive at the cut, and the removal of lost work from counters, plans and
-clocks. Does not own the laws (engine/core/conservation.py).
-Source: this project's rule that every run must satisfy the conservation laws, including an
-interrupted one. A missing amount must belong to operations in progress at the cut.
+busy times. Does not own the laws (engine/core/conservation.py).
+Source: this project's rule that every run, including an interrupted run, must satisfy the
+conservation laws. A missing amount must belong to operations in progress at the cut.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ondie.emu.nand import timing
 
 
 def undone(system: System) -> np.ndarray:
-    """Return the plan rows that were issued but are not complete, an array of ROW records."""
+    """Return the plan rows that were issued but are not complete, as an array of ROW records."""
     ring = system.arrays.row.view(np.ndarray)
     ids = np.arange(system.rows_done, system.next_row) & (len(ring) - 1)
     found = ring[ids]
@@ -26,7 +26,8 @@ def undone(system: System) -> np.ndarray:
 
 
 def stop_clocks(system: System) -> None:
-    """Remove busy time after the cut, which was recorded in advance, from the utilization."""
+    """Subtract from the utilization the busy time that was recorded in advance for times after the
+    power cut."""
     arrays, now = system.arrays, system.now
     reg = arrays.reg
     for at, die in enumerate(arrays.die):
@@ -51,22 +52,22 @@ def _take_back(use: np.ndarray, phase: int, leaf: int, ps: int) -> None:
 
 
 SETTLED_STATIONS = {"link down": stages.DOWN, "link up": stages.UP, "DRAM": stages.DRAM}
-"""Stations of a drive from whose byte counts lost work is removed after a cut, by their names in
-Totals.bytes_by."""
+"""Stations of a drive from whose byte counts lost work is subtracted after a power cut: name in
+Totals.bytes_by -> number of the station."""
 SETTLED_CHANNELS = {"channels in": "size_in", "channels out": "size_out"}
-"""Byte counts of a channel from which lost work is removed after a cut: field names by their names
-in Totals.bytes_by. The counts are summed over a drive's channels."""
+"""Fields of a channel that count bytes and from which lost work is subtracted after a power cut:
+name in Totals.bytes_by -> name of the field. The counts are summed over the channels of a drive."""
 LOST_NAMES = {station_quantity(name): name for name in (*SETTLED_STATIONS, *SETTLED_CHANNELS)}
 
 
 def settle_books(system: System, planes: int) -> dict[str, int]:
-    """Remove incomplete work from the totals of a system that stopped during a step, and return
+    """Subtract incomplete work from the totals of a system that stopped during a step, and return
     the lost work (pages, bytes or operations) by name.
 
-    Planned work that is not complete is removed from the plan. Work that started but is not
-    complete is lost: it is removed from the counters and returned under the name of its counter or
-    its name in Totals.bytes_by. ``planes``: number of mapping units of a stripe. Raises Imbalance
-    if the lost work does not match the operations in progress.
+    Planned work that is not complete is subtracted from the plan. Work that started but is not
+    complete is lost: it is subtracted from the counters, and returned under the name of its counter
+    or its name in Totals.bytes_by. ``planes``: number of mapping units of a stripe. Raises
+    Imbalance if the lost work does not match the operations in progress.
     """
     left = undone(system)
     begun = left[left["state"] == plan_rows.STARTED]
@@ -111,8 +112,8 @@ def _named(prefix: str, amounts: np.ndarray) -> dict[str, int]:
 
 
 def _started_bytes(begun: np.ndarray) -> dict[str, int]:
-    """Return the bytes that plan rows ``begun`` transfer, by kind of row. ``begun``: rows in
-    progress on the dies of one drive."""
+    """Return the number of bytes that the plan rows ``begun`` transfer, by kind of row. ``begun``:
+    rows in progress on the dies of one drive."""
     return {
         f"started_{name}": int(begun[column][begun["kind"] == kind].sum())
         for name, column, kind in (
@@ -125,7 +126,7 @@ def _started_bytes(begun: np.ndarray) -> dict[str, int]:
 
 
 class _Drive:
-    """Access to the counters and byte counts of one drive of a system as named quantities."""
+    """Access to the counters and byte counts of one drive of a system, as quantities by name."""
 
     def __init__(self, system: System, dev: int) -> None:
         geometry = system.geometry

@@ -1,14 +1,14 @@
-"""Power cuts: the effects of a power failure after any event of a run.
+"""Power cuts: the effects of a power failure after a given event of a run.
 
 Owns the operations in progress at the cut and their results, and the report of a recovery. Does not
 own the contents of torn pages (nand/torn_pages.py), the totals
 (analysis/power_loss/conservation.py) or the recovery (analysis/power_loss/recover.py).
 Source: this project's rules of recovery; OptimStore (HPCA 2023): gradients are volatile.
 
-All drives of a system lose power at one instant and regain it immediately. The contents of the page
-registers and of the drives' DRAM, the mapping table and the write pointers are lost. The host keeps
-the step's gradient. Not modeled: the boot of the firmware, the time until the host detects the
-loss, raw bit errors in the data that recovery reads.
+All drives of a system lose power at the same time and regain it immediately. The contents of the
+page registers and of the drives' DRAM, the mapping table and the write pointers are lost. The host
+keeps the step's gradient. Not modeled: the boot of the firmware, the time until the host detects
+the loss, raw bit errors in the data that recovery reads.
 """
 
 from __future__ import annotations
@@ -48,33 +48,34 @@ class Cut:
     """(phase, end in ps) of each incomplete pass of the accelerator, which the cut does not
     interrupt."""
     lost: Mapping[str, int]
-    """Bytes and pages of operations that started but did not complete, by name of the counter or
-    resource."""
+    """Number of bytes and pages of operations that started but did not complete, by name of the
+    counter or resource."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Cost of a recovery, and the position from which the step continues."""
+    """Cost of a recovery, and the position from which the step resumes."""
 
     cut: Cut
     seconds: float
     """Simulated time from the cut to the end of the recovery."""
     scanned: int
-    """Number of super-pages whose out-of-band data were read."""
+    """Number of super-pages whose out-of-band data was read."""
     checked: int
-    """Number of super-pages whose data were also read."""
+    """Number of super-pages whose data was read in addition to their out-of-band data."""
     refused: int
-    """Number of programmed reservoir pages that hold no complete super-page, because a cut
-    interrupted the program or the erase of the block."""
+    """Number of physical super-pages that are not blank and contain no complete version, because a
+    cut interrupted their program or the erase of their block."""
     padded: int
-    """Number of super-pages that were padded, so that a later scan does not take them for blank."""
+    """Number of super-pages that were padded, so that a later scan does not treat them as blank."""
     kept: int
-    """Number of super-pages that already hold the results of the interrupted step; they are not
-    updated again."""
+    """Number of super-pages that already hold the results of the interrupted step. These
+    super-pages are not updated again."""
     resent_bytes: int
-    """Gradient bytes that the host sends a second time."""
+    """Number of gradient bytes that the host sends a second time."""
     cursors: tuple[np.ndarray, ...] = field(repr=False)
-    """For each device, the index of the first super-page to be updated on each die, int64[dies]."""
+    """For each device, the index of the first super-page on each die that the resumed step updates,
+    int64[dies]."""
     undone: bool = False
     """True if the step restarts and its previous results are discarded (pe.atomicity = undo)."""
     made: tuple[frozenset[int], ...] = field(default=(), repr=False)
@@ -83,26 +84,29 @@ class Recovery:
 
 
 def check_cut(path: Path, after: int | None) -> None:
-    """Raise InputError if a power cut after ``after`` events cannot be simulated for this path.
-    None means no cut."""
+    """Raise InputError if a power cut after ``after`` events cannot be simulated for this path. If
+    ``after`` is None, there is no cut and no check."""
     if after is None:
         return
     if not isinstance(path, OnDie) or path.name != OnDie.name:
-        raise InputError(f"{path.name}: only the path {OnDie.name!r} recovers from a power cut")
+        raise InputError(
+            f"{path.name}: only the path {OnDie.name!r} recovers from a power cut; use that path"
+        )
     if path.payload is None:
         raise InputError(
-            f"{path.trace.name}: the drive's pages hold no bytes to recover; use a recorded trace"
+            f"{path.trace.name}: without payload, the drive's pages hold no bytes to recover; use "
+            "a recorded trace"
         )
     if after < 1:
-        raise InputError(f"power cut after {after} events: must be at least 1")
+        raise InputError(f"power cut after {after} events: the number of events must be at least 1")
 
 
 def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
     """Cut the power of a system, and return the interrupted operations and the lost work.
 
-    Pages that are being programmed or erased get random contents, drawn by ``seed``. Incomplete
-    work is removed from the totals. ``before``: the earlier cut from which the system was
-    recovering, or None; its losses are included in the returned cut.
+    Pages that are being programmed or erased get random contents, drawn with ``seed``. Incomplete
+    work is subtracted from the totals. ``before``: the earlier cut from which the system was
+    recovering, or None. The returned cut includes the losses of ``before``.
     """
     assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
     rng = np.random.default_rng((seed, system.now))
@@ -125,20 +129,20 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
 
 
 def rest(path: Path, step: int, found: Recovery, system: System) -> Iterator[np.ndarray]:
-    """Yield the plan rows for the remainder of a step, from the position in ``found`` on."""
+    """Yield the plan rows for the remainder of a step, starting at the position that the recovery
+    ``found`` reports."""
     assert isinstance(path, OnDie)
     return recovery_plan.plan(path, step, found.cut.training, found.cursors, system, found.made)
 
 
 def sent(system: System) -> int:
-    """Return the bytes of gradients that the host has sent to the drives so far."""
+    """Return the number of gradient bytes that the host has sent to the drives so far."""
     return int(system.arrays.count[:, stats.DOWN_BYTES].sum())
 
 
 def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery]) -> Work:
-    """Return the work of a run including the work that recoveries ``found`` repeated: stripes that
-    were computed but not programmed, and gradients that the host sent again.
-    """
+    """Return the work of a run including the work that the recoveries ``found`` repeated: stripes
+    that were computed but not programmed, and gradients that the host sent a second time."""
     if not found:
         return work
     assert isinstance(path, OnDie)
@@ -159,8 +163,8 @@ def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery
 
 
 def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
-    """Return the totals of a run including the work that ``cuts`` lost, because lost work consumed
-    energy."""
+    """Return the totals of a run including the work lost in ``cuts``, because lost work also
+    consumed energy."""
     counters, bytes_by = dict(totals.counters), dict(totals.bytes_by)
     for each in cuts:
         for name, amount in each.lost.items():
@@ -170,10 +174,11 @@ def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
 
 
 def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple[int, int, int]:
-    """Set the pages of array operations in progress at the cut to random incomplete contents.
+    """Set the pages of array operations in progress at the cut to random contents of an incomplete
+    operation.
 
-    Returns (number of interrupted programs, number of interrupted erases, pages of the interrupted
-    programs).
+    Returns (number of interrupted programs, number of interrupted erases, number of pages of the
+    interrupted programs).
     """
     arrays, geometry = system.arrays, system.geometry
     programs = erases = pages = 0
@@ -200,7 +205,7 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
 
 
 def _training(system: System) -> tuple[tuple[int, int], ...]:
-    """Return (phase, end in ps) of each plan row of the accelerator that is not complete."""
+    """Return (phase, end in ps) for each incomplete plan row of the accelerator."""
     end = int(system.arrays.fifo["free_at"][stages.ACCELERATOR])
     left = []
     for row in undone(system):

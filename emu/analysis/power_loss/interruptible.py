@@ -1,7 +1,8 @@
 """Checkpoints between the steps of a run, and power cuts during a step.
 
-Owns the order of cut, recovery and resumption. Does not own a step (analysis/compare.py), the
-effects of a cut (analysis/power_loss/cut.py) or the recovery (analysis/power_loss/recover.py).
+Owns the order of cut, recovery and resumption. Does not own the simulation of a step
+(analysis/compare.py), the effects of a cut (analysis/power_loss/cut.py) or the recovery
+(analysis/power_loss/recover.py).
 Source: this project's rules of recovery; OptimStore (HPCA 2023).
 """
 
@@ -27,25 +28,26 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Contents of a checkpoint that was read from the reservoir, and its cost."""
+    """Contents of a checkpoint that was read from the reservoir, and the cost of the read."""
 
     vectors: dict[str, np.ndarray] | None
     """Weights ("w") and states by name, array[n_params] in the storage format; None for a run
     without payload."""
     seconds: float
-    """Simulated time of the read."""
+    """Simulated time of reading the checkpoint, seconds."""
     bytes_up: int
-    """Bytes sent over the link to the host, in whole pages."""
+    """Number of bytes of the whole pages that are sent over the link to the host."""
 
 
 class Interruptible:
-    """Base class of a run whose power may fail after a given number of events (``cut_after``)."""
+    """Base class of a run with checkpoints and power cuts. In its methods, ``cut_after`` is the
+    number of events after which the power fails; None for no power failure."""
 
     path: Path
     system: System
     clock: StepClock
     cut: power.Cut | None = None
-    """Last power cut, until :meth:`recover` succeeds; otherwise None."""
+    """Last power cut; None if there was no power cut or :meth:`recover` has succeeded."""
     recoveries: list[power.Recovery]
     _to_resume: power.Recovery | None = None
     _step = 0
@@ -60,20 +62,20 @@ class Interruptible:
 
     def powered_step(self, i: int, cut_after: int | None) -> bool:
         """Run the plan of step ``i``, whose start the caller has recorded. Return True if the step
-        ends, False if the power fails first, after ``cut_after`` events."""
+        completes; False if the power fails earlier, after ``cut_after`` events."""
         self._step, self._sent = i, power.sent(self.system)
         return self._ended(self.path.plan(i), cut_after)
 
     def _ended(self, plan: Iterable[Any], cut_after: int | None) -> bool:
-        """Run the plan rows ``plan`` and end the step. Return True if the step ends, False if the
-        power fails first, after ``cut_after`` events."""
+        """Run the plan rows ``plan`` and end the step. Return True if the step completes; False if
+        the power fails earlier, after ``cut_after`` events."""
         if not self._powered(lambda: self.system.run(plan), cut_after):
             return False
         self.clock.end(self.system.now)
         return True
 
     def _powered(self, work: Callable[[], object], cut_after: int | None) -> bool:
-        """Call ``work``. Return True if ``work`` returns, False if the power fails first, after
+        """Call ``work``. Return True if ``work`` returns; False if the power fails earlier, after
         ``cut_after`` events."""
         self.system.events_left = cut_after
         try:
@@ -90,13 +92,13 @@ class Interruptible:
     def recover(self, cut_after: int | None = None) -> power.Recovery | None:
         """Recover from a power cut: build a new system from the contents of the flash.
 
-        Returns the report, which contains the position from which the step continues; the caller
-        must then call :meth:`resume`. Returns None if the power fails again, after ``cut_after``
-        events. Raises InputError if the power was not cut. Raises Unrecoverable if flash holds no
-        complete version of some super-page.
+        Returns the report, which contains the position from which the step resumes; the caller must
+        then call :meth:`resume`. Returns None if the power fails again, after ``cut_after`` events.
+        Raises InputError if the power was not cut. Raises Unrecoverable if flash has no complete
+        version of a super-page.
         """
         if self.cut is None:
-            raise InputError("nothing to recover: the power has not been cut")
+            raise InputError("there is nothing to recover, because the power has not been cut")
         power.check_cut(self.path, cut_after)
         dead, revival = self.system, Revival(self.path, self.system, self.cut)
         dead.drop_callbacks()
@@ -110,11 +112,12 @@ class Interruptible:
         return found
 
     def resume(self, cut_after: int | None = None) -> bool:
-        """Run the remainder of the step in which the power was cut. Return True if the step ends,
-        False if the power fails again, after ``cut_after`` events."""
+        """Run the remainder of the step that the power cut interrupted. Return True if the step
+        completes; False if the power fails again, after ``cut_after`` events. Raises InputError if
+        there is no step to resume."""
         found = self._to_resume
         if found is None:
-            raise InputError("no step to resume; call recover() first")
+            raise InputError("there is no step to resume; call recover() first")
         power.check_cut(self.path, cut_after)
         self._to_resume = None
         self._sent = power.sent(self.system)
@@ -124,20 +127,23 @@ class Interruptible:
     def checkpoint(self, lost: tuple[int, int] | None = None) -> Checkpoint:
         """Read weights and states from the reservoir to the host, between two steps.
 
-        ``lost``: (drive, die) of a die that does not respond, or None. The contents of this die are
-        rebuilt from the parity over dies. Raises InputError if the path has no checkpoints or the
-        parity does not exist.
+        ``lost``: (drive, die) of a lost die, which does not respond, or None. The contents of this
+        die are reconstructed from the parity over the dies. Raises InputError if a step is
+        interrupted, if the path has no checkpoints, or if there is no parity from which the lost
+        die can be reconstructed.
         """
         self.nothing_under_way()
         path = self.path
         if not isinstance(path, OnDie):
-            raise InputError(f"{path.name}: only the path {OnDie.name!r} has checkpoints")
+            raise InputError(
+                f"{path.name}: only the path {OnDie.name!r} has checkpoints; use that path"
+            )
         checkpoint.check_lost(path, lost)
         read = checkpoint.super_pages(path, lost)
         if any((self.system.arrays.rmap[dev, its] == 0).any() for dev, its in enumerate(read)):
             raise InputError(
-                "the lost die cannot be rebuilt: no parity exists before the first update; run a "
-                "step first"
+                "the lost die cannot be reconstructed: no parity exists before the first update; "
+                "run a step first"
             )
         payload, began = path.payload, self.system.now
         up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")])

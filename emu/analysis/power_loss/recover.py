@@ -1,6 +1,6 @@
 """Recovery after a power cut: a new system is built from the flash of the system that lost power.
 
-Owns the new system, and the report of the recovery. Does not own the recovery itself
+Owns the new system, and the report of the recovery. Does not own the steps of the recovery
 (states/reservoir_scan.py) or the effects of the cut (analysis/power_loss/cut.py).
 Source: this project's rule that a recovery reads only the contents of the flash.
 """
@@ -21,8 +21,8 @@ from ondie.emu.states.reservoir_scan import ReservoirScan
 class Revival(ReservoirScan):
     """Recovery of a path: builds a new system from the flash of a system that lost power.
 
-    ``dead``: the system that lost power. ``happened``: the power cut. The host has the number of
-    the interrupted step, and still has its gradient.
+    ``dead``: the system that lost power. ``happened``: the power cut. The host still has the number
+    and the gradient of the interrupted step.
     """
 
     def __init__(self, path: Path, dead: System, happened: Cut) -> None:
@@ -32,7 +32,8 @@ class Revival(ReservoirScan):
         self.system.on_log = self._on_log
 
     def run(self) -> None:
-        """Recover as ReservoirScan does, and give the new payload the gradient of the step."""
+        """Run the recovery that ReservoirScan implements, and copy the gradient of the interrupted
+        step to the new payload."""
         super().run()
         assert isinstance(self.path.payload, Reservoir)
         self.path.payload.gradient = self.old.gradient
@@ -44,8 +45,7 @@ class Revival(ReservoirScan):
 
     def found(self, sent_before: int) -> Recovery:
         """Return the report of the recovery. ``sent_before``: value of :func:`sent` when the step
-        was started or last resumed.
-        """
+        was started or last resumed."""
         path, happened = self.path, self.happened
         vain = sent(self.system) + happened.lost["down_bytes"] - sent_before
         stripe = path.stripes[0].gradient_bytes
@@ -66,8 +66,8 @@ class Revival(ReservoirScan):
 
 
 def _same_cells(path: OnDie, dead: System) -> System:
-    """Return a new system with the clock, the totals and the flash cells of ``dead``; registers and
-    tables are empty."""
+    """Return a new system with the clock, the totals and the flash cells of ``dead``, and with
+    empty registers and tables."""
     old = dead.arrays
     system = path.system(True, len(old.line) if int(old.reg["line_on"][0]) else 0)
     new = system.arrays

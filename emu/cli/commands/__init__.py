@@ -1,1 +1,1 @@
-"""The commands of `ondie`, one module for each. Does not own tables or figures."""
+"""The commands of `ondie`, one module for each command. Does not own tables or figures."""

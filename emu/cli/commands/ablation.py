@@ -1,4 +1,4 @@
-"""`ondie ablation`: protections that on-die update bypasses, and the cost of each remedy.
+"""`ondie ablation`: the protections that on-die update bypasses, and the cost of adding them.
 
 Owns the options and the output. Does not own the rows (validate/ablation.py). Source: this project.
 """
@@ -33,7 +33,8 @@ class AblationOptions(DriveOptions, OutputOptions):
 @drive_options("optimstore-r1")
 @output_options("the tables")
 def run_ablation(trace: str, **values: Any) -> None:
-    """List the protections that on-die update of TRACE bypasses, and the cost of each remedy."""
+    """List the data protections that an on-die update of TRACE bypasses, and the cost of adding
+    each."""
     given = AblationOptions(**values)
     loaded, cfg = traces.load(trace), given.load_drive()
     check_trace(loaded)
@@ -54,16 +55,15 @@ def run_ablation(trace: str, **values: Any) -> None:
 
 
 def print_tables(rows: list[Repaired], trace: Trace, cfg: Config, screen: Console) -> None:
-    """Print the tables of protections and remedies."""
+    """Print the tables of the costs and of the purposes of the protections."""
     for table in tables(rows, f"{trace.name}, {trace.op}, on {cfg.system.name}"):
         screen.print(table)
         screen.print()
 
 
 def check_trace(trace: Trace) -> None:
-    """Raise InputError if no kernel is known for the trace's optimizer or its first step is
-    skipped.
-    """
+    """Raise InputError if the optimizer of the trace has no update kernel, or if the first step of
+    the trace is skipped."""
     if trace.op not in OPS:
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")

@@ -1,4 +1,4 @@
-"""`ondie bench kernels|engine|service|serve|tunnel|recovery`: the options of measurements here.
+"""`ondie bench kernels|engine|service|serve|tunnel|recovery`: the options of the benchmarks.
 
 Owns the options. Does not own the measurements (kernels/bench, emu/validate/speed,
 live/tunnel_bench.py). Source: this project.
@@ -17,17 +17,17 @@ from ondie.emu.cli.output import output_options
 
 @click.group(cls=Group)
 def bench() -> None:
-    """Measure the speed of kernels, the engine, a served drive and a tunnel."""
+    """Measure the speed of kernels, the engine, served drives, a tunnel and recovery."""
 
 
 @bench.command()
 @click.option("--size", "sizes", multiple=True, type=WholeRange(min=1), metavar="N",
-              help="Number of parameters; repeat for several sizes.")  # fmt: skip
+              help="Number of parameters to update; repeat for several sizes.")  # fmt: skip
 @click.option("--threads", type=WholeRange(min=1), default=1, show_default=True,
               help="Number of threads of each kernel.")  # fmt: skip
 @click.option("--op", "ops", multiple=True, default=("adam", "sgd"), show_default=True,
-              help="Optimizer operation, or bch or ldpc (ECC); "
-                   "separate several by commas.")  # fmt: skip
+              help="Operations to measure (comma-separated): optimizer operations, or the error "
+                   "correcting codes bch and ldpc.")  # fmt: skip
 @click.option("--format", "formats", multiple=True, default=("fp32",), show_default=True,
               help="Number format of the arrays: fp32, fp16, bf16, bf16_all, bf16_stochastic, "
                    "int8_dynamic, int8_linear, or all; repeat for several.")  # fmt: skip
@@ -41,9 +41,9 @@ def bench() -> None:
 )
 @output_options("the rows", figure="the roofline", quiet="table")
 def kernels(**values: Any) -> None:
-    """Compare update kernels with the memory limit and other packages.
+    """Compare the speed of update kernels with the memory bandwidth and with other packages.
 
-    The contenders run in turns, so that they share the conditions of the machine.
+    The kernels and packages run alternately, so that all run under the same machine conditions.
     """
     from ondie.emu.cli.commands.bench_run import KernelBenchOptions, kernels_command
 
@@ -55,15 +55,15 @@ def kernels(**values: Any) -> None:
               help="Measure only this section: flash, ftl, ftl-64g, peer, large, memory "
                    "or start; repeat for several.")  # fmt: skip
 @click.option("--peer", type=click.Path(path_type=Path), metavar="PROGRAM",
-              help="MQSim executable to measure on the same cases.")  # fmt: skip
+              help="MQSim executable to compare with the engine on the same cases.")  # fmt: skip
 @click.option("--cases", type=click.Path(path_type=Path), metavar="DIR",
               help="With --peer: folder of the MQSim cases.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def engine(**values: Any) -> None:
-    """Measure the flash engine's page operations per second.
+    """Measure the page operations per second of the flash engine.
 
-    The table compares them with the memory speed of this machine and with MQSim.
+    The table compares this rate with the memory speed of this machine and with MQSim.
     """
     from ondie.emu.cli.commands.bench_run import EngineBenchOptions, engine_command
 
@@ -76,9 +76,9 @@ def engine(**values: Any) -> None:
 def service(**values: Any) -> None:
     """Measure the commands per second of a drive that is served in Python (ondie.Service).
 
-    The table compares them with the engine alone, which has the same commands, 256 at a time in a
-    closed loop, and no host. With the wall clock as the drive's clock, it says how long a client at
-    depth 1 waits beyond the modeled latency.
+    The table compares this rate with that of the engine alone, which runs the same commands in a
+    closed loop of depth 256 without a host. With the wall clock as the drive's clock, the table
+    also shows how much longer than the modeled latency a client at queue depth 1 waits.
     """
     from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, service_command
 
@@ -87,17 +87,18 @@ def service(**values: Any) -> None:
 
 @bench.command()
 @click.option("--nbdkit", type=click.Path(path_type=Path), metavar="PROGRAM",
-              help="nbdkit program to compare with.  "
-              "[default: the one on the search path]")  # fmt: skip
+              help="nbdkit executable to compare with.  [default: nbdkit on the search "
+                   "path]")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def serve(**values: Any) -> None:
     """Measure the requests per second of a drive over NBD and vfio-user.
 
-    The servers run in turns: `ondie serve` with a model of flash, without one, and nbdkit's memory
-    plugin, each with 32 random requests in flight over NBD, or 16 over vfio-user. With the wall
-    clock, the table says how long a client of NBD at depth 1 waits beyond the modeled latency and
-    the same server without a drive.
+    The measured servers are `ondie serve` with a flash model, `ondie serve` without a flash model,
+    and nbdkit's memory plugin; every round measures each of them. Over NBD, 32 random requests are
+    in flight; over vfio-user, 16. With the wall clock, the table also shows the wait of an NBD
+    client at queue depth 1, minus the modeled latency and the wait for the server without a flash
+    model.
     """
     from ondie.emu.cli.commands.bench_run import ServeBenchOptions, serve_command
 
@@ -108,13 +109,13 @@ def serve(**values: Any) -> None:
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def tunnel(**values: Any) -> None:
-    """Measure an unpaced tunnel of `ondie tunnel`, and, for comparison, a bare shuttle.
+    """Measure the throughput of `ondie tunnel` without pacing, and of a bare shuttle.
 
-    The shuttle is a process that copies packets between two TUN devices in two namespaces, and does
-    nothing else. A connection of TCP runs through it and through the tunnel in turns, at an MTU of
-    1500 and 9000, and with segments that cross uncut (GSO). The table has Gb/s, the share of the
-    shuttle's, and CPU time per GB, also by the cost model. It needs /dev/net/tun, and root or a
-    user namespace.
+    The shuttle is a process that only copies packets between two TUN devices in two namespaces. A
+    TCP connection runs alternately through the shuttle and through the tunnel: with an MTU of 1500,
+    with an MTU of 9000, and with segments of up to 64 KiB that are not cut (GSO). The table shows
+    the throughput (Gb/s), its ratio to that of the shuttle, and the CPU time per GB, which is also
+    compared with the cost model. The command needs /dev/net/tun, and root or a user namespace.
     """
     from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, tunnel_command
 
@@ -122,14 +123,15 @@ def tunnel(**values: Any) -> None:
 
 
 @bench.command()
-@click.option("--quick", is_flag=True, help="Recover a tenth of the drive.")
+@click.option("--quick", is_flag=True, help="Recover a drive with a tenth of this capacity.")
 @output_options("the rows", quiet="table")
 def recovery(**values: Any) -> None:
-    """Measure the recovery of a full drive of 480 GB after a power loss.
+    """Measure the recovery of a full 480 GB drive after a power loss.
 
-    The table has the mapping units per second of this machine, and the simulated time that the
-    drive takes, also scaled to a larger drive: by a scan of all pages, and from a checkpoint of
-    the mapping table with 1 GiB written since. It takes about 4 GiB of memory.
+    The table shows how many mapping units this machine recovers per second, and the time that
+    recovery takes on the simulated drive, which is also scaled to a larger drive. Recovery either
+    scans all pages, or starts from a checkpoint of the mapping table, with 1 GiB written since. The
+    measurement needs about 4 GiB of memory.
     """
     from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, recovery_command
 

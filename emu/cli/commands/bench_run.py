@@ -1,8 +1,7 @@
 """`ondie bench kernels|engine|service|serve|tunnel|recovery`: progress, table, remarks and files.
 
-Owns the commands. Does not own the measurements (ondie.kernels.bench,
-ondie.emu.validate.speed, ondie.emu.live.tunnel_bench).
-Source: none.
+Owns the commands. Does not own the measurements (ondie.kernels.bench, ondie.emu.validate.speed,
+ondie.emu.live.tunnel_bench). Source: this project.
 """
 
 from __future__ import annotations
@@ -39,13 +38,14 @@ class KernelBenchOptions(FigureOptions):
     shapes: tuple[str, ...] = ("flat",)
 
     def all_ops(self) -> tuple[str, ...]:
-        """Return the names of the chosen operations; one value may have several, with commas."""
+        """Return the names of the selected operations. One value of --op may have several names,
+        separated by commas."""
         names = (op.strip() for value in self.ops for op in value.split(","))
         return tuple(dict.fromkeys(names))
 
     def check_codes(self) -> None:
-        """Raise InputError for an option that has no effect, since all operations are error
-        correcting codes."""
+        """Raise InputError if all operations are error correcting codes and an option without
+        effect on these codes is given."""
         if not all(op in ECC for op in self.all_ops()):
             return
         for name, differs in {
@@ -54,8 +54,8 @@ class KernelBenchOptions(FigureOptions):
         }.items():  # fmt: skip
             if differs:
                 raise InputError(
-                    f"{name}: has no effect on error correcting codes; leave it out, or add an "
-                    "update, as --op adam"
+                    f"{name}: has no effect on error correcting codes; remove this option, or "
+                    "add an optimizer operation, such as --op adam"
                 )
 
     def all_formats(self) -> tuple[str, ...]:
@@ -70,15 +70,16 @@ class KernelBenchOptions(FigureOptions):
 def kernels_command(given: KernelBenchOptions) -> None:
     """Run `ondie bench kernels`: measure the kernels, print the table, write the files.
 
-    On a terminal, progress is shown. Remarks go to standard error. All files are written or none.
-    Raises InputError or KernelError for bad arguments.
+    On a terminal, the progress is shown. Remarks go to standard error. Either all files are written
+    or none. Raises InputError or KernelError for invalid options.
     """
     given.check()
     given.check_codes()
     if given.figure_files() and all(op in ECC for op in given.all_ops()):
         what = "--out" if given.figure is None else "--figure"
         raise InputError(
-            f"{what}: the roofline has no error correcting codes; add an update, as --op adam"
+            f"{what}: the roofline cannot show error correcting codes; add an optimizer "
+            "operation, such as --op adam"
         )
 
     def draw() -> Mapping[str, bytes]:
@@ -130,11 +131,12 @@ class ServeBenchOptions(OutputOptions):
 
 TARGETS = "Targets are this project's own."
 TIMES = ("s", "ms", "us", "ns")
-"""Units of values that are better if they are smaller."""
+"""Units of values for which smaller is better."""
 
 
 def judged(row: run.Row) -> str:
-    """Return the ratio of a row as text, and whether a target is met."""
+    """Return the ratio of ``row`` as text; if the row has a target, the text states whether the
+    target is met."""
     text = f"{row.ratio:.3g}"
     if not row.anchor.startswith("target "):
         return text
@@ -143,8 +145,10 @@ def judged(row: run.Row) -> str:
 
 
 def table_of_rows(measured: run.Bench, what: str, conditions: str = "") -> Table:
-    """Return the measurements of ``what`` as a table with value, unit and comparison. Below are
-    ``conditions`` and the machine."""
+    """Return a table of the measurements of ``what``: value, unit and comparison.
+
+    The caption has ``conditions`` and a description of the machine.
+    """
     machine = ", ".join(f"{key} {value}" for key, value in measured.machine.items())
     targets = TARGETS if any(row.anchor.startswith("target ") for row in measured.rows) else ""
     caption = "\n".join(filter(None, (conditions, targets, machine)))
@@ -160,7 +164,7 @@ def table_of_rows(measured: run.Bench, what: str, conditions: str = "") -> Table
 def engine_command(given: EngineBenchOptions) -> None:
     """Run `ondie bench engine`: measure the engine, print the table, write the JSON.
 
-    On a terminal, progress is shown. Raises InputError for bad arguments.
+    On a terminal, the progress is shown. Raises InputError for invalid options.
     """
     plan = Plan(given.only or SECTIONS, given.quick, given.peer, given.cases)
 
@@ -175,7 +179,7 @@ def engine_command(given: EngineBenchOptions) -> None:
 def service_command(given: ServiceBenchOptions) -> None:
     """Run `ondie bench service`: measure a served drive, print the table, write the JSON.
 
-    On a terminal, progress is shown.
+    On a terminal, the progress is shown.
     """
     show_rows(
         given, "Served drive",
@@ -187,8 +191,8 @@ def service_command(given: ServiceBenchOptions) -> None:
 def serve_command(given: ServeBenchOptions) -> None:
     """Run `ondie bench serve`: measure the servers, print the table, write the JSON.
 
-    On a terminal, progress is shown; remarks go to standard error. Raises InputError for a program
-    that cannot be run.
+    On a terminal, the progress is shown. Remarks go to standard error. Raises InputError if nbdkit
+    is not an executable program, or if a server does not start.
     """
     program = given.nbdkit
     if program is not None and not (program.is_file() and os.access(program, os.X_OK)):
@@ -204,8 +208,7 @@ def serve_command(given: ServeBenchOptions) -> None:
 
 def tunnel_command(given: ServiceBenchOptions) -> None:
     """Run `ondie bench tunnel`: measure a tunnel and a bare shuttle, print the table, write the
-    JSON. On a terminal, progress is shown. Raises InputError without TUN devices.
-    """
+    JSON. On a terminal, the progress is shown. Raises InputError if TUN devices cannot be used."""
     show_rows(
         given, "Tunnel",
         lambda progress: tunnel_bench.run(given.quick, progress or (lambda what: None)),
@@ -215,8 +218,7 @@ def tunnel_command(given: ServiceBenchOptions) -> None:
 
 def recovery_command(given: ServiceBenchOptions) -> None:
     """Run `ondie bench recovery`: measure the recovery of a full drive, print the table, write the
-    JSON. On a terminal, progress is shown.
-    """
+    JSON. On a terminal, the progress is shown."""
     show_rows(
         given, "Recovery",
         lambda progress: recovery.run(given.quick, progress or (lambda what: None)),
@@ -228,8 +230,8 @@ def show_rows(
     measure: Callable[[Callable[[str], object] | None], run.Bench],
     conditions: str = "",
 ) -> None:  # fmt: skip
-    """Measure, with a status line on a terminal; print the table of rows, with ``conditions``
-    below it, and write the JSON."""
+    """Call ``measure``, print its rows as a table with ``conditions`` below it, and write the JSON.
+    On a terminal, a status line shows the progress."""
     given.check()
     visible = not given.quiet and sys.stderr.isatty()
     with Console(stderr=True).status("") if visible else nullcontext() as status:

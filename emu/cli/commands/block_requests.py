@@ -1,7 +1,6 @@
-"""Options of the commands that read a file of block requests, and the code that reads it.
+"""Options of the commands that read a file of block requests, and the reading of this file.
 
-Owns the options for reading the file. Does not own any format (ondie.traces). Source: this
-project.
+Owns these options. Does not own any format (ondie.traces). Source: this project.
 """
 
 from __future__ import annotations
@@ -39,12 +38,13 @@ class ReadOptions:
         """Return the requests of file ``name`` that the options select.
 
         The options apply in this order: sort by time (--sort), keep one device (--device), keep the
-        first requests (--limit). Raises TraceError if the file cannot be read.
+        first requests (--limit). Raises InputError if the format is missing, and TraceError if the
+        file cannot be read.
         """
         if self.form is None and name not in block.SAMPLES:
             raise InputError(
                 f"{name}: --from FORMAT is required: {FORMATS}; only the samples "
-                f"({', '.join(block.SAMPLES)}) have no format to name"
+                f"({', '.join(block.SAMPLES)}) can be read without it"
             )
         early = self.limit if not self.sort and self.volume is None else None
         requests = block.load_block(
@@ -59,16 +59,20 @@ class ReadOptions:
 def read_options(*, volume: str = "--device", required: bool = True) -> Decorator:
     """Return a decorator that adds the options of ReadOptions to a command.
 
-    ``volume``: name of the option that selects a device. ``required``: whether the argument is
-    always a file of block requests, whose format is required.
+    ``volume``: name of the option that selects a device. ``required``: True if the argument of the
+    command is always a file of block requests, so that its format is required.
     """
     words = "Format of the file" if required else "Format of a file of block requests"
     return add_options(
         click.option("--from", "form", metavar="FORMAT", help=f"{words}: {FORMATS}."),
-        click.option("--time-unit", metavar="ps|ns|us", help="mqsim: unit of the timestamps."),
+        click.option("--time-unit", metavar="ps|ns|us", help="mqsim: unit of the timestamps in "
+                                                             "the file."),
         click.option("--event", metavar="D|Q|C",
-                     help="blkparse: event that is read as a request: D, Q or C.  [default: D]"),
-        click.option("--wait", metavar="manual|program", help="fio2: meaning of the wait lines."),
+                     help="blkparse: read events of this type as requests: D, Q or C.  [default: "
+                          "D]"),
+        click.option("--wait", metavar="manual|program", help="fio2: interpret the wait lines as "
+                                                              "in fio's manual (manual) or as the "
+                                                              "fio program does (program)."),
         click.option(volume, "volume", metavar="NAME", help="Read only this device's requests."),
         click.option("--sort", is_flag=True, help="Sort the requests by time."),
         click.option("--limit", type=WholeRange(min=1), metavar="N",

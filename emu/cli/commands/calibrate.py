@@ -1,8 +1,7 @@
-"""`ondie calibrate`: constants of a preset fitted to results of fio, and the job file for fio.
+"""`ondie calibrate`: fit of a preset's constants to fio results, and the job file for fio.
 
 Owns the options and the files. Does not own the fit (analysis/calibrate/) or its result
-(results/calibration.py).
-Source: none.
+(results/calibration.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MOST_WORKERS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(OutputOptions):
-    """The options of `ondie calibrate`; each field has the name that click gives the option."""
+    """The options of `ondie calibrate`; each field has the name of its click parameter."""
 
     base: str
     constants: str | None
@@ -41,22 +40,25 @@ class CalibrateOptions(OutputOptions):
     force: bool
 
     def preset_file(self, results: tuple[Path, ...]) -> Path:
-        """Return the file of the calibrated preset. Raises InputError if it cannot be written."""
+        """Return the path of the calibrated preset. Raises InputError if the name does not end in
+        .toml, if the file exists and --force is not given, or if an output file cannot be
+        written."""
         path = self.target or Path(f"{results[0].stem}.toml")
         if path.suffix != ".toml":
-            raise InputError(f"--output {path}: the name of a preset's file must end in .toml")
+            raise InputError(f"--output {path}: the name of a preset file must end in .toml")
         self.check_new(path)
         self.check(*results, others=(path,))
         return path
 
     def check_new(self, path: Path) -> None:
-        """Raise InputError if a file exists and --force is not given."""
+        """Raise InputError if ``path`` exists and --force is not given."""
         if path.exists() and not self.force:
-            raise InputError(f"{path}: exists; use --force to replace it, or another name")
+            raise InputError(f"{path}: exists; use --force to replace it, or use another name")
 
 
 def write_jobs(given: CalibrateOptions) -> None:
-    """Write the job file of --jobs. Raises InputError."""
+    """Write the job file of --jobs. Raises InputError if the file exists and --force is not given,
+    if it cannot be written, or if the preset of --from is invalid."""
     assert given.jobs is not None
     given.check_new(given.jobs)
     check_target(given.jobs)
@@ -65,44 +67,49 @@ def write_jobs(given: CalibrateOptions) -> None:
     write_atomically({given.jobs: text.encode()})
     given.remark(
         f"wrote {given.jobs}: {plural(len(fio_jobs.conditions(cfg)), 'point')}; its first lines "
-        "have the command"
+        "show the commands to run"
     )
 
 
 @click.command("calibrate")
 @click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="FIO.json…")
 @click.option("--from", "base", default="gen4-tlc", show_default=True, metavar="PRESET|FILE",
-              help="Preset, or TOML file, whose constants are fitted.")  # fmt: skip
+              help="Preset or TOML file whose constants are fitted.")  # fmt: skip
 @click.option("--constants", metavar="KEY,…",
-              help=f"Fit these constants (comma-separated, at most {MOST}).  "
-                   "[default: times of the firmware, rates of the link and of the channels, tR, "
-                   "tPROG]")  # fmt: skip
+              help=f"Fit these constants (comma-separated, at most {MOST}).  [default: firmware "
+                   "times, link and channel rates, tR, tPROG]")  # fmt: skip
 @seed_option("the points that are held out and the simulated requests")
 @click.option("--output", "target", type=click.Path(path_type=Path), metavar="FILE.toml",
-              help="Write the calibrated preset to this file.  [default: the name of the first "
-                   "result with .toml]")  # fmt: skip
+              help="Write the calibrated preset to this file.  [default: name of the first "
+                   "result file, with the suffix .toml]")  # fmt: skip
 @click.option(
     "--jobs", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the fio job file that measures the points, and do nothing else.",
+    help="Write the fio job file that measures the points, and do not fit anything.",
 )  # fmt: skip
 @click.option("--workers", type=WholeRange(1, 64), metavar="N",
               help=f"Simulate in N processes.  [default: the number of cores, at most "
                    f"{MOST_WORKERS}]")  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 @output_options("the result", quiet="tables or remarks")
 def run_calibrate(results: tuple[Path, ...], **values: Any) -> None:
-    """Fit constants of a preset to results of fio, and write a measured preset.
+    """Fit constants of a preset to fio results, and write the calibrated preset.
 
-    FIO.json is the output of fio 3 with --output-format=json. Half of the points are held out.
+    FIO.json is the output of fio 3 with --output-format=json. Half of the measured points are not
+    used in the fit; they test its result.
     """
     given = CalibrateOptions(**values)
     if given.jobs is not None:
         if results:
-            raise InputError(f"--jobs {given.jobs} takes no results of fio; remove {results[0]}")
+            raise InputError(
+                f"--jobs {given.jobs} cannot be combined with fio results; remove {results[0]}"
+            )
         write_jobs(given)
         return
     if not results:
-        raise InputError("calibrate: no results of fio; give FIO.json, or --jobs FILE to begin")
+        raise InputError(
+            "calibrate: requires fio results; name a FIO.json, or use --jobs FILE "
+            "to write a job file for fio"
+        )
     path = given.preset_file(results)
     cfg = load_preset(given.base)
     points = [point for each in results for point in read_fio(each)]

@@ -1,8 +1,8 @@
 """`ondie stannis tune|plan|simulate|scale|record-load`: the options.
 
-Owns the options. Does not own their records (cluster_request.py), the commands' results
-(cluster_plan.py, cluster_simulate.py), or any rule (emu/cluster).
-Source: STANNIS (DAC 2020), HyperTune (HeydariGorji et al.).
+Owns the options. Does not own the dataclasses that hold their values (cluster_request.py), the
+results of the commands (cluster_plan.py, cluster_simulate.py), or any rule (emu/cluster). Source:
+STANNIS (DAC 2020), HyperTune (HeydariGorji et al.).
 """
 
 from __future__ import annotations
@@ -25,39 +25,42 @@ def stannis() -> None:
 fleet_options = add_options(
     click.argument("workload"),
     click.option("--drives", multiple=True, metavar="PRESET=N", default=("newport=24",),
-                 show_default=True, help="Number of drives of a preset; repeat for several."),
+                 show_default=True, help="Preset and number of drives; repeat for several "
+                                         "presets."),
     click.option("--hosts", type=WHOLE, default=1, show_default=True, metavar="N",
-                 help="Number of servers; they share the drives evenly."),
+                 help="Number of servers; the drives are divided evenly among the servers."),
     settings_option,
     click.option("--allreduce", default="ring", show_default=True,
                  help="Algorithm of the gradient exchange: ring, tree, star, or best (the fastest "
                       "of these)."),
     batch_options("paper", "tuned", default="tuned",
-                  what="Batches as published (paper), or tuned by --allocator to the speeds of the "
-                       "nodes."),
+                  what="Use the published batches (paper), or tune them by --allocator to the "
+                       "speeds of the nodes (tuned)."),
     click.option("--allocator", default="paper", show_default=True,
-                 help="Tuning rule: paper (Algorithm 1), equal (equal step times), or best "
-                      "(most samples per second)."),
+                 help="Tuning rule: paper (Algorithm 1), equal (equal step times), or best (most "
+                      "samples per second)."),
     click.option("--margin", type=float, metavar="SHARE",
-                 help="paper: allowed idle time of the other nodes.  [default: 0.2]"),
+                 help="paper: relative excess of the other nodes' step times over that of the "
+                      "reference node.  [default: 0.2]"),
     click.option("--reference", metavar="slowest|influential",
-                 help="paper: node that keeps its batch.  [default: slowest]"),
+                 help="paper: reference node, which keeps its best batch.  [default: slowest]"),
     click.option("--most-micro-batches", type=WHOLE, metavar="N",
-                 help="best: maximum number of micro-batches of a node between two exchanges.  "
-                      "[default: 4, or 64 with --overhead]"),
+                 help="best: maximum number of micro-batches per node between two gradient "
+                      "exchanges.  [default: 4, or 64 with --overhead]"),
     click.option("--overhead", type=float, metavar="SHARE",
-                 help="best: make the exchange rare enough to take at most this share of the "
-                      "time."),
+                 help="best: make gradient exchanges so rare that they take at most this share "
+                      "of the time."),
     click.option("--method", default="accumulate", show_default=True,
-                 help="best: accumulate gradients between exchanges, or take local steps."),
+                 help="best: accumulate gradients between exchanges (accumulate), or take local "
+                      "steps (local)."),
     click.option("--most-batch", type=WHOLE, metavar="N",
                  help="best: maximum number of samples per step."),
 )  # fmt: skip
 
 data_options = add_options(
     click.option("--public", type=WHOLE, metavar="N",
-                 help="Number of public samples, which any node may train on.  [default: the "
-                      "workload's]"),
+                 help="Number of public samples, which any node may train on.  [default: that of "
+                      "the workload]"),
     click.option("--private", metavar="N[,N…]",
                  help="Number of private samples, which stay on their drive: one number for all "
                       "drives, or one per drive."),
@@ -72,7 +75,7 @@ data_options = add_options(
 @fleet_options
 @output_options("the allocations")
 def tune(**values: Any) -> None:
-    """Choose a batch for every node that trains WORKLOAD.
+    """Choose the batch of every node for the training of WORKLOAD.
 
     WORKLOAD is a network or a trace.
     """
@@ -100,24 +103,25 @@ def plan(**values: Any) -> None:
 @click.option("--steps", type=WHOLE, default=100, show_default=True, metavar="N",
               help="Simulate N steps.")  # fmt: skip
 @click.option("--load", type=click.Path(path_type=Path), metavar="CSV",
-              help="File of the cores that other programs use, with columns "
+              help="File with the number of cores that other programs use; its columns are "
                    "seconds,node,cores.")  # fmt: skip
 @click.option(
     "--draw-load",
     metavar="SHARE,SECONDS",
-    help="Draw the load of every node: share of the time, mean duration of a burst (s).",
+    help="Draw the load of every node at random: share of the time under load, mean duration of "
+    "a burst (s).",
 )
 @click.option("--members", type=click.Path(path_type=Path), metavar="CSV",
-              help="File of the nodes that join, leave or die, with columns "
+              help="File with the nodes that join, leave or die; its columns are "
                    "seconds,node,event.")  # fmt: skip
 @click.option("--hypertune", metavar="off|gated|papers", default="off", show_default=True,
-              help="Resize batches during the run; with 'papers' every resize ends an epoch, as "
-                   "published.")  # fmt: skip
+              help="Resize batches during the run; with 'papers', every resize ends the epoch, "
+                   "as published.")  # fmt: skip
 @click.option(
     "--batch-rule",
     default="proportional",
     show_default=True,
-    help="hypertune: rule for new batches: proportional, eq3, or eq3-literal.",
+    help="Rule by which --hypertune chooses new batches: proportional, eq3, or eq3-literal.",
 )
 @click.option(
     "--jitter",
@@ -125,15 +129,20 @@ def plan(**values: Any) -> None:
     default=0.0,
     show_default=True,
     metavar="X",
-    help="Relative deviation of a node's speed from step to step, such as 0.05.",
+    help="Standard deviation of the logarithm of a node's speed, drawn for every step, such as "
+    "0.05.",
 )
 @click.option("--stragglers", type=float, default=0.0, show_default=True, metavar="SHARE",
-              help="Share of a node's steps that take twice as long.")  # fmt: skip
-@click.option("--no-reading", is_flag=True, help="Assume that the samples are in memory.")
+              help="Share of a node's steps that take twice the usual time.")  # fmt: skip
+@click.option(
+    "--no-reading",
+    is_flag=True,
+    help="Assume that the samples are in memory, so that no node reads them from a drive.",
+)
 @seed_option("jitter, stragglers and load")
 @output_options("the runs", figure="samples per second over time")
 def simulate(**values: Any) -> None:
-    """Simulate training of WORKLOAD with and without interference."""
+    """Simulate the training of WORKLOAD with and without interference by other programs."""
     from ondie.emu.cli.commands import cluster_simulate
     from ondie.emu.cli.commands.cluster_request import SimulateOptions
 
@@ -146,7 +155,7 @@ def simulate(**values: Any) -> None:
 @fleet_options
 @output_options("the rows", figure="speed over the number of drives")
 def scale(**values: Any) -> None:
-    """Compute speed and energy with 0, 1, 2, 4, ... and all drives.
+    """Compute training speed and energy with 0, 1, 2, 4, ... and all drives.
 
     WORKLOAD may be several networks or traces (comma-separated).
     """
@@ -161,11 +170,11 @@ def scale(**values: Any) -> None:
 @click.option("--seconds", type=float, default=60.0, show_default=True, metavar="S",
               help="Duration of the recording (s).")  # fmt: skip
 @click.option("--every", type=float, default=1.0, show_default=True, metavar="S",
-              help="Time between two measurements (s).")  # fmt: skip
+              help="Interval between two measurements (s).")  # fmt: skip
 @click.option("--node", type=WholeRange(min=0), default=0, show_default=True, metavar="N",
-              help="Number of the node in the recorded file.")  # fmt: skip
+              help="Node number to write to the recorded file.")  # fmt: skip
 def record_load(out: Path, seconds: float, every: float, node: int) -> None:
-    """Record this machine's busy cores as a load for `simulate`."""
+    """Record the number of busy cores of this machine as a load for `simulate --load`."""
     from ondie.emu.cluster.load.record import record
     from ondie.emu.files import check_target, write_atomically
 

@@ -1,8 +1,8 @@
 """`ondie stannis tune`, `plan` and `scale`: batches, data of an epoch, speed by number of drives.
 
 Owns the tables, JSON and figure of these commands. Does not own requests (cluster_request.py) or
-any rule (emu/cluster). Source: STANNIS (DAC 2020); Fig. 7 in that paper shows speed over the number
-of drives.
+any rule (emu/cluster). Source: STANNIS (DAC 2020); Fig. 7 in that paper shows the speed as a
+function of the number of drives.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def make_table(title: str, columns: tuple[str, ...], left: tuple[str, ...] = ("n
 def tune(given: TuneOptions) -> None:
     """Run `ondie stannis tune`: choose a batch for each kind of node with every allocator.
 
-    If the cluster is faster with fewer drives, also print the fastest number of drives.
+    If the cluster is faster with fewer drives, also print the number of drives with which it is
+    fastest.
     """
     given.check()
     request = given.make_request()
@@ -65,8 +66,8 @@ def tune(given: TuneOptions) -> None:
 def tune_result(request: Request, fewer: Plan | None) -> dict[str, Any]:
     """Return the result of `ondie stannis tune` as data for JSON.
 
-    ``fewer``: the number of nodes at which the cluster is fastest, if that is not all of them, or
-    None.
+    ``fewer``: plan with equal step times that has the most samples per second and may use only some
+    of the drives; None if there is no such plan.
     """
     rows = [
         {
@@ -126,14 +127,14 @@ def _names(fleet: Fleet) -> list[str]:
 
 
 def _bound(fleet: Fleet) -> float:
-    """Return the bound of the cluster's speed (samples/s): no waiting and no gradient exchange."""
+    """Return the upper bound of the cluster's speed (samples/s), at which no node waits and no
+    gradients are exchanged."""
     return sum(kind.count * kind.loaded.speed(kind.loaded.best) for kind in fleet.kinds)
 
 
 def _benchmark_data(name: str, engine: Engine) -> dict[str, Any]:
-    """Return, for JSON, the speeds measured on one kind of node and the line fitted to its step
-    times.
-    """
+    """Return the speeds measured on one kind of node, and the line fitted to its step times, as
+    data for JSON."""
     points = {
         "node": name,
         "batches": [batch for batch, _ in engine.points],
@@ -151,9 +152,8 @@ def _benchmark_data(name: str, engine: Engine) -> dict[str, Any]:
 
 
 def _benchmarks(request: Request) -> Table:
-    """Return the table of the batches tried on each kind of node and the line fitted to their
-    times.
-    """
+    """Return the table of the batches measured on each kind of node, and of the line fitted to the
+    step times."""
     table = make_table(
         "Benchmarks of the emulated engines",
         ("node", "batches tried", "highest speed", "fixed time", "per sample", "fit error",
@@ -188,7 +188,7 @@ def _caption(request: Request) -> str | None:
 
 
 def _engines(request: Request) -> Table:
-    """Return the table of the chosen allocator's batch on each kind of node."""
+    """Return a table of the batch of each kind of node by the chosen allocator."""
     chosen, fleet = request.chosen, request.fleet
     table = make_table(
         f"{request.workload.name}: {request.words}",
@@ -283,7 +283,8 @@ def plan(given: PlanOptions) -> None:
         screen.print(table)
         if shares.left:
             screen.print(
-                f"{shares.left} public samples, fewer than nodes, remain for the next epoch."
+                f"{shares.left} public samples, fewer than the number of nodes, remain for the "
+                "next epoch."
             )
     given.list_files(files)
 
@@ -304,7 +305,7 @@ def scale(given: ScaleOptions) -> None:
             "mobilenetv2,squeezenet"
         )
     if len(given.drives) > 1:
-        raise InputError("--drives: scale takes one kind of drive; give this option once")
+        raise InputError("--drives: scale accepts only one kind of drive; give this option once")
     preset, most = preset_and_count(given.drives[0])
     counts = sorted({0, most, *(1 << i for i in range(most.bit_length()))})
     measured: dict[str, list[tuple[float, float, dict[str, int]]]] = {name: [] for name in names}

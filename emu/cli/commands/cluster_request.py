@@ -1,8 +1,8 @@
-"""Requests of `ondie stannis`: options become a cluster, batches and samples.
+"""Requests of `ondie stannis`: conversion of the options to a cluster, batches and samples.
 
-Owns the records of the options, and the request that is made from the options. Does not own the
-arguments (cluster.py), or rules, data and time (emu/cluster). Source: STANNIS (DAC 2020), HyperTune
-(HeydariGorji et al.).
+Owns the dataclasses of the options, and the request that is assembled from the options. Does not
+own the command-line arguments (cluster.py), or the rules, data and times (emu/cluster). Source:
+STANNIS (DAC 2020), HyperTune (HeydariGorji et al.).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Progress = Callable[[str, float], None] | None
 
 @dataclass(frozen=True, kw_only=True)
 class FleetOptions:
-    """The options that describe a cluster and its batches."""
+    """The options that describe a cluster and the choice of its batches."""
 
     workload: str
     drives: tuple[str, ...]
@@ -88,7 +88,8 @@ class FleetOptions:
             )
 
     def make_request(self) -> Request:
-        """Assemble the cluster and compute the batch of each kind of node. Raises InputError."""
+        """Assemble the cluster and compute the batch of each kind of node. Raises InputError if an
+        option is invalid."""
         self.check_numbers()
         rules = self.rules()
         presets = [_load_drives(text, self.settings) for text in self.drives]
@@ -101,17 +102,18 @@ class FleetOptions:
         return Request(workload, fleet, rules, allocations(fleet, rules), name)
 
     def rules(self) -> Rules:
-        """Return the rules that choose the batches: --batch or given batches, --allocator and its
-        limits.
+        """Return the rules for the choice of batches, as the options for batches and --allocator
+        specify.
 
-        Raises InputError for an unknown name, or for options that exclude each other.
+        Raises InputError for an unknown name, a number out of range, or options that exclude each
+        other.
         """
         batch = batches(self.batch, self.host_batch, self.drive_batch, default=TUNED)
         check_choice("allocator", self.allocator, ALLOCATORS)
         if batch != TUNED and self.allocator != Rules.allocator:
             what = (
-                f"--batch {PAPER} takes the published batches" if batch == PAPER
-                else f"--drive-batch {self.drive_batch} gives the batches"
+                f"--batch {PAPER} uses the published batches" if batch == PAPER
+                else f"--drive-batch {self.drive_batch} sets the batches"
             )  # fmt: skip
             raise InputError(f"--allocator {self.allocator}: {what}; remove one of these options")
         return Rules(
@@ -165,29 +167,27 @@ class SimulateOptions(FleetOptions, DataOptions, FigureOptions):
 
 @dataclass(frozen=True)
 class Request:
-    """A cluster, its workload, and the batches of its nodes by each allocator."""
+    """A cluster, its workload, and the batches of its nodes for each allocator."""
 
     workload: Workload
     fleet: Fleet
     rules: Rules
     allocations: Mapping[str, Allocation]
     slowdown: str
-    """Name of the model that gives a host's speed on the cores that other programs leave."""
+    """Name of the model of a host's speed on the cores that other programs do not use."""
 
     @property
     def interference(self) -> dict[str, Any]:
-        """The load of --cores-taken: cores taken of each host, slowdown model, relative speed
-        left.
-        """
+        """Load of --cores-taken: number of cores taken on each host, slowdown model, and the
+        remaining relative speed."""
         host = self.fleet.kinds[0]
         speed = float(host.slowdown(np.array([host.left]))[0])
         return {"cores_taken": host.cores_taken, "slowdown": self.slowdown, "speed": speed}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the workload, and on the cores of the hosts that other programs use all the
-        time.
-        """
+        """Notes on the workload, and on the host cores that other programs use during the whole
+        run."""
         host = self.fleet.kinds[0]
         if not host.cores_taken:
             return self.workload.notes
@@ -200,7 +200,7 @@ class Request:
 
     @property
     def chosen(self) -> Allocation:
-        """The batches that --batch and --allocator select."""
+        """The batches that --batch, --allocator, --host-batch and --drive-batch select."""
         return self.allocations[self.rules.chosen]
 
     @property
@@ -211,7 +211,7 @@ class Request:
         return f"batches by allocator {self.rules.allocator}"
 
     def by_node(self, values: tuple[int, ...]) -> np.ndarray:
-        """Expand ``values``, one for each kind of node, to one for each node, int64[nodes]."""
+        """Expand ``values`` from one value per kind of node to one value per node, int64[nodes]."""
         return self.fleet.by_kind(list(values))
 
 
@@ -222,7 +222,8 @@ def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def preset_and_count(text: str) -> tuple[str, int]:
-    """Split PRESET=N of --drives into the preset and the number. Raises InputError."""
+    """Split the value PRESET=N of --drives into the preset and the number of drives. Raises
+    InputError for any other value."""
     name, equals, number = text.rpartition("=")
     try:
         count = digits(number)
@@ -234,19 +235,20 @@ def preset_and_count(text: str) -> tuple[str, int]:
 
 
 def _load_drives(text: str, settings: tuple[str, ...]) -> tuple[Config, int]:
-    """Return the configuration of the preset in PRESET=N, and the number of drives N."""
+    """Return the configuration of the preset, and the number of drives, of ``text`` (PRESET=N)."""
     name, count = preset_and_count(text)
     return load_preset(name, list(settings)), count
 
 
 def _workload(name: str, presets: list[tuple[Config, int]], rules: Rules) -> Workload:
-    """Load a published network or a trace as a workload. Raises InputError."""
+    """Load a published network or a trace as a workload. Raises InputError if it cannot be loaded,
+    or if --host-batch is given for a published network without --drive-batch."""
     configs = [cfg for cfg, _ in presets]
     if is_network(name):
         if rules.host_batch is not None and rules.batch != GIVEN:
             raise InputError(
-                f"--host-batch {rules.host_batch}: the batches of {name} are published; give "
-                "--drive-batch as well, or use this option with traces"
+                f"--host-batch {rules.host_batch}: cannot replace the published batch of {name} "
+                "alone; add --drive-batch, or use a trace instead of a network"
             )
         return of_network(name, configs)
     return of_trace(traces.load(name), configs, rules.host_batch, rules.drive_batch)
@@ -255,7 +257,8 @@ def _workload(name: str, presets: list[tuple[Config, int]], rules: Rules) -> Wor
 def samples_of_nodes(request: Request, given: DataOptions) -> Data:
     """Return the public and private samples of the nodes in an epoch.
 
-    Raises InputError for numbers that do not fit the cluster.
+    Raises InputError if a number of samples is unknown, out of range, or does not match the number
+    of drives.
     """
     fleet, workload = request.fleet, request.workload
     drives = fleet.nodes - fleet.hosts
@@ -267,8 +270,8 @@ def samples_of_nodes(request: Request, given: DataOptions) -> Data:
         own = _private(given.private, drives)
         if public + sum(own) > MOST_SAMPLES:
             raise InputError(
-                f"--private {given.private!r}: {public + sum(own)} samples together with the "
-                "public ones; at most 2**62 are possible"
+                f"--private {given.private!r}: {public + sum(own)} public and private samples in "
+                "total; must be at most 2**62"
             )
         private[fleet.hosts :] = own
     elif drives:
@@ -283,8 +286,8 @@ def samples_of_nodes(request: Request, given: DataOptions) -> Data:
 def _private(text: str, drives: int) -> tuple[int, ...]:
     """Return the number of private samples of each drive.
 
-    ``text``: one number for all drives, or one number for each (comma-separated). Raises
-    InputError.
+    ``text``: one number for all drives, or one number per drive (comma-separated). Raises
+    InputError if a number is invalid, or if the count of numbers is neither 1 nor ``drives``.
     """
     try:
         numbers = tuple(digits(part) for part in text.split(","))
@@ -296,8 +299,8 @@ def _private(text: str, drives: int) -> tuple[int, ...]:
         numbers *= drives
     if len(numbers) != drives or min(numbers, default=0) < 0:
         raise InputError(
-            f"--private {text!r}: {len(numbers)} numbers for {drives} drives; use one number that "
-            "is 0 or more, or one for each drive"
+            f"--private {text!r}: {len(numbers)} numbers for {drives} drives; use one number of "
+            "0 or more, or one such number for each drive"
         )
     return numbers
 

@@ -1,4 +1,4 @@
-"""`ondie stannis simulate`: steps of training undisturbed, with interference, and with HyperTune.
+"""`ondie stannis simulate`: training without interference, with interference, and with HyperTune.
 
 Owns the runs, tables, JSON and figure of this command. Does not own requests (cluster_request.py)
 or time (cluster/training_sim.py). Source: HyperTune (HeydariGorji et al.); Fig. 6 in that paper
@@ -38,13 +38,14 @@ from ondie.emu.units import InputError, fmt_count, fmt_energy
 HYPERTUNES = ("off", "gated", "papers")
 MOST_NOTES = 8
 LEAST_NOISE = 0.01
-"""Minimum noise of an observed speed (relative) [assumed, as in hypertune.Rule]."""
+"""Minimum relative noise of an observed speed [assumed, as in hypertune.Rule]."""
 
 
 def simulate(given: SimulateOptions, progress: Progress) -> None:
-    """Run `ondie stannis simulate`: one run undisturbed, one with interference, one with HyperTune.
+    """Run `ondie stannis simulate`: one run without interference, one with interference, one with
+    HyperTune.
 
-    Interference: cores that other programs use, and nodes that join, leave or die.
+    Interference consists of other programs that use cores, and of nodes that join, leave or die.
     """
     given.check()
     request = given.make_request()
@@ -99,7 +100,7 @@ def simulate(given: SimulateOptions, progress: Progress) -> None:
 
 
 def print_events(runs: Mapping[str, History], screen: Console) -> None:
-    """Print the first MOST_NOTES events of every run, without the ends of epochs."""
+    """Print the first MOST_NOTES events of every run, except the ends of epochs."""
     for name, history in runs.items():
         events = [note for note in history.notes if note.what != "epoch"]
         for note in events[:MOST_NOTES]:
@@ -111,9 +112,10 @@ def print_events(runs: Mapping[str, History], screen: Console) -> None:
 
 
 def _load(given: SimulateOptions, request: Request) -> Load | Spells | None:
-    """Return the load of the option --load, --draw-load or --cores-taken; None without one.
+    """Return the load of --load, --draw-load or --cores-taken; None if none of these options is
+    given.
 
-    Raises InputError if several of these options are given or one cannot be read.
+    Raises InputError if several of these options are given or if a value is invalid.
     """
     path, text, taken = given.load, given.draw_load, given.cores_taken
     options = {"--load": path is not None, "--draw-load": text is not None,
@@ -131,9 +133,7 @@ def _load(given: SimulateOptions, request: Request) -> Load | Spells | None:
     try:
         share, spell = (float(part) for part in text.split(","))
     except ValueError:
-        raise InputError(
-            f"--draw-load {text!r}: use a share of the time and seconds, such as 0.2,120"
-        ) from None
+        raise InputError(f"--draw-load {text!r}: must be SHARE,SECONDS, such as 0.2,120") from None
     spells = Spells(spell, share, given.seed)
     spells.check(request.fleet.nodes, given.steps * request.chosen.step_s)
     return spells
@@ -144,7 +144,8 @@ def _tuner(
 ) -> HyperTune | None:
     """Return the HyperTune controller that --hypertune selects; None if it is off.
 
-    Raises InputError for nodes without samples, or whose speed does not depend on the batch.
+    Raises InputError if the batch rule is unknown, if the batch of a node is 0, or if the batch
+    rule is not proportional and the speed of a node does not increase with its batch.
     """
     batch_rule = given.batch_rule
     check_choice("batch-rule", batch_rule, CHOICES["batch"])
@@ -190,9 +191,10 @@ def _tuner(
 
 
 def _epoch(request: Request, own: Data) -> list[str]:
-    """Compare the speed with full batches to that of an epoch that ends with smaller ones.
+    """Return lines that compare the speed with full batches to that of an epoch with smaller last
+    batches.
 
-    Return no line if the samples of an epoch fill all batches.
+    Returns an empty list if the samples of an epoch fill all batches.
     """
     chosen, data = request.chosen, own.public + int(own.private.sum())
     steps = -(-data // chosen.total)
@@ -215,7 +217,8 @@ def _settled(runs: Mapping[str, History]) -> list[str]:
 
 
 def _never_ending(runs: Mapping[str, History]) -> list[str]:
-    """Return a line for each run in which changes of batches ended every epoch early."""
+    """Return a line for each run in which changes of batches ended every epoch before its last
+    step."""
     return [
         f"{name}: no epoch finishes: batch changes ended each epoch early and dropped "
         f"{history.dropped:,} samples in total"
@@ -225,7 +228,7 @@ def _never_ending(runs: Mapping[str, History]) -> list[str]:
 
 
 def _runs(runs: Mapping[str, History], title: str) -> Table:
-    """Return a table with time, speed, energy and time shares of each run."""
+    """Return a table with the time, speed, energy and fractions of time of each run."""
     lost = any(history.dropped for history in runs.values())
     columns = (
         "run", "time", "samples/s", "J/sample", "exchange", "waiting", "reading", "nodes", "epochs",

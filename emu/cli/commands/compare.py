@@ -1,8 +1,8 @@
-"""`ondie compare`: replay a trace through the update paths, at one point or over a sweep.
+"""`ondie compare`: replay a trace through the update paths, with one configuration or over a sweep.
 
-Owns the options, which of them exclude each other, and the order of a run. Does not own the
-comparison (emu/analysis), the tables (results/tables) or the figures (cli/figures). Source: this
-project.
+Owns the options, the checks for mutually exclusive options, and the order of the steps of a run.
+Does not own the comparison (emu/analysis), the tables (results/tables) or the figures
+(cli/figures). Source: this project.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TIMELINE_INTERVALS = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(DriveOptions, OutputOptions):
-    """The options of `ondie compare`; each field has the name that click gives the option."""
+    """The options of `ondie compare`; each field has the name of its click parameter."""
 
     paths: str | None
     steps: int | None
@@ -92,23 +92,25 @@ class CompareOptions(DriveOptions, OutputOptions):
         return ("sweep", "sweep") if self.along else ("result", "figure")
 
     def with_folder(self, trace: Trace, cfg: Config) -> CompareOptions:
-        """Return these options with a default for --out, unless --out or --json is given."""
+        """Return these options with the default folder for --out, unless --out or --json is
+        given."""
         if self.out is not None or self.json_path is not None:
             return self
         name = re.sub(r"[^\w.-]", "_", f"{trace.name}-{cfg.system.name}")
         return replace(self, out=Path("results") / name)
 
     def other_files(self) -> dict[str, Path]:
-        """Return the files to write in addition to result and figure: tornado figure, timeline."""
+        """Return the paths of the files to write in addition to result and figure: tornado figure,
+        timeline."""
         found = {}
         if self.out is not None and self.swing and not self.along:
             found = {suffix: self.out / f"tornado.{suffix}" for suffix in IMAGES}
         return found if self.timeline is None else found | {"timeline": self.timeline}
 
     def users(self) -> Foreground:
-        """Return the options of the block trace that runs concurrently, after checking them.
+        """Check the options of the block trace that runs concurrently, and return them.
 
-        Raises InputError for options that exclude each other.
+        Raises InputError in the cases of Foreground.check.
         """
         users = Foreground(
             self.foreground, self.foreground_from, self.foreground_time_unit,
@@ -135,7 +137,7 @@ class Request:
 def offloading(
     cfg: Config, ds_config: Path | None, knobs: tuple[str, ...]
 ) -> tuple[Config, Offload, str]:
-    """Apply --ds-config and --offload.
+    """Apply the DeepSpeed configuration ``ds_config`` and the values ``knobs`` of --offload.
 
     Returns the configuration with the block size and sub-groups of the DeepSpeed configuration, the
     options of host offload, and the number format of stored arrays.
@@ -150,30 +152,33 @@ def offloading(
 @click.argument("trace")
 @drive_options("optimstore-r1")
 @click.option("--paths", metavar="NAME,…",
-              help="Paths to run (comma-separated); a named path that cannot run is an error.  "
-                   "[default: all but smart_base, smart_update, smart_handler and smart_comp, "
-                   "and ndpipe only if the trace trains a head; "
-                   "one that cannot run is n/a]")  # fmt: skip
+              help="Update paths to run (comma-separated); it is an error if one of them cannot "
+                   "run.  [default: all except smart_base, smart_update, smart_handler and "
+                   "smart_comp; ndpipe only if the trace trains a head; a path that cannot run "
+                   "is shown as n/a]")  # fmt: skip
 @click.option("--steps", type=WHOLE, metavar="N",
               help="Replay the first N steps.  [default: all recorded steps]")  # fmt: skip
 @click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write a Chrome trace for Perfetto.")  # fmt: skip
+              help="Write a timeline of the simulation as a Chrome trace, which Perfetto "
+                   "displays.")  # fmt: skip
 @click.option("--weights-up", type=click.Choice(["fp32", "fp16"]), default="fp32",
-              show_default=True, help="Number format of weights that go to the host.")  # fmt: skip
+              show_default=True, help="Number format of the new weights that are transferred to "
+                                      "the host.")  # fmt: skip
 @click.option("--format", "stored", metavar="FORMAT",
               help="Number format of stored weights, gradients and states: fp32 (default), "
                    "bf16_master, fp16, bf16, bf16_all, bf16_stochastic, int8_dynamic, "
                    "int8_linear.")  # fmt: skip
 @click.option("--form", type=click.Choice(["canonical", "torch"]), default="canonical",
               show_default=True,
-              help="Rounding of the kernels: after every operation (canonical), or as torch's "
-                   "fused optimizers.")  # fmt: skip
+              help="Rounding in the kernels: after every operation (canonical), or as in torch's "
+                   "fused optimizers (torch).")  # fmt: skip
 @batch_options("same", "paper", "tuned", default="same",
-               what="stannis: global batch of the trace (same), batches as published (paper), or "
-                    "tuned to the speeds of the nodes.")  # fmt: skip
+               what="stannis: keep the global batch of the trace (same), use the published batches "
+                    "(paper), or tune the batches to the speeds of the nodes (tuned).")  # fmt: skip
 @click.option("--allreduce", type=click.Choice(["ring", "tree", "star"]), default="ring",
               show_default=True,
-              help="stannis: algorithm of the gradient exchange of host and drives.")  # fmt: skip
+              help="stannis: algorithm of the gradient exchange between host and "
+                   "drives.")  # fmt: skip
 @click.option(
     "--sampled",
     is_flag=True,
@@ -197,17 +202,22 @@ def offloading(
               help="host_offload: DeepSpeed configuration (JSON); --set and --offload override "
                    "it.")  # fmt: skip
 @click.option("--offload", "knobs", multiple=True, metavar="KEY=VALUE",
-              help="host_offload: set parameters, checkpointing, pipeline_read, ratio, threads, "
-                   "...; repeat for several.")  # fmt: skip
+              help="host_offload: set an option (parameters, checkpointing, pipeline_read, ratio, "
+                   "threads, ...); repeat for several options.")  # fmt: skip
 @click.option("--step-times", type=click.Choice(list(training.RULES)),
-              help="Times of forward and backward: from the device's accelerator and the trace's "
-                   "MACs, or as the trace states them.  [default: accelerator if the device "
-                   "states a rate, else trace]")  # fmt: skip
+              help="Source of the forward and backward times: the rate of the device's "
+                   "accelerator and the MACs of the trace (accelerator), or the times in the "
+                   "trace (trace).  [default: accelerator if the device states a rate and the "
+                   "trace its MACs, else trace]")  # fmt: skip
 @click.option("--forward", metavar="TIME",
-              help="Time of a step's forward phase instead of the trace's.")  # fmt: skip
+              help="Set the duration of a step's forward phase.")  # fmt: skip
 @click.option("--backward", metavar="TIME",
-              help="Time of a step's backward phase instead of the trace's.")  # fmt: skip
-@click.option("--measure-host", is_flag=True, help="Measure host.adam on this machine.")
+              help="Set the duration of a step's backward phase.")  # fmt: skip
+@click.option(
+    "--measure-host",
+    is_flag=True,
+    help="Measure host.adam, the rate of the optimizer step on the CPU, on this machine.",
+)
 @click.option("--compression", type=click.FloatRange(min=0, max=100, min_open=True), default=2.0,
               show_default=True, metavar="PERCENT",
               help="smart_comp: percentage of the gradient's bytes that are sent, indices "
@@ -218,7 +228,7 @@ def offloading(
               help="Print all tables: phases, traffic, lifetime, closed forms, weights, "
                    "sensitivity.")  # fmt: skip
 @click.option("--sweep", "along", multiple=True, metavar="KEY=A,B,C",
-              help="Compare at each of these values; repeat for a second key.")  # fmt: skip
+              help="Compare at each of these values of KEY; repeat for a second key.")  # fmt: skip
 @click.option("--target-step", metavar="TIME",
               help="Report whether the drive is fast enough for this step time.")  # fmt: skip
 @seed_option("bit errors and failing operations; it is stored in the result")
@@ -242,13 +252,15 @@ def compare(trace: str, **values: Any) -> None:
 
 
 def import_figures() -> None:
-    """Import the module of the figures early. Ignore an error, because it recurs at their use."""
+    """Import in advance the module that draws the figures. Ignore an import error, because it
+    occurs again when the figures are drawn."""
     with suppress(ImportError, OSError, MemoryError):
         import_module("ondie.emu.cli.figures.compare")
 
 
 def load_request(name: str, given: CompareOptions) -> Request:
-    """Load the trace and the configuration and parse the options. Raises InputError."""
+    """Load the trace and the configuration and parse the options. Raises InputError if one of them
+    is invalid."""
     users = given.users()
     trace = traces.load(name)
     cfg = given.load_drive()
@@ -274,7 +286,8 @@ def load_request(name: str, given: CompareOptions) -> Request:
 
 
 def check_files(request: Request) -> None:
-    """Raise InputError for an option that --sweep excludes, or a file that cannot be written."""
+    """Raise InputError if an option cannot be combined with --sweep, or a file cannot be
+    written."""
     given = request.given
     if request.axes:
         for name in ("timeline", "foreground", "sampled"):
@@ -344,7 +357,7 @@ def draw_comparison(result: Comparison) -> Mapping[str, bytes]:
 def draw_others(result: Comparison, given: CompareOptions) -> dict[Path, bytes]:
     """Return the contents of the other files, by path.
 
-    These are the tornado figure, if constants were varied, and the timeline, if it is requested.
+    These are the tornado figure, if constants were varied, and the timeline, if it was requested.
     """
     places = given.other_files()
     contents: dict[str, bytes] = {}

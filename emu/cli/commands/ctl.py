@@ -1,7 +1,7 @@
-"""`ondie ctl`: one command to the control socket of a served drive.
+"""`ondie ctl`: sends one command to the control socket of a served drive.
 
-Owns the options and the output. Does not own the commands (emu/serve/control_words.py).
-Source: none.
+Owns the options and the output. Does not own the commands (emu/serve/control_words.py). Source:
+this project.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from ondie.emu.units import InputError, known_names
 @click.argument("socket", metavar="SOCKET")
 @click.argument("command", metavar="COMMAND")
 @click.option("--offset", type=WHOLE, metavar="BYTES",
-              help="inject-media-error: first byte; a multiple of the mapping unit.")  # fmt: skip
+              help="inject-media-error: offset of the first byte, a multiple of the mapping "
+                   "unit.")  # fmt: skip
 @click.option("--size", type=WHOLE, metavar="BYTES",
-              help="inject-media-error: bytes; a multiple of the mapping unit.")  # fmt: skip
+              help="inject-media-error: number of bytes, a multiple of the mapping "
+                   "unit.")  # fmt: skip
 @click.option("--after", type=WHOLE, metavar="EVENTS",
-              help="power-cut: cut the power after EVENTS events.  [default: 0]")  # fmt: skip
+              help="power-cut: cut the power after EVENTS simulated events.  [default: "
+                   "0]")  # fmt: skip
 @click.option("--die", type=WHOLE, metavar="N", help="replace-die: number of the die.")
 @click.option("--restart", is_flag=True, default=None,
-              help="power-cut: switch the power on again at once.")  # fmt: skip
+              help="power-cut: switch the power on again immediately after the cut.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Print the result as JSON.")
 def run_ctl(
     socket: str,
@@ -41,10 +44,12 @@ def run_ctl(
 ) -> None:
     """Send COMMAND to the drive of `ondie serve --ctl SOCKET` and print the result.
 
-    counters: condition, requests and counters. power-cut: data that are not on flash are lost, and
-    requests fail until power-on, which recovers the tables. inject-media-error: reads of the bytes
-    fail until they are written again. wear-out: the drive becomes read-only.
-    replace-die: the die's states are restored from the parities over dies, its other data are lost.
+    counters: show the condition of the drive, its requests and its counters. power-cut: cut the
+    power; data that is not on flash is lost, and requests fail until the command power-on, which
+    recovers the tables of the drive. inject-media-error: make reads of these bytes fail until the
+    bytes are written again. wear-out: make the drive read-only. replace-die: replace a die; the
+    optimizer states of the die are restored from the parities over dies, and all other data of the
+    die is lost.
     """
     if command not in COMMANDS:
         raise InputError(f"COMMAND {command}: unknown; {known_names(command, COMMANDS)}")

@@ -1,8 +1,8 @@
 """`ondie compare --foreground`: a block trace that runs concurrently with the update.
 
-Owns which options exclude each other, the submission of the requests, and the table. Does not own
-the runs (analysis/foreground.py) or the reading of block traces (ondie.traces). Source: this
-project.
+Owns the checks for mutually exclusive options, the submission rule of the requests, and the table.
+Does not own the runs (analysis/foreground.py) or the reading of block traces (ondie.traces).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS = ("p50", "p99", "p999")
 
 @dataclass(frozen=True)
 class Foreground:
-    """Options of the block trace: file, format, number of outstanding requests, or speed."""
+    """Options of the block trace: file, format, and number of outstanding requests or speed."""
 
     file: Path | None = None
     form: str | None = None
@@ -39,9 +39,8 @@ class Foreground:
     speed: float | None = None
 
     def check(self) -> None:
-        """Raise InputError for options without --foreground, or for options that exclude each
-        other.
-        """
+        """Raise InputError if options of the block trace are given without --foreground or exclude
+        each other, or if the format of the block trace is missing."""
         if self.file is None:
             for name, value in (
                 ("from", self.form), ("time-unit", self.time_unit), ("depth", self.depth),
@@ -61,7 +60,7 @@ class Foreground:
             )
 
     def read(self, progress: Callable[[str, float], None] | None) -> BlockTrace | None:
-        """Return the requests of the block trace; None without --foreground."""
+        """Return the requests of the block trace, or None if --foreground is not given."""
         if self.file is None or self.form is None:
             return None
         from ondie.traces import block
@@ -72,7 +71,7 @@ class Foreground:
     def loop(self, requests: BlockTrace) -> Loop:
         """Return the rule for the submission times of requests: a queue depth, or timestamps.
 
-        Raises InputError if the rule is timestamps and ``requests`` have none.
+        Raises InputError if no queue depth is given and ``requests`` have no timestamps.
         """
         if self.depth is not None:
             return Loop(self.depth)
@@ -89,7 +88,8 @@ def run(
     loop: Loop,
     progress: Callable[[str, float], None] | None,
 ) -> list[Interference]:
-    """Run each path of a comparison concurrently with the requests."""
+    """Run each path of a comparison that has a result and updates weights on flash, without and
+    with the requests (see foreground.interference)."""
     ran = [r.name for r in comparison.results if r.reason is None and r.name in PATHS]
     return foreground.interference(trace, cfg, ran, comparison.options, requests, loop, progress)
 
@@ -108,14 +108,14 @@ def data(rows: Sequence[Interference], requests: BlockTrace, loop: Loop) -> dict
 def table(rows: Sequence[Interference], requests: BlockTrace) -> Table:
     """Return a table of the latencies of the block trace, alone and during the update of each path.
 
-    The table also has the increase of the update time by the block trace.
+    The table also shows the increase of the update time due to the block trace.
     """
     out = Table(
         title=f"Latency of foreground I/O: {requests.source}",
         title_justify="left",
         title_style="bold",
-        caption="Latency without the update -> during the update. Update: increase of the update "
-        "time by foreground I/O.",
+        caption="Latencies: without the update -> during the update. Column update: increase of "
+        "the update time due to foreground I/O.",
         caption_justify="left",
     )
     heads = [

@@ -1,10 +1,11 @@
-"""`ondie mqsim`: reads MQSim's two files and writes its result files and text.
+"""`ondie mqsim`: reads MQSim's two input files and writes result files and text in MQSim's format.
 
-Owns the options and the paths of the results. A scenario that cannot run is refused, and the others
-run. Nothing is written before the last scenario has run. Does not own a run (replay/mqsim/run.py)
-or the tables (tables/replay.py).
-Source: MQSim's command line: scenarios run in the workload's order; each result file is next to the
-workload file.
+Owns the options and the paths of the results. Does not own a run (replay/mqsim/run.py) or the
+tables (tables/replay.py). Source: MQSim's command line. Scenarios run in the order of the workload
+file. Each result file is next to the workload file.
+
+If a scenario cannot run, the command reports this and runs the remaining scenarios. It writes no
+file before the last scenario has run.
 """
 
 from __future__ import annotations
@@ -58,16 +59,18 @@ class MqsimOptions(OutputOptions):
         return path if self.out is None else self.out / path.name
 
     def check_results(self, scenarios: Sequence[Scenario]) -> bool:
-        """Return whether the result files can be written to the workload's folder.
+        """Return True if the result files can be written.
 
-        Raises InputError if they cannot be written to the folder of --out.
+        Returns False, with a remark, if --out is not given and the workload's folder is not
+        writable. Raises InputError if a file cannot be written for another reason, or if it cannot
+        be written to the folder of --out.
         """
         for scenario in scenarios:
             path = result_path(scenario)
             if self.out is None and not os.access(path.parent, os.W_OK | os.X_OK):
                 self.remark(
-                    f"{path}: not written: no permission in {path.parent}; "
-                    "--out DIR writes to another folder"
+                    f"{path}: not written, because {path.parent} is not writable; use --out DIR "
+                    "to write to another folder"
                 )
                 return False
             check_target(self.result_file(scenario))
@@ -77,9 +80,10 @@ class MqsimOptions(OutputOptions):
 def run_scenarios(given: MqsimOptions, progress: Progress) -> int:
     """Run the scenarios, write their results and print the tables. Return the exit code.
 
-    A scenario that cannot run is refused with a line on standard error, and the exit code is then
-    2. Raises InputError or TraceError, with nothing written, if the drive, the options or all
-    scenarios are wrong; SimulationError if the requests and operations of a run do not balance.
+    For a scenario that cannot run, a line with the reason is printed on standard error, and the
+    exit code is 2. In the following cases, nothing is written. Raises InputError or TraceError if
+    the drive or the options are invalid, or if no scenario can run. Raises SimulationError if the
+    requests and operations of a run do not balance.
     """
     drive, scenarios = read_files(given.ssdconfig, given.workload)
     given.check(given.ssdconfig, given.workload)
@@ -104,7 +108,10 @@ def run_scenarios(given: MqsimOptions, progress: Progress) -> int:
                 start = f"{name}: " if several else ""
                 given.remark(f"{start}{outcome.difference}")
     if not outcomes:
-        raise InputError(f"{given.workload}: none of its scenarios can run; nothing was written")
+        raise InputError(
+            f"{given.workload}: no scenario of this file can run (see the reasons "
+            "above); nothing was written"
+        )
     files: dict[Path, bytes] = {}
     if writable:
         for outcome in outcomes:
@@ -130,10 +137,11 @@ def run_scenarios(given: MqsimOptions, progress: Progress) -> int:
 
 @contextmanager
 def refusal(scenario: Scenario, refused: dict[int, Exception], several: bool) -> Iterator[None]:
-    """Add an error of the user's input to ``refused``, by the number of the scenario.
+    """Context that handles an input error of ``scenario``.
 
-    With ``several`` scenarios, the error is printed on standard error and the others continue. The
-    error of a single scenario is raised.
+    With ``several`` scenarios, the error is added to ``refused`` under the number of the scenario
+    and printed on standard error, so that the remaining scenarios can run. The error of a single
+    scenario is raised.
     """
     try:
         yield
@@ -142,7 +150,7 @@ def refusal(scenario: Scenario, refused: dict[int, Exception], several: bool) ->
             raise
         refused[scenario.number] = error
         line = " ".join(str(error).split())
-        click.echo(f"ondie: scenario {scenario.number} is refused: {line}", err=True)
+        click.echo(f"ondie: scenario {scenario.number} cannot run: {line}", err=True)
 
 
 def _simulation(
@@ -150,8 +158,8 @@ def _simulation(
 ) -> Simulate:
     """Return a function that simulates one scenario.
 
-    Before it starts, after the check of the input, the function passes ``lines`` to ``remark``.
-    During the run it reports the share of completed requests to ``progress``.
+    The function first passes ``lines`` to ``remark``; at that time, the input has been checked.
+    During the run it reports the fraction of completed requests to ``progress``.
     """
 
     def run(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> Run:
@@ -171,7 +179,7 @@ def _simulation(
 
 
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
-    """Print flows and totals of each scenario in MQSim's terms, then the tables."""
+    """Print the flows and totals of each scenario with MQSim's names, then the tables."""
     for outcome in outcomes:
         if len(outcomes) > 1:
             console.print(f"Scenario {outcome.scenario.number} of {outcome.scenario.source}")
@@ -187,14 +195,14 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
               help="MQSim's SSD configuration (XML).")  # fmt: skip
 @click.option("-w", "workload", required=True, type=click.Path(path_type=Path), metavar="FILE",
               help="MQSim's workload (XML).")  # fmt: skip
-@click.option("--quirks", is_flag=True, help="Reproduce MQSim's known defects.")
+@click.option("--quirks", is_flag=True, help="Reproduce the known defects of MQSim.")
 @output_options("the statistics (a list if there are several scenarios)",
                 out="Write MQSim's result files and result.json to this folder.  [default: result "
                     "files next to the workload]", quiet="tables or remarks")  # fmt: skip
 def run_mqsim(**values: Any) -> None:
-    """Run MQSim's own files: ondie mqsim -i ssdconfig.xml -w workload.xml
+    """Simulate MQSim's own input files: ondie mqsim -i ssdconfig.xml -w workload.xml
 
-    Exit code 2: a scenario cannot run; the others have run and their results are written.
+    Exit code 2: at least one scenario cannot run; the results of the other scenarios are written.
     """
     given = MqsimOptions(**values)
     with progress_bar(given.quiet) as progress:

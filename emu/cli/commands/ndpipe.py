@@ -1,7 +1,8 @@
-"""`ondie ndpipe`: the group, and inference in the stores and three systems by number of stores.
+"""`ondie ndpipe`: the command group, and its commands npe and scale.
 
-Owns the options, tables, JSON and figure of npe and scale. Does not own train, infer and relabel
-(ndpipe_live.py) or the models (emu/ndpipe). Source: NDPipe (ASPLOS 2024).
+Owns the options, tables, JSON and figure of npe (inference in the stores) and scale (three systems
+by number of stores). Does not own train, infer and relabel (ndpipe_live.py) or the models
+(emu/ndpipe). Source: NDPipe (ASPLOS 2024).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from ondie.emu.units import InputError, fmt_count, whole_number
 NONE = "none"
 MOST_POINTS = 4096
 PRINTED = (1, 2, 4, 6, 8, 10, 12, 16, 20)
-"""Numbers of stores in the printed table, with the largest one; JSON, CSV and the figure have
-all."""
+"""Numbers of stores that the printed table shows in addition to the largest number. JSON, CSV and
+the figure contain every number of stores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class ScaleOptions(FigureOptions):
 
 @click.group(cls=Group)
 def ndpipe() -> None:
-    """Fine-tuning and inference where the photos are stored."""
+    """Simulate and run fine-tuning and inference on the servers that store the photos."""
 
 
 network_argument = click.argument("network", default="resnet50")
@@ -66,17 +67,17 @@ network_argument = click.argument("network", default="resnet50")
 @ndpipe.command()
 @network_argument
 @click.option("--device", default="gen4-tlc", show_default=True, metavar="PRESET",
-              help="Drive of each store.")  # fmt: skip
+              help="Preset of the drive in each store.")  # fmt: skip
 @whole_option("--stores", 1, "Number of stores.")
 @whole_option("--photos", 5120, "Number of photos in each store.")
-@whole_option("--batch", 64, "Photos per batch.")
-@whole_option("--large-batch", 256, "Photos per batch with the optimization batch.")
+@whole_option("--batch", 64, "Number of photos per batch.")
+@whole_option("--large-batch", 256, "Number of photos per batch with the optimization batch.")
 @click.option("--with", "optimizations", metavar="NAME[,NAME…]",
               default="pipelining,preprocessed,compressed,quantized,batch", show_default=True,
               help="Optimizations to add one by one, in this order; or none.")  # fmt: skip
 @output_options("the rows")
 def npe(**values: Any) -> None:
-    """Simulate inference of NETWORK in the stores, and name its bottleneck.
+    """Simulate inference of NETWORK in the stores, and report the bottleneck.
 
     NETWORK is resnet50, inceptionv3, resnext101-32x4d or vit-b-16.
     """
@@ -87,15 +88,15 @@ def npe(**values: Any) -> None:
 @network_argument
 @whole_option("--stores", 20, "Largest number of stores.")
 @click.option("--task", default="training", show_default=True, metavar="training|inference",
-              help="Train the head, or run inference on all photos.")  # fmt: skip
+              help="Task to compare: train the head, or run inference on all photos.")  # fmt: skip
 @click.option("--sent", default="inputs", show_default=True, metavar="inputs|jpeg",
               help="Data that the typical system sends: FP16 inputs or JPEG files.")  # fmt: skip
 @click.option("--cut", metavar="LAYER",
-              help="Last layer that the stores run; best: that with the highest throughput.  "
-                   "[default: the one before the head]")  # fmt: skip
+              help="Last layer that the stores run, or best: the layer with the highest "
+                   "throughput.  [default: the last layer before the head]")  # fmt: skip
 @output_options("the rows", figure="throughput, traffic, energy and cost over the stores")
 def scale(**values: Any) -> None:
-    """Compare NDPipe with the typical and the ideal system over the number of stores.
+    """Compare NDPipe with the typical and the ideal system for each number of stores.
 
     NETWORK is resnet50, inceptionv3, resnext101-32x4d or vit-b-16.
     """
@@ -135,7 +136,8 @@ def run_npe(given: InferenceOptions) -> None:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Return the optimizations of --with. Raises InputError as inference.chosen does."""
+    """Return the optimizations of --with. Raises InputError if a name is unknown or occurs twice,
+    or if an optimization requires another one that is missing."""
     try:
         return inference.chosen([] if text == NONE else text.split(","))
     except InputError as error:
@@ -143,7 +145,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _npe_table(rows: Sequence[inference.Inference], title: str) -> Table:
-    """Return a table with a line for each optimization: speed, times and bottleneck."""
+    """Return a table with a row for each optimization: speed, times and bottleneck."""
     table = _table(f"Inference, {title}; times of the stages in us per photo")
     for column in (
         "optimization",
@@ -162,7 +164,7 @@ def _npe_table(rows: Sequence[inference.Inference], title: str) -> Table:
                       str(row.batch), *times, row.bottleneck)  # fmt: skip
     receive = rows[0].work_us[RECEIVE]
     table.caption = (
-        f"Network of the Tuner: {receive:.4g} us per label. Each line adds one optimization."
+        f"Network of the Tuner: {receive:.4g} us per label. Each row adds one optimization."
     )
     return table
 
@@ -173,7 +175,9 @@ def run_scale(given: ScaleOptions) -> None:
     net = network(given.network)
     whole_number("--stores", given.stores, 1, MOST_POINTS)
     if given.cut is not None and given.task == cost.INFERENCE:
-        raise InputError(f"--cut {given.cut}: inference runs all layers in the stores; remove it")
+        raise InputError(
+            f"--cut {given.cut}: inference runs all layers in the stores; remove this option"
+        )
     points = [
         cost.point(system, net, count, given.task, given.sent, given.cut)
         for count in range(1, given.stores + 1)
@@ -225,5 +229,5 @@ def _table(title: str) -> Table:
 
 
 def _stores(count: int) -> str:
-    """Return a number of stores in words."""
+    """Return the number of stores with its noun, such as "2 stores"."""
     return f"{count} store{'s' if count > 1 else ''}"

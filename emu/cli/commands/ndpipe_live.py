@@ -20,37 +20,39 @@ from ondie.emu.units import InputError, digits, plural
 folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 photos_argument = click.argument("photos", nargs=-1, required=True)
 NEW = ("stores", "photos", "pretrain")
-"""Options of a new system."""
+"""Options that apply only to a new system."""
 
 
 @click.command()
 @folder_argument
-@whole_option("--stores", None, "Stores of a new system.  [default: 3]")
-@whole_option("--photos", None, "Photos of a new system.  [default: 600]")
+@whole_option("--stores", None, "Number of stores of a new system.  [default: 3]")
+@whole_option("--photos", None, "Number of photos of a new system.  [default: 600]")
 @click.option("--runs", default="1", show_default=True, metavar="N,N,...",
-              help="Pipelined runs, 1 to 10. With several values, train once for each, all from "
-                   "the same version, and print a table.")  # fmt: skip
+              help="Number of pipelined runs, 1 to 10. With several numbers, train once with "
+                   "each number, always from the same version, and print a table.")  # fmt: skip
 @click.option("--cut", default="avgpool", show_default=True, metavar="LAYER",
               help="Last layer that the stores run: stem, layer1, layer2 or avgpool.")  # fmt: skip
 @click.option("--format", default="fp32", show_default=True, metavar="fp32|fp16",
-              help="Format of the features on the network.")  # fmt: skip
-@whole_option("--epochs", 10, "Epochs of pretraining and of each run.")
+              help="Number format in which the stores send features.")  # fmt: skip
+@whole_option("--epochs", 10, "Number of epochs of pretraining and of each run.")
 @whole_option(
-    "--pretrain", None, "Crops on which the network of a new system is pretrained.  [default: 2400]"
+    "--pretrain",
+    None,
+    "Number of crops on which the network of a new system is pretrained.  [default: 2400]",
 )
-@whole_option("--held-out", 2000, "Crops of other photographs for the test.")
+@whole_option("--held-out", 2000, "Number of crops for the test, from other photographs.")
 @whole_option("--base", None, "Version from which training starts.  [default: the latest]",
               "VERSION")  # fmt: skip
-@whole_option("--seed", 1, "Determines crops, weights and order.")
+@whole_option("--seed", 1, "Seed of the crops, the weights and the order of training.")
 @click.option("--kill", metavar="STORE:PHOTOS",
-              help="Kill STORE when it has sent the features of PHOTOS photos.")  # fmt: skip
+              help="Kill STORE after it has sent the features of PHOTOS photos.")  # fmt: skip
 @output_options("the result")
 def train(folder: Path, runs: str, kill: str | None, **values: Any) -> None:
     """Fine-tune the head of a network on the photos of the system in FOLDER.
 
-    A new system has crops of photographs in the drives of its stores. The stores compute features,
-    the Tuner trains and distributes the new version. The losses are compared with those of central
-    fine-tuning on the same photos in the same order.
+    If FOLDER has no system, the command creates one, with crops of photographs in the drives of its
+    stores. The stores compute features; the Tuner trains the head and distributes the new version.
+    The losses are compared with those of central fine-tuning on the same photos in the same order.
     """
     from ondie.emu.live.ndpipe.holdings import added, holdings
     from ondie.emu.live.ndpipe.jobs import Train
@@ -83,13 +85,13 @@ def train(folder: Path, runs: str, kill: str | None, **values: Any) -> None:
 
 
 def _runs(text: str) -> list[int]:
-    """Return the numbers of --runs. Raises InputError."""
+    """Return the numbers of --runs. Raises InputError if a number is invalid or occurs twice."""
     try:
         found = [digits(part.strip()) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--runs {text!r}: write numbers, such as 1 or 1,2,5,10") from None
+        raise InputError(f"--runs {text!r}: use whole numbers, such as 1 or 1,2,5,10") from None
     if len(set(found)) < len(found):
-        raise InputError(f"--runs {text}: has a number twice; write each once")
+        raise InputError(f"--runs {text}: a number occurs twice; use each number once")
     return found
 
 
@@ -113,7 +115,7 @@ def runs_lines(results: list[dict[str, Any]]) -> list[str]:
 
 
 def trained_lines(found: dict[str, Any]) -> list[str]:
-    """Return the output of `ondie ndpipe train`."""
+    """Return the lines that `ondie ndpipe train` prints for one number of runs."""
     last, compared = found["losses"][-1][-1], found["central"]["losses"][-1]
     lines = [f"version {found['versions'] - 1}, from version {found['base']}"]
     lines += [
@@ -139,7 +141,7 @@ def trained_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _losses(found: dict[str, Any]) -> list[str]:
-    """Return lines about dead stores and photos that could not be used."""
+    """Return lines that name the dead stores and the photos that were skipped."""
     lines = [f"store {number} died" for number in found["deaths"]]
     if found["lost"]:
         lines.append(f"{plural(len(found['lost']), 'photo')} skipped")
@@ -148,13 +150,14 @@ def _losses(found: dict[str, Any]) -> list[str]:
 
 
 def _killed(text: str | None) -> tuple[int, int] | None:
-    """Return store and photos of --kill. Raises InputError."""
+    """Return the store and the number of photos of --kill, or None without --kill. Raises
+    InputError for an invalid value."""
     if text is None:
         return None
     try:
         store, photos = (digits(part) for part in text.split(":"))
     except ValueError:
-        raise InputError(f"--kill {text!r}: write STORE:PHOTOS, such as 1:100") from None
+        raise InputError(f"--kill {text!r}: must be STORE:PHOTOS, such as 1:100") from None
     if not photos:
         raise InputError(f"--kill {text}: the number of photos must be 1 or more")
     return store, photos
@@ -167,7 +170,7 @@ def _killed(text: str | None) -> tuple[int, int] | None:
 def infer(folder: Path, photos: tuple[str, ...], **values: Any) -> None:
     """Store PHOTOS (JPEG files) in the system in FOLDER and label them.
 
-    Each photo gets a place in two stores. If one of the files is no JPEG file, none is stored.
+    Each photo is stored in two stores. If a file is not a JPEG file, no photo is stored.
     """
     from ondie.emu.live.ndpipe.holdings import added, holdings
     from ondie.emu.live.ndpipe.jobs import Infer
@@ -183,10 +186,11 @@ def infer(folder: Path, photos: tuple[str, ...], **values: Any) -> None:
 @click.command()
 @folder_argument
 @click.option("--insert", "photos", multiple=True, metavar="PHOTO",
-              help="JPEG file that is stored meanwhile; may be given several times.")  # fmt: skip
+              help="Store this JPEG file while the labels are replaced; repeat for several "
+                   "files.")  # fmt: skip
 @output_options("the result")
 def relabel(folder: Path, photos: tuple[str, ...], **values: Any) -> None:
-    """Replace the labels of earlier versions in the system in FOLDER.
+    """Replace the labels that earlier versions of the network gave to the photos in FOLDER.
 
     The stores run the latest version on their photos; only labels cross the network.
     """
@@ -207,19 +211,22 @@ def relabel(folder: Path, photos: tuple[str, ...], **values: Any) -> None:
 
 
 def _files(photos: tuple[str, ...]) -> tuple[str, ...]:
-    """Return absolute names of files. Raises InputError if one is missing or too large."""
+    """Return the absolute paths of the files ``photos``. Raises InputError if a file is missing or
+    too large."""
     from ondie.emu.live.ndpipe.wire import MOST_JPEG
 
     for photo in photos:
         if not Path(photo).is_file():
             raise InputError(f"{photo}: no such file")
         if (size := Path(photo).stat().st_size) > MOST_JPEG:
-            raise InputError(f"{photo}: {size:,} bytes; a photo may have at most {MOST_JPEG:,}")
+            raise InputError(
+                f"{photo}: {size:,} bytes; a photo must have at most {MOST_JPEG:,} bytes"
+            )
     return tuple(str(Path(photo).resolve()) for photo in photos)
 
 
 def _print(given: OutputOptions, found: dict[str, Any], lines: list[str]) -> None:
-    """Write the result and print it with the labels of new photos."""
+    """Write the result, and print ``lines`` and the labels of new photos."""
     from ondie.emu.live.ndpipe.pictures import CLASSES
 
     files = given.write(found)

@@ -62,7 +62,7 @@ def key_rows(cfg: Config) -> list[dict[str, Any]]:
               help="Show the source of every constant and the ranges of assumed ones.")  # fmt: skip
 @output_options("the configuration", quiet="table")
 def show_preset(name: str, settings: tuple[str, ...], why: bool, **values: Any) -> None:
-    """Show a preset or a TOML file after overrides."""
+    """Show the constants of a preset or of a TOML file, with overrides applied."""
     given, cfg = OutputOptions(**values), load_preset(name, settings)
     given.check(name)
     files = given.write(cfg.resolved(), sort_keys=True, rows=lambda: key_rows(cfg))
@@ -85,8 +85,8 @@ def print_preset(cfg: Config, why: bool, screen: Console) -> None:
         from ondie.emu.replay.block_trace import capacity
 
         screen.print(
-            f"The drive offers {fmt_bytes(capacity(cfg))}. Blocks in pSLC mode ({cfg.ftl.pslc}) "
-            f"hold at most {fmt_bytes(pslc.capacity(cfg))}."
+            f"The drive has a capacity of {fmt_bytes(capacity(cfg))}. Blocks in pSLC mode "
+            f"({cfg.ftl.pslc}) hold at most {fmt_bytes(pslc.capacity(cfg))}."
         )
 
 
@@ -117,7 +117,7 @@ def diff_presets(first: str, second: str, **values: Any) -> None:
 @settings_option
 @output_options("the constraints", quiet="table")
 def show_timing(name: str, settings: tuple[str, ...], **values: Any) -> None:
-    """Show the minimum times between flash operations of a configuration."""
+    """Show the minimum times between flash operations for a preset or a TOML file."""
     from ondie.emu.nand.constraints import timing_rows  # imports the kernels
 
     given = OutputOptions(**values)
@@ -135,22 +135,23 @@ def show_timing(name: str, settings: tuple[str, ...], **values: Any) -> None:
 @preset.command("new")
 @click.argument("path", metavar="FILE.toml", type=click.Path(path_type=Path))
 @click.option("--from", "base", required=True, metavar="PRESET",
-              help="Preset, or TOML file, that the new one is based on.")  # fmt: skip
+              help="Preset or TOML file on which the new file is based.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def new_preset(path: Path, base: str, force: bool) -> None:
-    """Write a TOML file for a drive of your own.
+    """Write a TOML file that describes your own drive.
 
-    Every key of the preset is in it as a comment, with its meaning; change those that differ.
+    The file contains every key of the preset as a comment, with its meaning. Uncomment and change
+    the keys in which your drive differs.
     """
     cfg = load_preset(base)
     if path.suffix != ".toml":
         raise InputError(f"{path}: must end in .toml; for example {path.with_suffix('.toml')}")
     if path.exists() and not force:
-        raise InputError(f"{path}: exists; use --force to replace it, or another name")
+        raise InputError(f"{path}: exists; use --force to replace it, or use another name")
     check_target(path, base)
     name = base if Path(base).suffix != ".toml" else str(Path(base).resolve())
     write_atomically({path: preset_text(cfg, name, path.stem).encode()})
-    click.echo(f"wrote {path}, which describes {base} until it is edited; after that, run")
+    click.echo(f"wrote {path}; it describes {base} until you edit it; then run")
     click.echo(f"  ondie preset diff {base} {path}\n  ondie preset check {path}")
 
 
@@ -158,12 +159,12 @@ def new_preset(path: Path, base: str, force: bool) -> None:
 @click.argument("name", metavar="PRESET|FILE")
 @settings_option
 @seed_option("addresses")
-@output_options("the figures")
+@output_options("the values")
 def check_preset(name: str, settings: tuple[str, ...], seed: int, **values: Any) -> None:
-    """Simulate the figures of a data sheet, and name the constant that limits each.
+    """Simulate the values of a data sheet, and report the constant that limits each value.
 
-    The figures are rates, latencies, power and bytes written. The values to compare with come from
-    the table [datasheet] of the file.
+    The values are rates, latencies, power and bytes written. They are compared with the table
+    [datasheet] of the preset or file.
     """
     from ondie.emu.results.datasheet import check_datasheet  # imports the engine
 

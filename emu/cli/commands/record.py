@@ -29,13 +29,15 @@ from ondie.traces.hdf5_read import read
 @click.option("--max-bytes", type=WHOLE, metavar="N",
               help="Stop recording before the trace exceeds N bytes.")  # fmt: skip
 @click.option("--samples", type=WHOLE, metavar="N",
-              help="Samples per step, if the recorder cannot observe them.")  # fmt: skip
+              help="Number of samples per step, if the recorder cannot observe it.")  # fmt: skip
 @click.option(
-    "--bytes-per-sample", type=WHOLE, metavar="N", help="Bytes of a sample in the data set."
+    "--bytes-per-sample", type=WHOLE, metavar="N", help="Size of a sample in the data set (bytes)."
 )
-@click.option("--dataset-samples", type=WHOLE, metavar="N", help="Samples in the data set.")
+@click.option(
+    "--dataset-samples", type=WHOLE, metavar="N", help="Number of samples in the data set."
+)
 @click.option("--private-samples", type=WHOLE, default=0, show_default=True, metavar="N",
-              help="Number of those samples that are private to one node.")  # fmt: skip
+              help="Number of samples in the data set that are private to one node.")  # fmt: skip
 @click.option("--macs-forward", type=WHOLE, metavar="N",
               help="Multiply-accumulate operations of the forward pass per sample.")  # fmt: skip
 @click.option("--macs-backward", type=WHOLE, metavar="N",
@@ -44,16 +46,20 @@ from ondie.traces.hdf5_read import read
               help="Count the multiply-accumulate operations in the first step.")  # fmt: skip
 @click.option("--optimizer", type=WHOLE, metavar="N",
               help="Record the optimizer with this number, if the script has several.")  # fmt: skip
-@click.option("--raw", is_flag=True, help="Store 16-bit gradients before unscaling too.")
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="Store 16-bit gradients before unscaling, in addition to the unscaled gradients.",
+)
 @click.option("--stop", is_flag=True, help="End the training after the last recorded step.")
 @click.option("--any-optimizer", is_flag=True,
-              help="Also record an optimizer that no update path can replay.")  # fmt: skip
+              help="Record the optimizer even if no update path can replay it.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace OUT.h5 if it exists.")
-@click.option("--name", help="Name of the trace.  [default: that of the file]")
+@click.option("--name", help="Name of the trace.  [default: name of the file]")
 def record(out: Path, command: tuple[str, ...], force: bool, **options: Any) -> int:
     """Record a training run: ondie record OUT.h5 -- python train.py ..."""
     if out.exists() and not force:
-        raise InputError(f"{out}: exists; use --force to replace it, or another name")
+        raise InputError(f"{out}: exists; use --force to replace it, or use another name")
     before = _stamp(out)
     code = recorder.main(out, list(command), **options)
     if _stamp(out) != before:
@@ -62,7 +68,8 @@ def record(out: Path, command: tuple[str, ...], force: bool, **options: Any) -> 
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return inode and modification time (ns) of a file, or None if it does not exist."""
+    """Return the inode and the modification time (ns) of a file, or None if the file does not
+    exist."""
     return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 

@@ -1,8 +1,8 @@
-"""`ondie replay`: a block trace through a drive, its statistics, tables and log of requests.
+"""`ondie replay`: replays a block trace through a drive and reports statistics and requests.
 
-Owns the options, which of them exclude each other, and the files. Does not own the replay and its
-result (results/replay.py) or the log's formats (replay/request_log.py).
-Source: none.
+Owns the options, the checks for mutually exclusive options, and the files. Does not own the replay
+and its result (results/replay.py) or the formats of the request log (replay/request_log.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ondie.traces.block_model import BlockTrace
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
-    """The options of `ondie replay`; each field has the name that click gives the option."""
+    """The options of `ondie replay`; each field has the name of its click parameter."""
 
     side_by_side: bool
     queue_depth: int | None
@@ -51,14 +51,15 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
             request_log.check_log_path(self.log_path)
             if self.log_path.resolve() in [path.resolve() for path in self.json_files()]:
                 raise InputError(
-                    f"--log {self.log_path}: the result has a file of that name; use another name"
+                    f"--log {self.log_path}: the result is written to a file with this name; use "
+                    "another name"
                 )
 
     def arrivals(self, trace: BlockTrace, cfg: Config) -> Loop:
         """Return the rule for the submission times of requests: a queue depth, or timestamps.
 
         Raises InputError for options that exclude each other, or if the rule is timestamps and the
-        trace has none.
+        trace has no timestamps.
         """
         given = {
             f"--queue-depth {self.queue_depth}": self.queue_depth is not None,
@@ -100,12 +101,13 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
               help="Refuse requests beyond the end of the drive, or wrap them around.")  # fmt: skip
 @seed_option("preconditioning, policies, failing operations and bit errors")
 @click.option("--log", "log_path", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write every request to FILE.csv (.csv.gz, .csv.xz) or FILE.h5.")  # fmt: skip
+              help="Write a log of all requests to FILE.csv (.csv.gz, .csv.xz) or "
+                   "FILE.h5.")  # fmt: skip
 @output_options("the statistics", quiet="tables or remarks")
 def run_replay(name: str, **values: Any) -> None:
     """Replay a block trace through a drive.
 
-    BLOCKTRACE is a file in the format that --from names, or the sample mixed-4k.
+    BLOCKTRACE is a file in the format of --from, or the sample mixed-4k.
     """
     given = ReplayOptions(**values)
     cfg = given.load_drive()

@@ -1,6 +1,6 @@
-"""`ondie serve`: one drive behind sockets, until a signal.
+"""`ondie serve`: serves one drive over sockets until a signal arrives.
 
-Owns the options and the output. Does not own the server (emu/serve). Source: none.
+Owns the options and the output. Does not own the server (emu/serve). Source: this project.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from ondie.emu.service import CLOCKS
 from ondie.emu.units import InputError
 
 LOOK_S = 0.2
-"""Interval at which the main thread checks for signals, s: CPython 3.11 calls no handler for one
-that arrives while this thread goes to sleep and another one takes its lock."""
+"""Interval at which the main thread checks for signals (s). CPython 3.11 calls no handler for a
+signal that arrives while this thread goes to sleep and another thread takes the interpreter
+lock."""
 
 
 def with_options(text: str) -> str:
-    """Return the text of an error in which the option of this command replaces the drive's argument
-    at its start."""
+    """Return the error message ``text`` of the drive. If it starts with the name of an argument of
+    the drive, this name is replaced by the option of the command."""
     for argument, option in {"block_bytes": "block", "read_only": "read-only"}.items():
         text = re.sub(rf"^{argument} = True: ", f"--{option}: ", text)
         text = re.sub(rf"^{argument} = ", f"--{option} ", text)
@@ -42,46 +43,62 @@ def with_options(text: str) -> str:
 
 @click.command()
 @click.option("--nbd", metavar="ADDR",
-              help="Serve NBD at unix:PATH or HOST:PORT; port 0 takes a free one.")  # fmt: skip
+              help="Serve NBD at unix:PATH or HOST:PORT; port 0 selects a free port.")  # fmt: skip
 @click.option("--vfio-user", metavar="SOCK", help="Serve an NVMe PCIe function to a virtual "
-              "machine at this unix socket.")  # fmt: skip
-@click.option("--no-doorbell-buffers", is_flag=True, help="Let the virtual machine write each "
-              "doorbell to a register, for comparison.")  # fmt: skip
+                                                  "machine at this unix socket "
+                                                  "(vfio-user).")  # fmt: skip
+@click.option("--no-doorbell-buffers", is_flag=True, help="Make the virtual machine write each "
+                                                          "doorbell to a register instead of a "
+                                                          "shadow doorbell buffer.")  # fmt: skip
 @click.option("--nvme-tcp", metavar="ADDR",
-              help="Serve NVMe/TCP at HOST:PORT; port 0 takes a free one.")  # fmt: skip
+              help="Serve NVMe/TCP at HOST:PORT; port 0 selects a free port.")  # fmt: skip
 @click.option("--nvme-host", "nvme_hosts", metavar="NQN", multiple=True,
-              help="Let only this host connect to --nvme-tcp; may be repeated.  "
-              "[default: any]")  # fmt: skip
+              help="Let only the host with this NQN connect to --nvme-tcp; repeat for several "
+                   "hosts.  [default: any]")  # fmt: skip
 @click.option("--ctl", metavar="PATH", help="Accept commands of `ondie ctl` at this unix socket, "
-              "which only this user may use.")  # fmt: skip
+                                            "which is accessible only to the current "
+                                            "user.")  # fmt: skip
 @drive_options("gen4-tlc", several=False)
-@click.option("--store", metavar="DIR", help="Folder of the stored pages (docs/store.md); without "
-              "it, the contents end with the server.")  # fmt: skip
+@click.option("--store", metavar="DIR", help="Folder in which the drive stores its pages "
+                                             "(docs/store.md). Without this option, the contents "
+                                             "are lost when the server ends.")  # fmt: skip
 @click.option("--durability", type=click.Choice(DURABILITIES),
               help="Durability of the store (docs/store.md).")  # fmt: skip
 @click.option("--block", type=WHOLE, metavar="BYTES", help="Size of a logical block.  "
               "[default: the mapping unit]")  # fmt: skip
 @click.option("--clock", type=click.Choice(CLOCKS), default="virtual", show_default=True,
-              help="virtual: as fast as possible; real: completions at their modeled time on "
-              "the wall clock.")  # fmt: skip
-@click.option("--states", type=WHOLE, metavar="COUNT", help="Hold weights and optimizer states "
-              "of this many parameters, and accept computation commands.")  # fmt: skip
+              help="Clock of the drive: as fast as possible (virtual), or with completions at "
+                   "their modeled times on the wall clock (real).")  # fmt: skip
+@click.option("--states", type=WHOLE, metavar="COUNT", help="Store weights and optimizer states "
+                                                            "of COUNT parameters on the drive, "
+                                                            "and accept computation "
+                                                            "commands.")  # fmt: skip
 @click.option("--optimizer", metavar="OP", help="Optimizer of --states.  [default: adam]")
 @click.option("--hyper", multiple=True, metavar="NAME=VALUE",
-              help="Hyperparameter of --optimizer; may be repeated.  [default: lr=0.001 beta1=0.9 "
-              "beta2=0.999 eps=1e-8 momentum=0.9, others 0]")  # fmt: skip
+              help="Hyperparameter of --optimizer; repeat for several hyperparameters. "
+                   " [default: lr=0.001 beta1=0.9 beta2=0.999 eps=1e-8 momentum=0.9, others "
+                   "0]")  # fmt: skip
 @click.option("--weights", metavar="FILE", help="Initial weights of --states, float32 in a .npy "
               "file.  [default: zeros]")  # fmt: skip
-@click.option("--tunnel", metavar="ADDRESS/PREFIX", help="Let hosts talk TCP/IP to programs of the "
-              "drive, which run in a network namespace where it has this address "
-              "(docs/tunnel.md).")  # fmt: skip
-@click.option("--tunnel-pace", metavar="model|none|RATE", help="Rate of each direction of "
-              "--tunnel.  [default: model]")  # fmt: skip
-@click.option("--read-only", is_flag=True, help="Refuse writes, and leave the store as it is.")
-@click.option("--null", is_flag=True, help="Serve memory of the same size without a model of "
-              "flash, for comparison.")  # fmt: skip
+@click.option("--tunnel", metavar="ADDRESS/PREFIX", help="Let hosts and programs of the drive "
+                                                         "communicate by TCP/IP. The programs "
+                                                         "run in a network namespace in which "
+                                                         "the drive has this address "
+                                                         "(docs/tunnel.md).")  # fmt: skip
+@click.option("--tunnel-pace", metavar="model|none|RATE", help="Rate of --tunnel in each "
+                                                               "direction: that of the cost "
+                                                               "model (model), unlimited (none), "
+                                                               "or RATE.  [default: "
+                                                               "model]")  # fmt: skip
+@click.option("--read-only", is_flag=True, help="Refuse writes, and leave the store unchanged.")
+@click.option("--null", is_flag=True, help="Serve memory of the size of the drive, without a "
+              "model of flash, for comparison.")  # fmt: skip
 @seed_option("bad blocks and failing operations")
-@click.option("--stats", is_flag=True, help="Print requests and counters at the end.")
+@click.option(
+    "--stats",
+    is_flag=True,
+    help="Print the numbers of requests and the counters when the server ends.",
+)
 def run_serve(
     nbd: str | None,
     vfio_user: str | None,
@@ -106,10 +123,10 @@ def run_serve(
     seed: int,
     stats: bool,
 ) -> None:
-    """Serve a drive until SIGINT, SIGTERM or SIGHUP; then flush it and close its store.
+    """Serve a drive until SIGINT, SIGTERM or SIGHUP; then flush the drive and close its store.
 
-    The first lines of output are the addresses, when the drive is ready, the name (NQN) of the
-    subsystem that NVMe/TCP serves, and the address and the namespace of --tunnel.
+    When the drive is ready, the command prints the addresses, the name (NQN) of the subsystem that
+    NVMe/TCP serves, and the address and the namespace of --tunnel.
     """
     cfg = configuration(device, settings)
     announce_compilation()
@@ -153,8 +170,10 @@ def run_serve(
 def states_options(
     count: int | None, optimizer: str | None, hyper: tuple[str, ...], weights: str | None
 ) -> StatesOptions | None:
-    """Return the options of states; None without --states. Raises InputError for options that
-    require it."""
+    """Return the options of the stored weights and optimizer states; None without --states.
+
+    Raises InputError if --optimizer, --hyper or --weights is given without --states.
+    """
     if count is None:
         for name, value in {"optimizer": optimizer, "hyper": hyper, "weights": weights}.items():
             if value:
@@ -164,8 +183,8 @@ def states_options(
 
 
 def served_end_of(cfg: Config, address: str | None, pace: str | None) -> ServedEnd | None:
-    """Return the drive's end of the tunnel; None without --tunnel. Raises InputError for a pace
-    that requires it."""
+    """Return the drive's end of the tunnel; None without --tunnel. Raises InputError if
+    --tunnel-pace is given without --tunnel."""
     if address is None:
         if pace is not None:
             raise InputError("--tunnel-pace requires --tunnel ADDRESS/PREFIX")

@@ -1,9 +1,7 @@
-"""`ondie store info|check|durability|export|import`: describe and check the stored pages of a
-drive, change their durability, and move their contents to and from images.
+"""`ondie store info|check|durability|export|import`: commands for the stored pages of a drive.
 
 Owns the options and the tables. Does not own the format or the check (emu/nand/store_check.py) or
-the transfer (emu/replay/disk_image.py).
-Source: this project.
+the transfer (emu/replay/disk_image.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from ondie.emu.serve.served_states import describe_states
 
 @click.group(cls=Group)
 def store() -> None:
-    """Describe and check the stored pages of a drive; export and import images."""
+    """Describe and check the stored pages of a drive; export and import disk images."""
 
 
 @store.command()
@@ -37,8 +35,8 @@ def store() -> None:
 def info(folder: str, **values: Any) -> None:
     """Describe the store in folder DIR: its superblock, sizes and use.
 
-    If it holds optimizer states: also of how many parameters, for which optimizer, and with which
-    hyperparameters. A drive may use the store meanwhile.
+    If the store holds optimizer states, the description includes the number of parameters, the
+    optimizer and its hyperparameters. A drive may use the store at the same time.
     """
     given = OutputOptions(**values)
     given.check()
@@ -55,8 +53,8 @@ def info(folder: str, **values: Any) -> None:
 def check(folder: str, **values: Any) -> None:
     """Check all records and pages of the store in folder DIR.
 
-    Every seal of out-of-band data and every checksum of a programmed page is computed anew. No
-    drive may use the store meanwhile. Exit code 1: something is damaged.
+    The command recomputes every seal of out-of-band data and every checksum of a programmed page.
+    No drive may use the store during the check. Exit code 1: the store is damaged.
     """
     given = OutputOptions(**values)
     given.check()
@@ -77,8 +75,9 @@ def check(folder: str, **values: Any) -> None:
 def durability_command(folder: str, durability: str) -> None:
     """Change the durability of the store in folder DIR.
 
-    process: stored data survive the end of the process. host: data of a completed FLUSH also
-    survive a power loss of the host. The drive of the store must have been closed.
+    With the durability process, stored data survives the end of the process, but not a power loss
+    of the host. With host, the data of a completed FLUSH survives both. The drive that uses the
+    store must have been closed.
     """
     held = StoreFolder.set_durability(folder, durability)
     now = (
@@ -102,10 +101,10 @@ format_option = click.option(
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @output_options("the report", quiet="report")
 def export_command(folder: str, image: Path, image_format: str, force: bool, **values: Any) -> None:
-    """Write the bytes of the drive with folder STORE to the image FILE.
+    """Write the contents of the drive with folder STORE to the image FILE.
 
-    Parts without data become holes. The store does not change, and no drive may use it meanwhile. A
-    store that is not clean is recovered in memory.
+    Parts of the drive without data become holes. The store does not change, and no drive may use it
+    during the export. A store that is not clean is recovered in memory.
     """
     given = OutputOptions(**values)
     given.check(others=(image,))
@@ -135,8 +134,8 @@ def import_command(
 ) -> None:
     """Write the image FILE to a new drive with folder STORE.
 
-    The bytes are written through the drive in simulated time. Holes of the image are not written,
-    and the drive is stopped cleanly.
+    The drive programs the contents in simulated time. Holes of the image are not written. At the
+    end, the drive is stopped cleanly.
     """
     given = OutputOptions(**values)
     given.check(image)

@@ -1,7 +1,7 @@
-"""`ondie study formats|errors|on-die-bytes`: trainings with number formats and with raw bit errors;
-updates on the die behind encryption and randomizer.
+"""`ondie study formats|errors|on-die-bytes`: training runs with number formats and with raw bit
+errors; on-die updates of encrypted and randomized pages.
 
-Owns the options and the output. Does not own the trainings and the pages (ondie.emu.studies).
+Owns the options and the output. Does not own the training runs and the pages (ondie.emu.studies).
 Source: this project.
 """
 
@@ -27,7 +27,7 @@ Trainings = Callable[..., tuple[Any, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions(FigureOptions):
-    """The options of a study; for an option that is None, the study has a default."""
+    """The options of a study; None selects the default of the study."""
 
     steps: int | None
     seeds: list[int] | None
@@ -44,11 +44,11 @@ class StudyOptions(FigureOptions):
 
 @click.group(cls=Group)
 def study() -> None:
-    """Train models with number formats and with bit errors."""
+    """Study number formats and bit errors in training, and the bytes of on-die updates."""
 
 
 def seeds_option(text: str) -> list[int]:
-    """Convert a list such as "1,2,3" to integers. Raises click.BadParameter."""
+    """Convert a list such as "1,2,3" to integers. Raises click.BadParameter for any other text."""
     try:
         return [digits(part) for part in text.split(",")]
     except ValueError:
@@ -56,7 +56,8 @@ def seeds_option(text: str) -> list[int]:
 
 
 def rates_option(text: str) -> list[float]:
-    """Convert a list such as "1e-8,1e-6" to floating-point numbers. Raises click.BadParameter."""
+    """Convert a list such as "1e-8,1e-6" to floating-point numbers. Raises click.BadParameter for
+    any other text."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -69,9 +70,9 @@ def rates_option(text: str) -> list[float]:
               help="Train once with each seed.  [default: 1,2,3]")  # fmt: skip
 @output_options("the rows", figure="the loss curves", quiet="tables")
 def formats(**values: Any) -> None:
-    """Train a small GPT with each format of the update and with FP32.
+    """Train a small GPT with each number format of the update and with FP32.
 
-    Exit code 1: the loss with a format differs from that with FP32 by more than the tolerance.
+    Exit code 1: the loss with a format differs from the loss with FP32 by more than the tolerance.
     """
     run("formats", StudyOptions(**values))
 
@@ -81,14 +82,16 @@ def formats(**values: Any) -> None:
 @click.option("--seeds", type=seeds_option, metavar="N,N,…",
               help="Train once with each seed.  [default: 1,2,3]")  # fmt: skip
 @click.option("--rates", type=rates_option, metavar="X,X,…",
-              help="Raw bit error rates, such as 1e-8,1e-6.")  # fmt: skip
+              help="Raw bit error rates (comma-separated), such as 1e-8,1e-6.")  # fmt: skip
 @click.option("--exposure", type=WHOLE, metavar="N",
-              help="Flip as many bits as in a model N times as large.  [default: 1]")  # fmt: skip
+              help="Flip as many bits as errors would flip in a model N times as large.  "
+                   "[default: 1]")  # fmt: skip
 @click.option("--codes", is_flag=True,
-              help="Compare real BCH and LDPC codes with the capability model.")  # fmt: skip
+              help="Train with implemented BCH and LDPC codes, and compare them with the "
+                   "capability model.")  # fmt: skip
 @output_options("the rows", figure="the increase of the loss by bit error rate", quiet="tables")
 def errors(codes: bool, **values: Any) -> None:
-    """Train two small models with raw bit errors in on-die pages.
+    """Train two small models with raw bit errors in pages that are updated on the die.
 
     Exit code 1: the emulated drive and the drawn bit errors disagree.
     """
@@ -107,18 +110,19 @@ class BytesOptions(DriveOptions, OutputOptions):
 @study.command("on-die-bytes")
 @drive_options("optimstore-r1", several=False)
 @click.option("--codes", default="capability,bch,ldpc", show_default=True, metavar="CODE,…",
-              help="Values of ecc.code.")  # fmt: skip
+              help="Values of ecc.code to test (comma-separated).")  # fmt: skip
 @click.option("--tweak", default="logical", show_default=True,
               type=click.Choice(["logical", "physical"]),
-              help="Page number that is the tweak of AES-XTS.")  # fmt: skip
+              help="Page number that AES-XTS uses as its tweak.")  # fmt: skip
 @click.option("--seed", type=WHOLE, default=1, show_default=True,
-              help="Seed of values, key, randomizer and wrong bits.")  # fmt: skip
+              help="Seed of the values, the key, the randomizer and the bit errors.")  # fmt: skip
 @output_options("the cells")
 def on_die_bytes(**values: Any) -> None:
     """Update encrypted pages on the die, and read them through the controller.
 
-    Every combination of cipher (none, controller, die), randomizer, pe.protection and ecc.code is
-    computed on bytes and compared with what the model predicts. Exit code 1: they disagree.
+    For every combination of cipher (none, controller, die), randomizer, pe.protection and ecc.code,
+    the bytes are computed and compared with the prediction of the model. Exit code 1: the bytes of
+    a combination differ from the prediction.
     """
     from ondie.emu.studies.on_die_bytes import check_options, run_study
     from ondie.emu.studies.on_die_bytes_tables import show
@@ -138,7 +142,7 @@ def on_die_bytes(**values: Any) -> None:
 
 
 def run(name: str, given: StudyOptions) -> None:
-    """Run study ``name``: train, write the rows, print the tables.
+    """Run study ``name``: train models, write the rows, print the tables.
 
     The exit code is 1 if a check row is outside its tolerance.
     """

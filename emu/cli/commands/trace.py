@@ -34,14 +34,15 @@ class InfoOptions(ReadOptions, OutputOptions):
     """The options of `ondie trace info`."""
 
     def check_reading(self, name: str | None) -> None:
-        """Raise InputError for an option that requires NAME or --from when that is missing."""
+        """Raise InputError if an option is given that requires NAME or --from, and NAME or --from
+        is missing."""
         if name is None:
             if self.form is not None:
                 raise InputError(f"--from {self.form} requires NAME, the file to read")
             if self.json_path is not None or self.csv_path is not None or self.out is not None:
                 raise InputError(
-                    "--json, --csv and --out require NAME, a trace; --json takes a file, or - for "
-                    "standard output: --json -"
+                    "--json, --csv and --out require NAME, the trace to describe; --json takes a "
+                    "file, or - for standard output: --json -"
                 )
         if self.form is None:
             for field in ("time_unit", "event", "wait", "volume", "sort", "limit"):
@@ -59,7 +60,8 @@ class InfoOptions(ReadOptions, OutputOptions):
 def info(name: str | None, **values: Any) -> None:
     """Describe a training trace, or with --from a block trace.
 
-    NAME is a file, or the name of a recorded or synthetic trace. Without NAME, list the names.
+    NAME is a file, or the name of a recorded or synthetic trace. Without NAME, the command lists
+    the known names.
     """
     given = InfoOptions(**values)
     given.check_reading(name)
@@ -91,9 +93,11 @@ class ConvertOptions(ReadOptions):
     drop: str
 
     def units(self) -> tuple[str | None, str | None]:
-        """Return the units of the timestamps of input and output.
+        """Return the timestamp units of the input and of the output.
 
-        The unit is None for formats other than mqsim.
+        If the output format is mqsim, the output unit defaults to --time-unit, and the input unit
+        is None unless the input format is also mqsim. For other output formats, both options are
+        returned unchanged.
         """
         if self.to != "mqsim":
             return self.time_unit, self.out_time_unit
@@ -101,7 +105,8 @@ class ConvertOptions(ReadOptions):
         return read, self.out_time_unit or self.time_unit
 
     def wrap_bytes(self) -> int | None:
-        """Return --offset-wrap in bytes; a number without unit counts bytes. Raises InputError."""
+        """Return the value of --offset-wrap in bytes, or None without the option. A number without
+        a unit means bytes. Raises InputError for an invalid value."""
         if self.offset_wrap is None:
             return None
         unit = " B" if self.offset_wrap.strip().isdecimal() else ""
@@ -119,9 +124,10 @@ class ConvertOptions(ReadOptions):
               help="Format of OUT: mqsim, msr, fio2 or fio3.")  # fmt: skip
 @read_options()
 @click.option("--out-time-unit", metavar="ps|ns|us",
-              help="mqsim as OUT: unit of the timestamps.  [default: --time-unit]")  # fmt: skip
+              help="--to mqsim: unit of the timestamps in OUT.  [default: "
+                   "--time-unit]")  # fmt: skip
 @click.option("--out-wait", metavar="manual|program",
-              help="fio2 as OUT: meaning of the wait lines.  [default: program]")  # fmt: skip
+              help="--to fio2: meaning of the wait lines in OUT.  [default: program]")  # fmt: skip
 @click.option("--side-by-side", is_flag=True,
               help="Concatenate the address spaces of all devices.")  # fmt: skip
 @click.option(
@@ -131,7 +137,7 @@ class ConvertOptions(ReadOptions):
               help="Leave out request types or fields (comma-separated): trim, flush, fua, time, "
                    "...")  # fmt: skip
 def convert(source: str, target: str, **values: Any) -> None:
-    """Write the block requests of IN in another format."""
+    """Convert the block requests of file IN to another format, and write them to OUT."""
     given = ConvertOptions(**values)
     check_apart(target, source)
     block.check_writing(target, given.to)

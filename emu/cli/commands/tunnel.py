@@ -1,7 +1,7 @@
 """`ondie tunnel up|status|exec|down|host`: a cluster of emulated drives on this machine, or the
 host's end in a virtual machine.
 
-Owns the options and the output. Does not own the cluster (emu/live). Source: none.
+Owns the options and the output. Does not own the cluster (emu/live). Source: this project.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ name_option = click.option("--name", default="cluster", show_default=True, metav
 
 @click.group(cls=Group)
 def tunnel() -> None:
-    """Let programs talk TCP/IP to emulated drives on this machine, through NVMe commands."""
+    """Connect programs and emulated drives on this machine by TCP/IP over NVMe commands."""
 
 
 @tunnel.command()
@@ -37,43 +37,47 @@ def tunnel() -> None:
               help="Number of drives.")  # fmt: skip
 @drive_options("newport", several=False)
 @click.option("--subnet", default="10.77.0.0/24", show_default=True, metavar="NETWORK",
-              help="IPv4 network: the host gets its first address, the drives the "
-              "next ones.")  # fmt: skip
-@click.option("--mtu", type=WHOLE, metavar="BYTES", help="Largest packet.  [default: tunnel.mtu]")
+              help="IPv4 network; the host gets the first address, the drives get the next "
+                   "addresses.")  # fmt: skip
+@click.option(
+    "--mtu", type=WHOLE, metavar="BYTES", help="Maximum packet size (MTU).  [default: tunnel.mtu]"
+)
 @click.option("--payload", type=WHOLE, metavar="BYTES",
-              help="Bytes of a block, which one command carries.  [default: 65536; 262144 with "
-              "--gso]")  # fmt: skip
+              help="Size of the block of packets that one command carries.  [default: 65536; "
+                   "262144 with --gso]")  # fmt: skip
 @click.option("--in-flight", type=WHOLE, metavar="N",
-              help="Commands in flight in each direction of a drive.  [default: 8]")  # fmt: skip
+              help="Keep up to N commands in flight per drive in each direction.  [default: "
+                   "8]")  # fmt: skip
 @click.option("--pace", default="model", show_default=True, metavar="model|none|RATE",
-              help="Rate in each direction of a drive: model (of the cost model), none (no pace), "
-              "or RATE, of TCP's data.")  # fmt: skip
+              help="Rate per drive and direction: that of the cost model (model), unlimited "
+                   "(none), or RATE, the rate of the TCP data.")  # fmt: skip
 @click.option("--gso/--no-gso", default=None,
-              help="Let segments of TCP of up to 64 KiB cross uncut, regardless of the MTU.  "
-              "[default: with --pace none]")  # fmt: skip
+              help="Let TCP segments of up to 64 KiB cross the tunnel uncut, regardless of the "
+                   "MTU.  [default: with --pace none]")  # fmt: skip
 @click.option("--queues", type=WHOLE, default=1, show_default=True, metavar="N",
               help="Number of queues of each TUN device.")  # fmt: skip
 @click.option("--network-device", type=click.Choice(DEVICES), default="auto", show_default=True,
-              help="Kind of the network devices; auto: tun if it can be used.")  # fmt: skip
+              help="Kind of the network devices; auto selects tun if TUN devices can be "
+                   "used.")  # fmt: skip
 @click.option("--port", "ports", type=WHOLE, multiple=True, metavar="PORT",
-              help="Port at which programs listen; only TCP relays need it. May be "
-              "repeated.")  # fmt: skip
-@click.option("--pcap", metavar="DIR", help="Write the packets of each end to a file of DIR.")
+              help="Port at which programs listen; only TCP relays need it. Repeat for several "
+                   "ports.")  # fmt: skip
+@click.option("--pcap", metavar="DIR", help="Write the packets of each end to a pcap file in DIR.")
 @click.option("--inject", metavar="FAULTS",
-              help="Lose, repeat and delay shares of the commands and completions, such as "
-              f"{EXAMPLE}.")  # fmt: skip
-@click.option("--foreground", is_flag=True, help="Stay in the foreground until a signal.")
+              help="Lose, repeat and delay these shares of the commands and completions, such "
+                   f"as {EXAMPLE}.")  # fmt: skip
+@click.option("--foreground", is_flag=True, help="Stay in the foreground until a signal arrives.")
 def up(
     name: str, drives: int, device: str, settings: tuple[str, ...], subnet: str, mtu: int | None,
     payload: int | None, in_flight: int | None, pace: str, gso: bool | None, queues: int,
     network_device: str, ports: tuple[int, ...], pcap: str | None, inject: str | None,
     foreground: bool,
 ) -> None:  # fmt: skip
-    """Start drives with a network device each, and the host's device and relay.
+    """Start drives with one network device each, and the host's network device and relay.
 
-    Each drive has a network namespace with the device tun0. What a program sends there crosses the
-    tunnel of that drive as NVMe commands of its emulated controller; from drive to drive it
-    crosses the host's relay.
+    Each drive has a network namespace with the device tun0. Packets that a program sends to tun0
+    cross the tunnel of that drive as NVMe commands of its emulated controller. Packets from one
+    drive to another also pass through the relay of the host.
     """
     request = Request.of(
         configuration(device, settings), name=name, drives=drives, subnet=subnet, mtu=mtu,
@@ -85,7 +89,9 @@ def up(
     click.echo(f"{name}: {drives} x {device}, {way}")
     if way.device == "relay":
         shown = ", ".join(map(str, request.ports))
-        click.echo(f"carries TCP to these ports: {shown}; no other ports, no UDP, no ping")
+        click.echo(
+            f"the TCP relays carry only connections to these ports: {shown} (no UDP, no ping)"
+        )
     show = functools.partial(_show, request, way)
     if foreground:
         processes.run(request, way, show)
@@ -95,7 +101,7 @@ def up(
 
 
 def _show(request: Request, way: Way, pid: int) -> None:
-    """Print where the ends are."""
+    """Print the addresses of the host and of the drives, and the process number of the cluster."""
     for number in range(-1, request.drives):
         end = "host" if number < 0 else f"drive {number}"
         others = request.others(way, number)
@@ -105,7 +111,7 @@ def _show(request: Request, way: Way, pid: int) -> None:
 
 
 def sizes(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of host_program.SIZES to a command."""
+    """Add to ``command`` the options that host_program.SIZES lists."""
     for size in reversed(host_program.SIZES):
         command = click.option(f"--{size.name}", type=WHOLE, default=size.default,
                                show_default=True, metavar=size.metavar,
@@ -125,10 +131,11 @@ def host(
     devs: tuple[str, ...], address: str, mtu: int, payload: int, in_flight: int, name: str,
     take_over: bool, gso: bool, stats: bool,
 ) -> None:  # fmt: skip
-    """Run the host's end in a virtual machine.
+    """Run the host's end of the tunnels in a virtual machine.
 
-    Makes a TUN device. Packets for the drives cross as commands that the NVMe driver of Linux
-    passes through, such as --dev /dev/nvme0=10.78.0.2. It needs root, and ends with a signal.
+    The command creates a TUN device. Packets for a drive cross its tunnel as commands that the NVMe
+    driver of Linux passes through; name the drives by --dev, such as --dev /dev/nvme0=10.78.0.2.
+    The command needs root, and runs until a signal arrives.
     """
     host_program.run(devs, address, mtu, payload, in_flight, name, take_over, gso, stats)
 
@@ -137,7 +144,7 @@ def host(
 @name_option
 @output_options("all counters")
 def status(name: str, **values: Any) -> None:
-    """Print the counters of a cluster: of its network devices, NVMe commands and links."""
+    """Print the counters of the network devices, NVMe commands and links of a cluster."""
     given = OutputOptions(**values)
     given.check()
     found = processes.status(name)
@@ -159,14 +166,15 @@ def status(name: str, **values: Any) -> None:
 
 
 def _missing(end: dict[str, Any]) -> list[str]:
-    """Return the line that says why an end with a network device has no counters of the kernel."""
+    """Return a line with the reason why the kernel's counters of ``end`` are missing; an empty list
+    if they are present or if the end has no network device."""
     if end["kernel"] or not end["device"]:
         return []
     return [f"  counters of the kernel are missing: {end['kernel_missing']}"]
 
 
 def _lines(number: int, drive: dict[str, Any]) -> list[str]:
-    """Return the lines of one drive."""
+    """Return the lines that `ondie tunnel status` prints for one drive."""
     lines = [
         f"drive {number} {drive['address']} {drive['namespace']}: {drive['state']}",
         f"  to the drive: {drive['packets_down']} packets, {drive['bytes_down']} B; "
@@ -192,16 +200,16 @@ def _lines(number: int, drive: dict[str, Any]) -> list[str]:
 @tunnel.command("exec", context_settings={"ignore_unknown_options": True})
 @name_option
 @click.option("--shell", is_flag=True,
-              help="Join the words of COMMAND with spaces and give the line to sh, as ssh "
-              "does.")  # fmt: skip
+              help="Join the words of COMMAND with spaces and run the line with sh, as ssh "
+                   "does.")  # fmt: skip
 @click.argument("where", metavar="host|NUMBER|ADDRESS")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run_exec(name: str, shell: bool, where: str, command: tuple[str, ...]) -> None:
     """Run COMMAND at the host's end, or in the namespace of a drive.
 
-    It finds the address of its end in ONDIE_TUNNEL_ADDRESS, the name of the network device in
-    ONDIE_TUNNEL_DEVICE, and the network of the other ends in ONDIE_TUNNEL_OTHERS. Write -- before
-    a COMMAND with options.
+    COMMAND finds the address of its end in the variable ONDIE_TUNNEL_ADDRESS, the name of the
+    network device in ONDIE_TUNNEL_DEVICE, and the network of the other ends in ONDIE_TUNNEL_OTHERS.
+    Write -- before a COMMAND with options.
     """
     found = processes.status(name)
     words = entry.words_at(found, where, command, shell)
@@ -214,8 +222,8 @@ def run_exec(name: str, shell: bool, where: str, command: tuple[str, ...]) -> No
 @tunnel.command()
 @name_option
 def down(name: str) -> None:
-    """End a cluster, and remove its namespaces and devices.
+    """Stop a cluster, and remove its namespaces and devices.
 
-    It is not an error if no cluster of the name is running.
+    It is not an error if no cluster with this name is running.
     """
     click.echo(f"{name}: {'down' if processes.stop(name) else 'was not up'}")

@@ -1,7 +1,7 @@
 """`ondie validate`: rows of one suite or several, as tables and JSON.
 
-Owns which options belong to which suite, and the output. Does not own the rows (emu/validate).
-Source: this project.
+Owns the check that each option belongs to the suite, and the output. Does not own the rows
+(emu/validate). Source: this project.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.units import InputError
 
 SWITCHES = {"runs": "--{value}"}
-"""Spelling of an option that is selected by its value: option ``runs`` is given as --VALUE."""
+"""Spelling of options whose name is their value: the value "own" of ``runs`` is given as --own."""
 MOVED = ("errors", "formats")
-"""Names of former suites that are now studies: they train models and have no published results."""
+"""Names of former suites that are now studies, because they train models and have no published
+results."""
 
 
 class ValidateCommand(click.Command):
-    """The command `ondie validate`; for a former suite that is now a study, it names `ondie
-    study`.
-    """
+    """The command `ondie validate`; for a former suite that is now a study, its error names the
+    command `ondie study`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
@@ -42,7 +42,7 @@ class ValidateCommand(click.Command):
 
 
 def refuse_studies(name: str | None, words: list[str]) -> None:
-    """Raise InputError with the command `ondie study ...` if ``name`` is a study.
+    """Raise InputError, with the command `ondie study ...` to use instead, if ``name`` is a study.
 
     ``words``: the arguments that the user typed.
     """
@@ -69,37 +69,42 @@ def check_options(name: str | None, given: Mapping[str, Any]) -> None:
 @click.command("validate", cls=ValidateCommand)
 @click.argument("name", required=False)
 @click.option("--cases", type=click.Path(path_type=Path),
-              help="mqsim: folder of the cases.  [default: that of the source tree]")  # fmt: skip
+              help="mqsim: folder of the cases.  [default: the folder in the source "
+                   "tree]")  # fmt: skip
 @click.option("--recorded", "runs", flag_value="recorded",
               help="mqsim: compare only runs with MQSim's recorded addresses.")  # fmt: skip
 @click.option("--own", "runs", flag_value="own",
               help="mqsim: compare only runs with addresses that ondie draws.")  # fmt: skip
-@click.option("--both", "runs", flag_value="both", help="mqsim: compare both (default).")
-@click.option("--model", help="smart-infinity: parameters in billions, such as 8.4b.")
+@click.option(
+    "--both", "runs", flag_value="both", help="mqsim: compare both kinds of runs (default)."
+)
+@click.option("--model", help="smart-infinity: number of parameters in billions, such as 8.4b.")
 @click.option("--drives", type=WHOLE,
               help="smart-infinity: number of drives behind the shared link.")  # fmt: skip
-@click.option("--optimizer", help="smart-infinity: adam, momentum or adagrad.")
+@click.option("--optimizer", help="smart-infinity: optimizer (adam, momentum or adagrad).")
 @click.option("--compression",
               help="smart-infinity: percentage of the gradient that is sent, or none.")  # fmt: skip
 @click.option("--full", is_flag=True, default=None,
-              help="ecc: measure frame error rates down to 1e-5, in minutes.")  # fmt: skip
+              help="ecc: measure frame error rates down to 1e-5, which takes minutes.")  # fmt: skip
 @click.option("--live", is_flag=True, default=None,
-              help="tunnel: send real bytes through live tunnels, too, in minutes.")  # fmt: skip
+              help="tunnel: add runs that send real bytes through live tunnels, which takes "
+                   "minutes.")  # fmt: skip
 @click.option("--network", metavar="FILE.py:FUNCTION",
-              help="ndpipe: only the cuts of the torch model that FUNCTION returns.")  # fmt: skip
+              help="ndpipe: show only the cuts of the torch model that FUNCTION "
+                   "returns.")  # fmt: skip
 @output_options("the rows")
 def run_validate(name: str | None, **values: Any) -> None:
     """Compare the simulation with published numbers and closed forms.
 
-    Without NAME, the suites bytes, closed-forms and rates run. Further suites: optimstore (numbers
-    of the OptimStore paper), mqsim (results of MQSim for its own files), zero (host offload as
-    DeepSpeed does it, in every configuration), smart-infinity (the fit row and the shapes, or one
-    run with the options below), stannis (numbers of the Stannis paper, and other allocations),
-    hypertune (new batches for nodes that also run other programs), tunnel (commands and times of
-    TCP/IP over NVMe), drives (data sheets of commercial drives), ecc (BCH and LDPC codes, and the
-    limits that presets assume), ndpipe (fine-tuning with frozen layers in the storage servers), all
-    (every suite). Exit code 1: a check row or an identity is
-    outside its tolerance.
+    Without NAME, the suites bytes, closed-forms and rates run. The other suites are: optimstore
+    (numbers of the OptimStore paper), mqsim (results of MQSim for its own files), zero (host
+    offload as in DeepSpeed, in every configuration), smart-infinity (the fitted run and the scaling
+    of the paper, or one run with the options below), stannis (numbers of the Stannis paper, and
+    other allocations), hypertune (new batches for nodes that also run other programs), tunnel
+    (commands and times of TCP/IP over NVMe), drives (data sheets of commercial drives), ecc (BCH
+    and LDPC codes, and the limits that presets assume), ndpipe (fine-tuning with frozen layers in
+    the storage servers), all (every suite). Exit code 1: a check row or an identity is outside its
+    tolerance.
     """
     given = OutputOptions(**{key: values.pop(key) for key in ("json_path", "out", "quiet")})
     options = {option: value for option, value in values.items() if value is not None}

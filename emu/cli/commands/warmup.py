@@ -1,8 +1,10 @@
 """`ondie warmup`: compiles the functions that other commands need and stores the compiled code.
 
 Owns the list of small runs that compile every engine, server and kernel. Does not own the cache of
-compiled code (kernels/code_cache.py). User-defined policies and the suites of `ondie validate`
-compile their functions when they first run. Source: none.
+compiled code (kernels/code_cache.py). Source: this project.
+
+User-defined policies and the suites of `ondie validate` compile their functions when they first
+run.
 """
 
 from __future__ import annotations
@@ -27,14 +29,13 @@ from ondie.kernels import FORMATS, FORMS, ON_DIE, OPS, KernelError, code_cache, 
 from ondie.kernels.bench.contenders import HYPER, KEY, filled
 
 PROBE_BYTES = 1 << 20
-"""Bytes that `ondie warmup` writes to test the cache folder; the compiled engine needs more
-room.
-"""
+"""Size of the test file that `ondie warmup` writes to the cache folder (bytes); the compiled engine
+is larger."""
 DRIVE = (
     "flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
     "flash.pages_per_block=18", "ftl.gc_low_blocks=2",
 )  # fmt: skip
-"""Overrides that make a small drive with four dies, so that a run is short."""
+"""Overrides for a small drive with four dies, with which a run is short."""
 KERNEL_PARAMS = 4096
 ERRORS = ("errors.kind=rate", "errors.rate=1e-4")
 COMPARE = "compare mlp-fp16 --steps 1 --no-swing"
@@ -60,7 +61,7 @@ RUNS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (),
     ),
 )
-"""Command lines that compile the engine when they run, and the overrides of each."""
+"""Command lines that compile the engine when they run, each with its overrides."""
 OUTPUT = ("--json", os.devnull, "--quiet")
 
 
@@ -90,20 +91,21 @@ def warmup(quiet: bool) -> None:
 
 
 def writable_folder() -> Path:
-    """Return the cache folder. Raises InputError if it cannot be created or has no room."""
+    """Return the cache folder. Raises InputError if the folder cannot be created or a test file
+    cannot be written."""
     problems: list[str] = []
     code_cache.say = problems.append
     folder = code_cache.folder()
     if folder is None:
-        raise InputError(f"{problems[0]}; set XDG_CACHE_HOME to a folder that can be written")
+        raise InputError(f"{problems[0]}; set XDG_CACHE_HOME to a writable folder")
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(PROBE_BYTES))
             file.flush()
     except OSError as error:
         raise InputError(
-            f"{folder}: compiled code cannot be stored: {error.strerror}; make room, or set "
-            "XDG_CACHE_HOME to another folder"
+            f"{folder}: compiled code cannot be stored: {error.strerror}; free some space, or "
+            "set XDG_CACHE_HOME to another folder"
         ) from error
     return folder
 
@@ -114,7 +116,10 @@ def stored_files(folder: Path) -> set[str]:
 
 
 def run_commands(problems: list[str]) -> Iterator[str]:
-    """Run each command line of RUNS in a temporary folder; yield the line after its run."""
+    """Run each command line of RUNS in a temporary folder; yield the line after its run.
+
+    ``problems``: list to which the messages of the code cache are added.
+    """
     from ondie.emu.cli.main import commands
 
     context = click.get_current_context()
@@ -142,8 +147,11 @@ def run_commands(problems: list[str]) -> Iterator[str]:
 
 
 def run_servers() -> Iterator[str]:
-    """Start and end each kind of server once; yield its command line after its end. A server
-    compiles what requests need when it starts, except for the erasure of stale blocks."""
+    """Start and end each kind of server once; yield its command line after its end.
+
+    A server compiles the code for requests when it starts, except the code that erases stale
+    blocks.
+    """
     cfg, options = configuration("gen4-tlc", DRIVE), ServeOptions(nbd="unix:nbd")
     with tempfile.TemporaryDirectory() as place, chdir(place):
         MemoryServer(cfg, options).close()

@@ -1,7 +1,7 @@
 """Functions that all figures share: saving a file without a date, and the colors of the paths.
 
-Owns the metadata (equal numbers give equal bytes of PNG and PDF), and the color, marker and line of
-each path. Does not own the drawing. Source: matplotlib; colors that readers with
+Owns the metadata (equal numbers produce identical PNG and PDF files), and the color, marker and
+line style of each path. Does not own the drawing. Source: matplotlib; colors that readers with
 red-green color blindness can tell apart (Okabe and Ito).
 """
 
@@ -46,7 +46,7 @@ def color(path: str) -> str:
 def tint(path: str, share: float) -> tuple[float, float, float]:
     """Return the color of a path mixed with white, as red, green and blue from 0 to 1.
 
-    ``share``: share of the path's color; 1 is the pure color, 0 is white.
+    ``share``: fraction of the path's color; 1 is the pure color, 0 is white.
     """
     from matplotlib.colors import to_rgb
 

@@ -1,8 +1,8 @@
 """Figures of a cluster: samples per second over time, and over the number of drives.
 
-Owns the drawing. Does not own any number (emu/cluster).
-Source: matplotlib; the first resembles Fig. 6 of HyperTune (before and after cores are taken), the
-second Fig. 7 of STANNIS (DAC 2020).
+Owns the drawing. Does not own any number (emu/cluster). Source: matplotlib. The first figure
+resembles Fig. 6 of HyperTune (before and after cores are taken). The second figure resembles Fig. 7
+of STANNIS (DAC 2020).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def over_time(runs: Mapping[str, History], title: str) -> dict[str, bytes]:
         top.set_title(title, loc="left")
         below.set_ylabel("Samples per step")
         below.set_ylim(0, HEADROOM * max(run.steps["samples"].max() for run in runs.values()))
-        below.set_xlabel("Time (s); dotted lines: batch changes and membership events")
+        below.set_xlabel("Time (s); dotted lines: changes of batches or members")
         return saved(figure)
 
 

@@ -32,7 +32,7 @@ TINTS = (0.15, 0.3, 0.45, 0.6, 1.0, 0.3)
 HATCHES = ("", "", "", "", "", "////")
 RANGE = "#666666"
 TRAINING = 1
-"""Number of leading phases (forward and backward) that the panel of the update omits."""
+"""Number of leading phases (forward and backward) that the panel of the update does not show."""
 
 
 def draw(c: Comparison) -> dict[str, bytes]:
@@ -73,7 +73,7 @@ def draw(c: Comparison) -> dict[str, bytes]:
 def _stacks(
     axes: Axes, rows: Sequence[Strategy], phases: np.ndarray, title: str, first: int
 ) -> None:
-    """Draw a stacked bar for each path, with the phases from index ``first`` on.
+    """Draw a stacked bar for each path, with the phases from index ``first`` to the last.
 
     ``phases``: seconds per step, float64[phases, paths]. The phases are tints of the path's color.
     """
@@ -94,7 +94,10 @@ def _stacks(
 
 
 def _energies(axes: Axes, rows: Sequence[Strategy], spans: np.ndarray, title: str) -> None:
-    """Draw typical energies, J[strategies, 3], with error bars from the low to the high end."""
+    """Draw the typical energy of each strategy with an error bar from its low to its high value.
+
+    ``spans``: low, typical and high energy (J), float64[strategies, 3].
+    """
     scale, prefix = si_prefix(float(spans[:, 1].max(initial=0.0)))
     low, typical, high = np.maximum(spans.T, 0) / scale
     names = [row.name for row in rows]

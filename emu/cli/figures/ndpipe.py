@@ -28,8 +28,11 @@ PANELS: tuple[tuple[str, Callable[[Point], float]], ...] = (
 
 
 def over_stores(points: Sequence[Point], title: str) -> dict[str, bytes]:
-    """Draw four panels with a line for each system. A value of 0 has no place on the logarithmic
-    axis of the traffic. Returns {"png": bytes, "pdf": bytes}."""
+    """Draw four panels with a line for each system.
+
+    A traffic of 0 is not drawn, because the axis of the traffic is logarithmic. Returns {"png":
+    bytes, "pdf": bytes}.
+    """
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(7.5, 6.0), layout="constrained")
         grid = figure.subplots(2, 2, sharex=True)
@@ -45,7 +48,7 @@ def over_stores(points: Sequence[Point], title: str) -> dict[str, bytes]:
             at.grid(axis="y", color="#d9d9d9", linewidth=0.6)
             if "traffic" in label:
                 at.set_yscale("log")
-                at.set_title("ideal: no traffic", fontsize=8)
+                at.set_title("No line for ideal: its traffic is 0", fontsize=8)
             else:
                 at.set_ylim(bottom=0)
         for at in grid[1]:

@@ -1,8 +1,9 @@
 """The figure of a sweep, with a line for each path over the values of the first key.
 
-Owns the drawing. A sweep of one key has three panels: update stage, samples per second, and energy
-per sample. A sweep of two keys has the update stage, with a panel for each value of the second key.
-Does not own any number (analysis/sweep.py). Source: matplotlib.
+Owns the drawing. Does not own any number (analysis/sweep.py). Source: matplotlib.
+
+A sweep of one key has three panels: update stage, samples per second, and energy per sample. A
+sweep of two keys shows the update stage, with a panel for each value of the second key.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
 ACROSS = 3
 WIDE = 8.0
-"""Ratio of largest to smallest value above which the axis is logarithmic."""
+"""Ratio of the largest to the smallest value; if the ratio is higher, the axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A quantity that a panel shows: label of the axis, value of a row, text of a value."""
+    """A quantity that a panel shows: label of its axis, function that returns it for a row, and
+    function that formats it."""
 
     title: str
     of: Callable[[SweepRow], float | None]
@@ -97,7 +99,8 @@ def _panel(
 ) -> None:
     """Draw a line for each path in one panel.
 
-    ``found``: value of each point and path. ``second``: value of the second key, or () without one.
+    ``found``: value of each point and path. ``second``: value of the second key, or () if only one
+    key is swept.
     """
     first = swept.axes[0].texts
     named = any(isinstance(x, str) for x in swept.axes[0].values)  # names have no values in between
@@ -117,9 +120,8 @@ def _panel(
 
 
 def _scale(at: Axes, values: list[float], measure: Measure) -> None:
-    """Scale the y axis from 0, or logarithmically if the values differ by more than a factor
-    WIDE.
-    """
+    """Start the y axis at 0, or make it logarithmic if the values differ by more than a factor
+    WIDE."""
     low, high = min(values), max(values)
     if high > WIDE * low:
         at.set_yscale("log")

@@ -1,7 +1,7 @@
 """The tornado figure: effect of each constant on the ratios of the comparison.
 
-Owns the drawing. Does not own any number (analysis/monte_carlo.py). Source: matplotlib; colors
-that are distinct without red and green (Okabe and Ito).
+Owns the drawing. Does not own any number (analysis/monte_carlo.py). Source: matplotlib; colors that
+readers with red-green color blindness can tell apart (Okabe and Ito).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ondie.emu.cli.figures import saved
 
 SHOWN = 12
 LEAST_WIDTH = 1.005
-"""Smallest width of a bar, as a factor between its ends; narrower bars are not drawn."""
+"""Minimum width of a bar, as the ratio of its ends; narrower bars are not drawn."""
 LOW, HIGH = "#0072b2", "#e69f00"
 NOTHING = 1e-3
-"""Smallest visible distance from the typical ratio, as a natural logarithm."""
+"""Minimum visible distance from the typical ratio, as a natural logarithm."""
 Of = Callable[[Bar], Ends]
 
 
@@ -63,8 +63,8 @@ def draw(c: Comparison) -> dict[str, bytes]:
         axes = figure.subplots(3, 1, gridspec_kw={"height_ratios": [h + 1.5 for h in heights]})
         for at, (title, label, ends, typical), found in zip(axes, panels, rows, strict=True):
             _panel(at, found, ends, typical)
-            at.set_title(f"{title}: typical {typical:.2f}", fontsize=10, loc="left")
-            at.set_xlabel(f"{label}  (above 1, {rival} is better)")
+            at.set_title(f"{title} (typical ratio: {typical:.2f})", fontsize=10, loc="left")
+            at.set_xlabel(f"{label}  (values above 1 favor {rival})")
         figure.suptitle(
             f"{c.trace.name} on {c.cfg.system.devices} x {c.cfg.system.name}: each constant at the "
             "ends of its range, all others typical",
@@ -78,7 +78,8 @@ def draw(c: Comparison) -> dict[str, bytes]:
 
 
 def widest(odds: Odds, ends: Of, typical: float) -> list[Bar]:
-    """Return up to SHOWN bars of a panel that are wider than LEAST_WIDTH, widest first."""
+    """Return the widest bars of a panel, at most SHOWN, that are wider than LEAST_WIDTH; widest
+    first."""
     wide = [b for b in odds.bars if width(ends(b), typical) > LEAST_WIDTH]
     return sorted(wide, key=lambda b: (-width(ends(b), typical), b.key))[:SHOWN]
 
@@ -110,7 +111,7 @@ def _panel(at: Axes, found: list[Bar], ends: Of, typical: float) -> None:
 def ticks(low: float, high: float) -> list[float]:
     """Return round numbers from ``low`` to ``high`` for a logarithmic axis.
 
-    On a short axis the numbers are evenly spaced; else each decade has the same digits.
+    On a short axis the numbers are evenly spaced; on a long axis each decade has the same digits.
     """
     if high / low < 2.5:
         found = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)

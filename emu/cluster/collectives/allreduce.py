@@ -3,8 +3,9 @@
 Owns the messages of each algorithm and their total time. Does not own the cost of one message
 (nvme/tunnel/cost.py), the order of the ring's hops (ring.py), the tree (tree.py), or the values
 that are summed.
-Source: ring: Patarasuk and Yuan 2009, as in Horovod. Star: every drive sends its gradient to the
-host, which sums them and sends the sum to every drive.
+Source: Patarasuk and Yuan 2009 for the ring, as in Horovod; tree.py for the tree. In the star,
+every drive sends its gradient to the host, which sums all gradients and sends the sum to every
+drive.
 
 Additions on the drives are included in the tunnels' effective rate. Additions on the host take time
 only with tree and star, where the host adds whole gradients after it has received all of them.
@@ -26,7 +27,7 @@ from ondie.emu.units import InputError, known_names
 
 ALGORITHMS = ("ring", "tree", "star")
 WAIT_PS = 1000
-"""Resolution (ps) of the search for the time that a relay thread waits for a core."""
+"""Resolution (ps) of the search for the time for which a relay thread waits for a core."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +36,27 @@ class Allreduce:
 
     kind: str
     seconds: float
-    """Time until every node has the sum, seconds."""
+    """Time from the start until every node has the sum of all gradients, seconds."""
     host_s: float
-    """Time until the host has the sum, seconds."""
+    """Time from the start until the host has this sum, seconds."""
     drives_s: float
-    """Time until the last drive has the sum, seconds."""
+    """Time from the start until the last drive has this sum, seconds."""
     host_cpu_s: float
     """CPU time of the host's relay, summed over its threads, seconds."""
     commands: int
     """Number of NVMe commands of all tunnels, in both directions."""
     notifications: int
     bytes_up: int
-    """Bytes of all messages that drives send up, to the host or through it to another drive."""
+    """Number of bytes of all messages that drives send to the host, including messages that the
+    host relays to another drive."""
     bytes_down: int
     wire_bytes: int
-    """Bytes on all links, including the headers of packets and blocks."""
+    """Number of bytes on all links, including the headers of packets and blocks."""
     host_dram_bytes: int
-    """Bytes of host DRAM traffic: messages that pass through the host, and the host's additions."""
+    """Number of bytes of host DRAM traffic: messages that pass through the host, and the host's
+    additions of gradients."""
     wait_ps: int
-    """Time (ps) that a relay thread waits for a core before each time that it runs."""
+    """Time (ps) for which a relay thread waits for a core before each of its runs."""
     limited_by: str
     """Bottleneck: "tunnel up", "tunnel down", "host relay" or "uplink"."""
     joules: dict[str, float]
@@ -70,9 +73,11 @@ def exchange(
     """Return the results of an all-reduce of ``n_bytes`` over a host and ``drives`` drives that all
     start at the same time.
 
-    ``kind``: an element of ALGORITHMS. ``cost``: cost of the drives' tunnels; if they differ,
-    ``which`` gives the index of each drive's tunnel in ``cost``, int64[drives]. Raises InputError
-    for an unknown kind. O(1) for ring and star with identical drives, else O(drives).
+    ``kind``: an element of ALGORITHMS. ``cost``: cost of the drives' tunnels, one for all drives or
+    a sequence of several. With several costs, ``which`` gives the index in ``cost`` for each drive,
+    int64[drives]. Raises InputError for an unknown kind, a negative ``n_bytes``, or tunnels that
+    :class:`tunnels.Links` does not accept. The run time is O(1) for ring and star with identical
+    drives, else O(drives).
     """
     links = Links(drives, cost, which)
     if n_bytes < 0:
@@ -97,8 +102,8 @@ class Sent(NamedTuple):
 class Took(NamedTuple):
     """Time of a group of messages, ps.
 
-    ``ps``: total time. ``name``: the bottleneck. ``tunnel_ps``: time of the longest message.
-    ``relay_ps``: time that the host's relay needs for all messages.
+    ``ps``: total time. ``name``: name of the bottleneck. ``tunnel_ps``: time of the longest
+    message. ``relay_ps``: time that the host's relay needs for all messages.
     """
 
     ps: int
@@ -110,8 +115,8 @@ class Took(NamedTuple):
 def _together(links: Links, sent: Sequence[Sent]) -> Took:
     """Return the time of messages that start at the same time, each through a separate tunnel.
 
-    It is the longest of: the longest message, the relay time of all messages, and the time of all
-    messages on the uplink.
+    The time is the maximum of three values: the time of the longest message, the time that the
+    relay needs for all messages, and the time of all messages on the uplink.
     """
     last = max((one.message for one in sent), key=lambda message: message.end_ps)
     took = {"tunnel up" if last.up_ps >= last.down_ps else "tunnel down": last.end_ps}
@@ -122,8 +127,8 @@ def _together(links: Links, sent: Sequence[Sent]) -> Took:
 
 
 def _uplink_ps(links: Links, sent: Sequence[Sent]) -> int:
-    """Return the time of all messages on the shared uplink, ps; 0 if the uplink has
-    unlimited rate."""
+    """Return the time of all messages on the shared uplink, ps; 0 if the rate of the uplink is
+    unlimited."""
     rate = links.host.uplink
     up = sum(one.message.wire_up * one.number for one in sent)
     down = sum(one.message.wire_down * one.number for one in sent)
@@ -131,7 +136,8 @@ def _uplink_ps(links: Links, sent: Sequence[Sent]) -> int:
 
 
 def _by_kind(links: Links, messages: Sequence[Message], n_bytes: int) -> list[Sent]:
-    """Return one group of messages per kind of drive, with one message for every drive."""
+    """Return one group of messages for each kind of drive. A group has one message for every drive
+    of this kind."""
     counts = np.bincount(links.which, minlength=len(links.costs)).tolist()
     return [
         Sent(message, count, n_bytes)
@@ -143,9 +149,11 @@ def _by_kind(links: Links, messages: Sequence[Message], n_bytes: int) -> list[Se
 def _result(
     kind: str, links: Links, ps: tuple[int, int], name: str, sent: Sequence[Sent], host_dram: int
 ) -> Allreduce:
-    """Return the results with totals over the messages ``sent``. ``ps``: times until the host and
-    until the last drive have the sum. ``name``: bottleneck. ``host_dram``: bytes of the host's
-    additions."""
+    """Return the results with totals over the messages ``sent``.
+
+    ``ps``: times until the host has the sum and until the last drive has the sum. ``name``: name of
+    the bottleneck. ``host_dram``: number of bytes of DRAM traffic for the host's additions.
+    """
 
     def total(of: str) -> int:
         return sum(getattr(one.message, of) * one.number for one in sent)
@@ -183,8 +191,8 @@ def _ring(n_bytes: int, links: Links) -> Allreduce:
     determines the time of a ring step.
 
     If the relay limits the ring, the relay threads wait for cores, and more packets accumulate for
-    one command, so that the relay needs less time in total. Search for the waiting time with which
-    the tunnels take as long as the relay.
+    one command, so that the relay needs less time in total. The function then searches for the
+    waiting time at which the tunnels take as long as the relay.
     """
     nodes = links.drives + 1
     piece, steps = ring.piece_bytes(n_bytes, nodes), ring.steps(nodes)
@@ -255,8 +263,7 @@ def _star(n_bytes: int, links: Links) -> Allreduce:
 
 def _tree(n_bytes: int, links: Links) -> Allreduce:
     """Return the results of the tree all-reduce: partial sums are sent up the tree, and the sum is
-    sent down. The time is at least that of all messages on the uplink.
-    """
+    sent down. The result is never shorter than the time of all messages on the uplink."""
     nodes, which, kinds = links.drives + 1, links.which, len(links.costs)
     top = np.arange(1, 1 + min(links.drives, tree.CHILDREN))
     up, down = links.up(n_bytes), links.down(n_bytes)

@@ -2,9 +2,9 @@
 
 Owns the all-reduce between servers. Does not own the all-reduce within one server (allreduce.py) or
 the tunnels (tunnels.py).
-Source: ring: one ring through all nodes, server after server (Patarasuk and Yuan 2009). Tree and
-star: every server sums the gradients of its nodes, the servers exchange these sums in a ring over
-the network, and each server distributes the total to its drives by the tree or star.
+Source: Patarasuk and Yuan 2009 for the ring, which passes through all nodes, server after server.
+With tree and star, every server sums the gradients of its nodes, the servers exchange these sums in
+a ring over the network, and each server distributes the total to its drives by the tree or star.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Exchanged:
 
 
 class Exchanging:
-    """Function from the present nodes, bool[nodes], hosts first, to their all-reduce of
-    ``n_bytes``.
+    """Callable that returns the results of the all-reduce of ``n_bytes`` among the nodes that are
+    present.
 
     ``drives``: (preset, number of drives) of each kind. Drive j, counted over all kinds, belongs to
     server j mod hosts. ``network``: link between servers. ``kind``: one of CLUSTER_ALGORITHMS;
-    "best" selects the fastest. Raises InputError for an unknown kind.
+    "best" selects the fastest algorithm. Raises InputError for an unknown kind.
     """
 
     def __init__(
@@ -59,15 +59,17 @@ class Exchanging:
         self._which = np.repeat(np.arange(len(drives)), [count for _, count in drives])
 
     def __call__(self, there: np.ndarray) -> Exchanged:
-        """Return the all-reduce among the nodes that are present, given as bool[nodes]."""
+        """Return the results of the all-reduce among the present nodes. ``there``: mask of the
+        present nodes, bool[nodes], hosts first."""
         kinds = allreduce.ALGORITHMS if self.kind == BEST else (self.kind,)
         servers = self._servers(there[self.hosts :])
         found = [self._of(kind, servers) for kind in kinds]
         return min(found, key=lambda exchanged: exchanged.seconds)
 
     def _servers(self, there: np.ndarray) -> list[tuple[tuple[int, ...], int]]:
-        """Return a list of (number of drives of each kind, number of servers with exactly these
-        drives). ``there``: the drives that are present, bool[drives]."""
+        """Return the different configurations of servers, each as (number of drives of each kind,
+        number of servers with this configuration). ``there``: mask of the drives that are present,
+        bool[drives]."""
         at = np.flatnonzero(there)
         shape = (self.hosts, max(len(self._costs), 1))
         counts = np.zeros(shape, np.int64)
@@ -78,12 +80,13 @@ class Exchanging:
         ]
 
     def _within(self, kind: str, n_bytes: int, own: tuple[int, ...]) -> allreduce.Allreduce:
-        """Return the all-reduce within one server that has ``own[k]`` drives of kind k."""
+        """Return the results of the all-reduce within one server that has ``own[k]`` drives of kind
+        k."""
         which = np.repeat(np.arange(len(own)), own)
         return allreduce.exchange(kind, n_bytes, len(which), self._costs, which)
 
     def _of(self, kind: str, servers: list[tuple[tuple[int, ...], int]]) -> Exchanged:
-        """Return the all-reduce of the cluster by one algorithm (``kind``)."""
+        """Return the results of the all-reduce of the cluster with the algorithm ``kind``."""
         if self.hosts == 1:
             inside = self._within(kind, self.n_bytes, servers[0][0])
             return Exchanged(kind, inside.seconds, inside.host_cpu_s, inside.limited_by)
@@ -100,8 +103,8 @@ class Exchanging:
         return Exchanged(kind, seconds + network_s, cpu_s, limit)
 
     def _ring(self, servers: list[tuple[tuple[int, ...], int]]) -> Exchanged:
-        """Return the ring all-reduce over all nodes. Its slowest hop, within a server or between
-        two servers, determines the time of a ring step."""
+        """Return the results of the ring all-reduce over all nodes. The slowest hop, within a
+        server or between two servers, determines the time of a ring step."""
         nodes = self.hosts + sum(sum(own) * number for own, number in servers)
         piece, steps = ring.piece_bytes(self.n_bytes, nodes), ring.steps(nodes)
         slowest, cpu_s, limit = piece / self.network.bytes_per_s, 0.0, "network"

@@ -18,20 +18,22 @@ def steps(nodes: int) -> int:
 
 
 def piece_bytes(n_bytes: int, nodes: int) -> int:
-    """Return the bytes that each node sends to the next in one ring step."""
+    """Return the number of bytes that each node sends to the next node in one ring step."""
     return -(-n_bytes // nodes)
 
 
 def sender(hop: np.ndarray, nodes: int) -> np.ndarray:
-    """Return the node that sends each of the hops ``hop``, int64; hops are numbered by step, then
-    by node."""
+    """Return the node that sends each hop in ``hop``, int64. Hops are numbered by step, then by
+    node."""
     return hop % nodes
 
 
 def awaited(hop: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the two hops that each hop waits for, int64 each; -1 in the first ring step. The first
-    hop delivers the data to the sender. The second is the sender's previous hop, because a node
-    sends one message at a time.
+    """Return two arrays with the hops for which each hop in ``hop`` waits, int64 each; -1 for the
+    hops of the first ring step.
+
+    The hop in the first array delivers the data to the sender. The hop in the second array is the
+    sender's previous hop, because a node sends one message at a time.
     """
     behind = np.where(hop % nodes > 0, hop - nodes - 1, hop - 1)
     before = hop - nodes
@@ -39,5 +41,5 @@ def awaited(hop: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def last_arrivals(nodes: int) -> np.ndarray:
-    """Return the hop that delivers the last piece of the sum to node i, int64[nodes]."""
+    """Return the hop that delivers the last piece of the sum to each node, int64[nodes]."""
     return (steps(nodes) - 1) * nodes + (np.arange(nodes) - 1) % nodes

@@ -23,7 +23,7 @@ CHILDREN = 2
 
 
 def levels(nodes: int) -> list[np.ndarray]:
-    """Return the node numbers of each level of the tree, int64 each, from the root on."""
+    """Return the node numbers of each level of the tree, int64 each, starting with the root."""
     found, first = [], 0
     while first < nodes:
         found.append(np.arange(first, min(CHILDREN * first + 1, nodes)))
@@ -32,13 +32,17 @@ def levels(nodes: int) -> list[np.ndarray]:
 
 
 def parents(nodes: np.ndarray) -> np.ndarray:
-    """Return the parent of each node; the root must not be among ``nodes``."""
+    """Return the parents of ``nodes``, which must not include the root."""
     return (nodes - 1) // CHILDREN
 
 
 class Edges(NamedTuple):
-    """Times of one message between two drives, ps; int64[kinds, kinds] by kind of sender and
-    receiver: upward transfer, downward body and tail (cost.Message), and relay."""
+    """Times of one message between two drives, ps, by kind of sender and kind of receiver;
+    int64[kinds, kinds] each.
+
+    ``up``: upward transfer. ``body``, ``tail``: downward transfer (cost.Message). ``relay``: time
+    that the host's relay needs.
+    """
 
     up: np.ndarray
     body: np.ndarray
@@ -82,15 +86,19 @@ class Relay:
 
 def queue(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:
     """Return the completion times of jobs that one server processes one after the other, in the
-    order of the first axis. ``arrival`` (ascending) and ``work``: ps, int64 of one shape."""
+    order of the first axis.
+
+    ``arrival`` (ascending) and ``work``: ps, int64 arrays of the same shape.
+    """
     ahead = np.cumsum(work, axis=0)
     return np.maximum.accumulate(arrival - (ahead - work), axis=0) + ahead
 
 
 def seconds_ps(n_bytes: int, links: Links, shared: bool) -> tuple[int, int]:
-    """Return the times (ps) until the host and until the last drive have the sum. ``shared``:
-    include the host's relay, which serves one tree level after the other. If False, the relay is
-    assumed to have enough threads.
+    """Return the times (ps) until the host has the sum and until the last drive has the sum.
+
+    ``shared``: True to include the host's relay, which serves one tree level after the other. If it
+    is False, the relay is assumed to have enough threads.
     """
     nodes, which = links.drives + 1, links.which
     edges = Edges.of(links, n_bytes)
@@ -116,9 +124,10 @@ def _with_host(
     ready: np.ndarray,
     relay: Relay | None,
 ) -> None:
-    """Send a message between the host and each child ``top``, each through a separate tunnel.
+    """Send one message between the host and each of the nodes ``top``, the children of the host,
+    each through a separate tunnel.
 
-    ``ready``: times of all nodes, ps; the start times of ``top`` become the arrival times.
+    ``ready``: times of all nodes, ps; the start times of ``top`` are replaced by the arrival times.
     """
     start = ready[top]
     mine = [messages[kind] for kind in which[top - 1]]

@@ -2,8 +2,8 @@
 
 Owns the tunnel of each drive, and the messages over it. Does not own the cost of a message
 (nvme/tunnel/cost.py) or the schedule of messages (ring.py, tree.py, allreduce.py).
-Source: none. Node 0 is the host, node i + 1 is drive i. Messages between drives cross the host,
-whose relay threads are shared by all messages in flight.
+Source: this project. Node 0 is the host, node i + 1 is drive i. Messages between drives cross the
+host, whose relay threads are shared by all messages in flight.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from ondie.emu.units import InputError
 
 SUM_PASSES = 3
 """Number of passes over host memory in which the host adds a received gradient to its sum: two
-reads, one write."""
+reads and one write."""
 
 
 class Links:
     """Tunnels of all drives of one host.
 
-    ``cost``: one tunnel cost, or one per kind of drive; ``which``: kind of each drive,
-    int64[drives]. All costs must have equal relay threads and uplinks; else InputError is raised.
+    ``cost``: one tunnel cost, or one per kind of drive. ``which``: kind of each drive,
+    int64[drives]. Raises InputError if no cost is given, if the number of drives or a kind is
+    invalid, or if the costs differ in the number of relay threads or in the uplink.
     """
 
     def __init__(
@@ -57,32 +58,36 @@ class Links:
             )
 
     def up(self, n_bytes: int) -> list[Message]:
-        """Return the message of ``n_bytes`` from a drive to the host, for each kind of drive."""
+        """Return the message of ``n_bytes`` bytes from each kind of drive to the host."""
         return [cost.upward(n_bytes) for cost in self.costs]
 
     def down(self, n_bytes: int) -> list[Message]:
-        """Return the message of ``n_bytes`` from the host to a drive, for each kind of drive."""
+        """Return the message of ``n_bytes`` bytes from the host to each kind of drive."""
         return [cost.downward(n_bytes) for cost in self.costs]
 
     def across(self, n_bytes: int) -> list[list[Message]]:
-        """Return the message of ``n_bytes`` from one drive to another, by kinds of sender and
-        receiver."""
+        """Return the message of ``n_bytes`` bytes from one drive to another drive, by kind of
+        sender and kind of receiver."""
         return [
             [sender.across(n_bytes, receiver) for receiver in self.costs] for sender in self.costs
         ]
 
     def waiting(self, ps: int) -> Links:
-        """Return these links with relay threads that wait ``ps`` for a core."""
+        """Return tunnels that differ from these only in that a relay thread waits ``ps`` for a
+        core."""
         return Links(self.drives, [cost.waiting(ps) for cost in self.costs], self.which)
 
 
 def sum_ps(n_bytes: int, gradients: int, host_dram: int) -> int:
-    """Return the time in which the host adds ``gradients`` received gradients of ``n_bytes`` each
-    to its sum, ps. ``host_dram``: memory bandwidth, bytes per second; 0: unlimited."""
+    """Return the time in which the host adds ``gradients`` received gradients of ``n_bytes`` bytes
+    each to its sum, ps.
+
+    ``host_dram``: memory bandwidth of the host, bytes per second; 0 means unlimited.
+    """
     moved = SUM_PASSES * n_bytes * gradients
     return -(-moved * PS_PER_S // host_dram) if host_dram else 0
 
 
 def relay_ps(message: Message, threads: int) -> int:
-    """Return the time that the host's relay, with all its threads, needs for one message, ps."""
+    """Return the time in which the host's relay processes one message with all its threads, ps."""
     return -(-message.cpu_ps // threads)

@@ -2,9 +2,9 @@
 
 Owns the rules: proportional, Eq. 3 corrected, and Eq. 3 as printed. Does not own the decision to
 resize (controller.py) or the measurement of curves (cluster/throughput_benchmark.py).
-Source: HyperTune (HeydariGorji et al.), Eq. 3 and the third of its methods. The printed Eq. 3 has
-its weights swapped, and it inverts the curve of an uninterrupted node, which is nearly flat. The
-published batches, 140 and 100 of 180, are those of the proportional rule.
+Source: HyperTune (HeydariGorji et al.), Eq. 3 and the third method of the paper. The printed Eq. 3
+has its weights swapped, and it inverts the curve of an uninterrupted node, which is nearly flat.
+The published batches, 140 and 100 of 180, are those of the proportional rule.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from ondie.emu.units import InputError
 
 
 class Curves:
-    """Speed as a function of the batch, for every node while no other program slows it down.
+    """Speed of every node as a function of its batch while no other program slows the node down.
 
     Node i has the curve ``engines[kinds[i]]``; ``kinds``: int64[n]. Without engines, a node has its
-    tuned speed at every batch. ``tuned``: float64[n], samples/s.
+    tuned speed at every batch. ``tuned``: tuned speeds, float64[n], samples/s. Raises InputError if
+    the arrays differ in length or an index of an engine is invalid.
     """
 
     def __init__(
@@ -32,7 +33,8 @@ class Curves:
         self.kinds = np.zeros(len(tuned), np.int64) if kinds is None else np.asarray(kinds)
         if self.kinds.shape != tuned.shape:
             raise InputError(
-                f"{len(self.kinds)} kinds and {len(tuned)} speeds: must be one of each per node"
+                f"{len(self.kinds)} kinds and {len(tuned)} speeds: give one kind and one "
+                f"speed per node"
             )
         if self.engines and len(tuned):
             low, high = self.kinds.min(), self.kinds.max()
@@ -50,7 +52,7 @@ class Curves:
         return out
 
     def within(self, seconds: np.ndarray) -> np.ndarray:
-        """Return the real-valued batches for which the nodes take ``seconds``, float64[n]."""
+        """Return the real-valued batch for which each node takes ``seconds``, float64[n]."""
         out = seconds * self.tuned
         for kind, engine in enumerate(self.engines):
             mine = self.kinds == kind
@@ -62,9 +64,10 @@ class Curves:
         """Return the real-valued batch at which each uninterrupted node has the given speed
         (samples/s), by Eq. 3, float64[n].
 
-        Interpolates between the two measured points around a speed, on the rising part of the
-        curve; outside it, returns the nearest point. ``literal``: use the weights as the paper
-        prints them, swapped.
+        The function interpolates between the two measured points around a speed, on the rising part
+        of the curve. Outside this part, it returns the nearest point. ``literal``: True to use the
+        weights as printed in the paper, which are swapped. Raises InputError as :func:`rising`
+        does.
         """
         out = np.empty(len(speeds))
         for kind, engine in enumerate(self.engines):
@@ -80,10 +83,9 @@ class Curves:
 
 
 def rising(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
-    """Return the batches and speeds of those points that are faster than all earlier points,
-    float64 each. Raises InputError if there are fewer than two: such a curve does not determine a
-    batch.
-    """
+    """Return the batches and speeds of the points that are faster than all earlier points, float64
+    each. Raises InputError if there are fewer than two such points, because the curve then does not
+    determine a batch."""
     sizes, speeds = np.array(engine.points, np.float64).T
     higher = np.append(True, speeds[1:] > np.maximum.accumulate(speeds)[:-1])
     if higher.sum() < 2:
@@ -97,8 +99,8 @@ def rising(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
 def _within(seconds: np.ndarray, sizes: np.ndarray, speeds: np.ndarray) -> np.ndarray:
     """Return the batches that take ``seconds`` on one curve, float64[n].
 
-    Solves b / (s0 + (s1 - s0)(b - b0) / (b1 - b0)) = seconds for b; outside the points the speed is
-    constant.
+    The function solves b / (s0 + (s1 - s0)(b - b0) / (b1 - b0)) = seconds for b. Outside the points
+    the speed is constant.
     """
     times = sizes / speeds
     at = np.clip(np.searchsorted(times, seconds), 1, max(len(sizes) - 1, 1))

@@ -1,12 +1,13 @@
 """HyperTune controller: resizes batches during training on nodes that also run other programs.
 
-Owns the state of every node, and the decision: when to resize, which nodes, and to which batches.
+Owns the state of every node, and the decision to resize: its time, the nodes and their new batches.
 Does not own the index (slowdown_detector.py), the rules for a batch (batch_resize.py), the data
-split that follows (cluster/data_split.py), any clock, or the measurement.
-Source: HyperTune (HeydariGorji et al.). Additions: the gate against noise, growth when cores are
-freed, a new split at the next step, and a learning rate that follows the total batch.
+split that follows (cluster/data_split.py), any clock, or the measurement of speeds.
+Source: HyperTune (HeydariGorji et al.). This project adds the gate against noise, larger batches
+when cores are freed, a new split at the next step, and a learning rate that follows the total
+batch.
 
-Hysteresis: a node is compared with the speed that its batch was chosen for (expected_speed.py), so
+Hysteresis: a node is compared with the speed for which its batch was chosen (expected_speed.py), so
 another resize requires another decline or freed cores. Small changes are not applied.
 """
 
@@ -33,31 +34,32 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Rule:
-    """Parameters of HyperTune's decisions. Raises InputError for an unknown choice or a number out
-    of range."""
+    """Parameters of HyperTune's decisions. Raises InputError for an unknown choice, or for a number
+    that is negative or not finite."""
 
     index: str = "gated"
     """Form of Eq. 2: "gated" (declines within the noise do not count) or "literal" (as printed)."""
     batch: str = "proportional"
-    """Rule for the new batch: "proportional", BS SP_i / SP; "eq3", the inverse of the tuner's
-    curve; or "eq3-literal", Eq. 3 as printed."""
+    """Rule for the new batch: "proportional" (BS x SP_i / SP), "eq3" (the inverse of the tuner's
+    curve), or "eq3-literal" (Eq. 3 as printed)."""
     ends_epoch: bool = False
-    """True: a change ends the epoch, as in the papers. False: the remaining samples are split again
-    at the next step."""
+    """True if a change ends the epoch, as in the papers. If it is False, the remaining samples are
+    split again at the next step."""
     learning_rate: str = "linear"
-    """Scaling of the learning rate with the total batch: "linear", with its square root ("sqrt"),
-    or "none"."""
+    """Scaling of the learning rate with the total batch: "linear", "sqrt" (with the square root of
+    the total batch), or "none"."""
     noise: float = 0.05
     """Relative standard deviation of an observed speed [assumed, 0.01 to 0.05]."""
     cpu_noise: float = 0.02
-    """Standard deviation of an observed share of cores [assumed, 0.005 to 0.05]."""
+    """Standard deviation of an observed fraction of free cores [assumed, 0.005 to 0.05]."""
     sigmas: float = 5.0
-    """Number of standard errors by which a mean may be lower without counting as a decline. At 5 %
-    noise, the default is about half of a 20 % decline."""
+    """Number of standard errors by which the mean of recent speeds may be below the expected speed
+    without counting as a decline. At 5 % noise, the default corresponds to about half of a 20 %
+    decline."""
     least_decline: float = 0.05
-    """Smallest relative decline that counts, however small the noise [assumed, 0.02 to 0.1]."""
+    """Smallest relative decline that counts, however small the noise is [assumed, 0.02 to 0.1]."""
     least_change: float = 0.05
-    """Relative change of a batch that must be exceeded for a new split [assumed, 0.02 to 0.1]."""
+    """Relative change of a batch above which the samples are split again [assumed, 0.02 to 0.1]."""
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -95,11 +97,12 @@ class Change:
 class HyperTune:
     """Controller that observes n nodes and resizes their batches; O(n) array work per step.
 
-    ``batches`` int64[n], ``speeds`` float64[n]: tuned batches, and the compute speeds (samples/s)
-    that they were tuned to, without other load. ``engines``, ``kinds`` int64[n]: the tuner's curves
-    and the curve of each node (batch_resize.Curves). ``least``, ``most``: limits of a node's batch;
-    default: 1 and the tuned batch. ``cores``: fraction of a node's cores that were free when the
-    node was tuned.
+    ``batches``: tuned batches, int64[n]. ``speeds``: compute speeds for which the batches were
+    tuned, without other load, float64[n], samples/s. ``engines``, ``kinds``: the tuner's curves,
+    and the index of the curve of each node, int64[n] (batch_resize.Curves). ``least``, ``most``:
+    limits of a node's batch; default: 1 and the tuned batch. ``cores``: fraction of a node's cores
+    that were free when the node was tuned. Raises InputError if the arrays differ in length, if a
+    value is out of range, or if ``rule.batch`` requires curves that are missing or do not rise.
     """
 
     def __init__(
@@ -129,7 +132,7 @@ class HyperTune:
         cores = np.broadcast_to(np.asarray(cores, np.float64), count)
         if speeds.shape != batches.shape:
             raise InputError(
-                f"{len(speeds)} speeds and {count} batches: must be one of each per node"
+                f"{len(speeds)} speeds and {count} batches: give one speed and one batch per node"
             )
         _every("batch", batches, batches >= 1, "at least 1")
         _every("speed", speeds, np.isfinite(speeds) & (speeds > 0), "more than 0")
@@ -148,22 +151,25 @@ class HyperTune:
 
     @property
     def flags(self) -> np.ndarray:
-        """Number of consecutive flags of a decline so far, int64[n]."""
+        """Number of consecutive steps, up to the last observed step, in which each node was flagged
+        for a decline, int64[n]."""
         return self._down
 
     @property
     def margin(self) -> np.ndarray:
-        """Smallest relative decline of each node's recent mean that counts, float64[n]."""
+        """Smallest relative decline of the mean of recent speeds that counts as a decline, for each
+        node, float64[n]."""
         return self._expected.margin
 
     def observe(
         self, step: int, steps: int, speed: np.ndarray, cpu: np.ndarray | None = None
     ) -> Change | None:
-        """Process the observations of step ``step`` (from 0) of an epoch of ``steps``.
+        """Process the observations of step ``step`` (from 0) of an epoch of ``steps`` steps.
 
-        ``speed``: compute speed of each node (samples/s), without synchronization and waiting,
-        float64[n]. ``cpu``: fraction of the node's cores that other programs leave free, 0 to 1,
-        float64[n]. NaN means not observed. Returns the new batches, or None if none changes.
+        ``speed``: compute speed of each node (samples/s), excluding synchronization and waiting,
+        float64[n]. ``cpu``: fraction of each node's cores that other programs leave free, 0 to 1,
+        float64[n]. NaN marks a value that was not observed. Returns the new batches, or None if no
+        batch changes. Raises InputError for invalid observations.
         """
         self._check(step, steps, speed, cpu)
         ratio = speed / self._unloaded
@@ -186,9 +192,11 @@ class HyperTune:
     def _resize(
         self, shrink: np.ndarray, grow: np.ndarray, recent: np.ndarray, cores: np.ndarray
     ) -> Change | None:
-        """Return new batches for the nodes in ``shrink`` and ``grow``, bool[n], if a change is
-        large enough, else None. With the literal index, five consecutive flags always cause a
-        change. ``recent``: mean speed ratios; ``cores``: mean fractions of free cores, float64[n].
+        """Return new batches for the nodes in ``shrink`` and ``grow``, bool[n], or None if no
+        change is large enough.
+
+        With the literal index, five consecutive flags always cause a change. ``recent``: mean speed
+        ratios; ``cores``: mean fractions of free cores, float64[n].
         """
         tuned = grow & self._expected.as_tuned(cores, recent)
         ratio = np.where(tuned, 1.0, recent)
@@ -210,14 +218,15 @@ class HyperTune:
         return Change(self.batches.copy(), at, before, factor, self.rule.ends_epoch)
 
     def _wanted(self, ratio: np.ndarray) -> np.ndarray:
-        """Return the real-valued batches of nodes that run at ``ratio`` of their uninterrupted
+        """Return the real-valued batch of each node that runs at ``ratio`` of its uninterrupted
         speed, float64[n]."""
         if self.rule.batch == "proportional":
             return self._curves.within(self._tuned / self._curves.speed(self._tuned) * ratio)
         return self._curves.inverse(ratio * self._unloaded, self.rule.batch == "eq3-literal")
 
     def _rate(self, factor: float) -> float:
-        """Return the factor on the learning rate if the total batch is multiplied by ``factor``."""
+        """Return the factor by which the learning rate is multiplied if the total batch is
+        multiplied by ``factor``."""
         return {"linear": factor, "sqrt": math.sqrt(factor), "none": 1.0}[self.rule.learning_rate]
 
     def _check(self, step: int, steps: int, speed: np.ndarray, cpu: np.ndarray | None) -> None:
@@ -237,8 +246,11 @@ class HyperTune:
 
 
 def _every(what: str, values: np.ndarray, good: np.ndarray, right: str) -> None:
-    """Raise InputError, with the first node number, unless ``good`` is True for all nodes, bool[n].
-    ``what``: name of the value; ``right``: the allowed values, in words."""
+    """Raise InputError, with the first invalid node, unless ``good``, bool[n], is True for all
+    nodes.
+
+    ``what``: name of the value. ``right``: description of the allowed values.
+    """
     if not good.all():
         at = int(np.argmin(good))
         raise InputError(f"node {at}: {what} {values[at]}; must be {right}")

@@ -1,14 +1,14 @@
-"""Expected speed of each node, its uncertainty, and the fraction of free cores that belongs to it.
+"""Expected speed and expected fraction of free cores of each node, with their margins.
 
 Owns the reference against which declines and growth are measured, and its margins. Does not own the
 observations (slowdown_detector.py) or the decision (controller.py).
-Source: none. HyperTune's Eq. 2 compares with a speed SP and does not define it after a batch
-change.
+Source: this project. HyperTune's Eq. 2 compares a node's speed with a speed SP, but does not define
+SP after a batch change.
 
 Speeds are ratios to a node's uninterrupted speed at its batch. The expected ratio of a tuned node
-is 1. After a change it is the ratio that the change was decided with, so the node is not flagged
-again for the same decline. That ratio is a mean of five noisy steps. While no decline occurs, later
-steps refine it; until then the margins are wider.
+is 1. After a batch change, the expected ratio is the ratio on which the change was based, so the
+node is not flagged again for the same decline. That ratio is a mean of five noisy steps. While no
+decline occurs, later steps refine the expected ratio; until then the margins are wider.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ondie.emu.cluster.hypertune.slowdown_detector import RECENT, WINDOW, Window
 class Expectation:
     """Expected speeds and margins of n nodes, all float64[n].
 
-    ``cores``: fraction of each node's cores that were free when the node was tuned. ``noise``,
-    ``cpu_noise``: standard deviation of one observation of a speed (relative) and of a fraction of
-    free cores. The mean of recent observations may deviate by the larger of ``sigmas`` standard
-    errors and ``least``.
+    ``cores``: fraction of each node's cores that were free when the node was tuned. ``noise``:
+    relative standard deviation of one observed speed. ``cpu_noise``: standard deviation of one
+    observed fraction of free cores. The mean of recent observations may deviate from the expected
+    value by ``sigmas`` standard errors, or by ``least`` if that is larger.
     """
 
     def __init__(
@@ -38,26 +38,26 @@ class Expectation:
         self._age = np.zeros(nodes, np.int64)
         self.margin = self._off(noise, self._samples)
         self.cores_margin = float(self._off(cpu_noise, np.array(RECENT)))
-        """Smallest increase of a node's fraction of free cores that noise does not explain."""
+        """Smallest increase of a node's fraction of free cores that does not count as noise."""
 
     def _off(self, noise: float, samples: np.ndarray) -> np.ndarray:
-        """Return the largest difference that noise is expected to cause between a recent mean and a
-        mean of ``samples`` observations."""
+        """Return the largest difference between the mean of recent observations and a mean of
+        ``samples`` observations that counts as noise."""
         error = noise * np.sqrt(1 / RECENT + 1 / samples)
         off: np.ndarray = np.maximum(self._least, self._sigmas * error)
         return off
 
     def decline(self, ratio: np.ndarray) -> np.ndarray:
-        """Return the relative decline of each node below its expected speed; minus infinity if the
-        expected ratio is 0."""
+        """Return the relative decline of each node below its expected speed. If the expected ratio
+        is 0, the result is minus infinity, or NaN if ``ratio`` is also 0."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return 1 - ratio / self.ratio
 
     def more_cores(self, cores: np.ndarray, ratio: np.ndarray) -> np.ndarray:
         """Return True for each node that has regained cores since its batch was chosen, bool[n].
 
-        If a node has lost no cores, its slowdown has another cause (heat, memory). A speed above
-        the expected one then counts as the end of the slowdown, and returns True, too.
+        If a node has lost no cores, its slowdown has another cause (heat, memory). For such a node,
+        a speed above the expected speed counts as the end of the slowdown, and the result is True.
         """
         unexplained = self.cores > self._tuned_cores - self.cores_margin
         faster = -self.decline(ratio) > self.margin
@@ -65,8 +65,8 @@ class Expectation:
         return back
 
     def as_tuned(self, cores: np.ndarray, ratio: np.ndarray) -> np.ndarray:
-        """Return True for nodes whose cores and speed equal, within margins, the values they were
-        tuned with, bool[n]."""
+        """Return True for each node whose fraction of free cores and speed equal, within the
+        margins, the values for which the node was tuned, bool[n]."""
         cores_back = cores >= self._tuned_cores - self.cores_margin
         same: np.ndarray = cores_back & (np.abs(1 - ratio) <= self.margin)
         return same
@@ -74,10 +74,9 @@ class Expectation:
     def expect(
         self, nodes: np.ndarray, ratio: np.ndarray, cores: np.ndarray, tuned: np.ndarray
     ) -> None:
-        """Set the expected speed ratio and free cores of ``nodes`` to the recent means ``ratio``
-        and ``cores``; all arrays have the shape [k]. Where ``tuned`` is True, set them to the
-        values that the node was tuned with.
-        """
+        """Set the expected speed ratio and fraction of free cores of ``nodes`` to the recent means
+        ``ratio`` and ``cores``; all arrays have the shape [k]. Where ``tuned`` is True, set them to
+        the values for which the node was tuned."""
         self.ratio[nodes] = np.where(tuned, 1.0, ratio)
         self.cores[nodes] = np.where(tuned, self._tuned_cores[nodes], cores)
         self._samples[nodes] = np.where(tuned, np.inf, RECENT)
@@ -85,11 +84,14 @@ class Expectation:
         self.margin[nodes] = self._off(self._noise, self._samples[nodes])
 
     def settle(self, left: np.ndarray, window: Window) -> None:
-        """Update the references after a step; ``left`` is the observation that has left the window.
+        """Update the references after a step. ``left``: observations that have left the window,
+        float64[n].
 
-        A reference averages at most 2 * WINDOW observations. Until then, ``left`` is added to the
-        average if the mean of the window is within half of the margin. A decline is visible in the
-        window before its first observation leaves the window, so it does not change the reference.
+        A reference averages at most 2 * WINDOW observations. Until this number is reached, ``left``
+        is added to the average if more than WINDOW steps have passed since the last change of the
+        reference by :meth:`expect`, and if the mean of the window differs from the reference by
+        less than half of the margin. A decline is visible in the window before its first
+        observation leaves the window, so the decline does not change the reference.
         """
         self._age += 1
         young = (self._samples < 2 * WINDOW) & (self._age > WINDOW)

@@ -1,16 +1,17 @@
 """Slowdown detector: decides step by step whether a node trains slower than expected.
 
-Owns Eq. 2 as printed and gated by noise, the window of observations, and the number of flags in a
-row. Does not own the response to a decline (controller.py).
+Owns Eq. 2 as printed and gated by noise, the window of observations, and the number of consecutive
+flags that are required. Does not own the response to a decline (controller.py).
 Source: HyperTune (HeydariGorji et al.), Eq. 2: 0.7 (SP - SP_i) / SP + 0.3 (N - step) / N, above
-0.20, five times in a row. As printed it flags nodes without a decline in the first third of every
-epoch.
+0.20, five times in a row. As printed, Eq. 2 flags nodes without a decline in the first third of
+every epoch.
 
 Gate: a decline is the amount by which the mean of the last five observations is below the expected
-speed. It counts if it exceeds a margin, which is the noise of that mean. Noise may also shrink the
-measured decline by the margin, so the index is evaluated at the decline plus the margin. The index
-uses the step at the start of the window, where the observed decline began. All arrays are
-float64[n], one entry per node; NaN means not observed and is never flagged.
+speed. A decline counts if it exceeds a margin, which is the noise of that mean. Noise may also make
+the measured decline smaller by the margin, so the index is evaluated at the decline plus the
+margin. The index uses the step at the start of the window, where the observed decline began. All
+arrays are float64[n], one entry per node. NaN marks a value that was not observed and is never
+flagged.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import numpy as np
 DECLINE, REMAINING, THRESHOLD = 0.7, 0.3, 0.20
 """Weights of the two terms of Eq. 2, and its threshold."""
 FLAGS, WINDOW, RECENT = 5, 10, 5
-"""Number of consecutive flags that cause a resize; number of steps in the window; number of recent
-steps that are averaged."""
+"""FLAGS: number of consecutive flags that cause a resize. WINDOW: number of steps in the window.
+RECENT: number of recent steps that are averaged."""
 
 
 def index(decline: np.ndarray, step: int, steps: int) -> np.ndarray:
@@ -39,18 +40,19 @@ def literal(decline: np.ndarray, step: int, steps: int) -> np.ndarray:
 def gated(
     decline: np.ndarray, margin: np.ndarray, step: int, steps: int, window: int = WINDOW
 ) -> np.ndarray:
-    """Return True for each node that declined by more than ``margin`` while Eq. 2 may exceed its
-    threshold, bool[n].
+    """Return True for each node, bool[n], whose decline exceeds ``margin`` and for which Eq. 2 may
+    exceed its threshold.
 
-    ``decline``: relative decline of the recent mean, float64[n]. ``window``: steps in the window.
+    ``decline``: relative decline of the mean of recent observations, float64[n]. ``window``: number
+    of steps in the window.
     """
     dated = max(step - window + 1, 0)
     return (decline > margin) & (index(decline + margin, dated, steps) > THRESHOLD)
 
 
 class Window:
-    """Last observations of every node, float64[window, n]; NaN where there is no
-    observation yet."""
+    """Window of the last observations of every node, float64[window, n]. The values of steps before
+    the first observation are NaN."""
 
     def __init__(self, nodes: int, window: int = WINDOW, recent: int = RECENT) -> None:
         self._rows = np.full((window, nodes), np.nan)
@@ -59,8 +61,8 @@ class Window:
         self._recent = recent
 
     def push(self, values: np.ndarray | float) -> np.ndarray:
-        """Add the observations of a step; return the observations that leave the window,
-        float64[n]."""
+        """Add the observations of a step to the window. Return the observations that leave the
+        window, float64[n]."""
         left = self._rows[self._at].copy()
         self._rows[self._at] = values
         self._at = (self._at + 1) % len(self._rows)

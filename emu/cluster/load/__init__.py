@@ -1,1 +1,1 @@
-"""Load of other programs on a node: drawn or recorded load, and its effect on speed."""
+"""Load of other programs on a node: random or recorded load, and its effect on speed."""

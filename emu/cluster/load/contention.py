@@ -4,7 +4,7 @@ Owns the curve of speed over free cores, the derivation of a node's compute time
 synchronous step, and the two published curves. Does not own the load over time (trace.py,
 on_off.py) or batches (hypertune/controller.py).
 Source: HyperTune (HeydariGorji et al.): 93.4, 75.6, 53.3 img/s of three equal nodes; 33.4, 99.83,
-49.26 img/s of a host and of a host with 36 Lagunas. All six were used for the fit.
+49.26 img/s of a host and of a host with 36 Lagunas. All six speeds were used for the fit.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ CORES = 8
 """Number of cores of a node in the published runs."""
 BATCH, DRIVE_BATCH, LAGUNAS = 180, 15, 36
 GRADIENT_BYTES = 4 * 3_400_000
-"""Bytes of MobileNetV2's parameters in FP32, as HyperTune counts them."""
+"""Size of MobileNetV2's parameters in FP32 as counted by HyperTune, bytes."""
 ALONE, WITH_DRIVES, WITH_DRIVES_2_LEFT = 33.4, 99.83, 49.26
-"""Published speeds of a synchronous training in img/s: a host; a host with Lagunas; a host with
-Lagunas and 6 of the host's cores taken."""
+"""Published speeds of synchronous training in img/s: a host; a host with Lagunas; and a host with
+Lagunas while other programs take 6 of the host's 8 cores."""
 THREE, THREE_4_LEFT, THREE_2_LEFT = 93.4, 75.6, 53.3
-"""Published speeds of a synchronous training in img/s: three equal nodes; one of them with 4 of its
-8 cores taken; with 6 of 8 cores taken."""
+"""Published speeds of synchronous training in img/s: three equal nodes; the same nodes while other
+programs take 4 of the 8 cores of one node; and the same nodes while other programs take 6 of the 8
+cores of one node."""
 
 
 @dataclass(frozen=True)
 class Slowdown:
     """Speed by fraction of free cores: ``points`` of (fraction, speed / speed with all cores).
 
-    The time of a sample is linear in 1 / fraction between points, as by Amdahl's law. Below the
-    smallest fraction it continues with the slope of the nearest segment. (1, 1) is an implicit
-    point. Raises InputError for fractions or ratios outside 0 to 1, for equal fractions, and if
-    fewer cores would be faster.
+    The time of a sample is linear in 1 / fraction between points, as in Amdahl's law. Below the
+    smallest fraction, the line continues with the slope of the nearest segment. (1, 1) is an
+    implicit point. Raises InputError if there are no points, if a fraction or ratio is outside 0 to
+    1, if the fractions do not ascend, or if fewer cores would be faster.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -47,13 +48,13 @@ class Slowdown:
         for share, ratio in self.points:
             if not (0 < share < 1 and 0 < ratio <= 1):
                 raise InputError(
-                    f"speed {ratio} on {share} of the cores: a share must be between 0 and 1, "
-                    f"and a ratio above 0 and at most 1"
+                    f"speed {ratio} on {share} of the cores: the share of cores must be between "
+                    f"0 and 1, and the relative speed above 0 and at most 1"
                 )
             if share <= before[0] or ratio < before[1]:
                 raise InputError(
-                    f"speed {ratio} on {share} of the cores after {before[1]} on {before[0]}: "
-                    f"shares must ascend, and speeds must not fall"
+                    f"speed {ratio} on {share} of the cores, after {before[1]} on {before[0]} of "
+                    f"the cores: the shares of cores must ascend, and the speeds must not fall"
                 )
             before = share, ratio
         if not self.points:
@@ -62,12 +63,13 @@ class Slowdown:
             )
 
     def ratio(self, share: np.ndarray) -> np.ndarray:
-        """Return the speed with the fraction ``share`` of the cores free, relative to the speed
-        with all cores, float64. ``share``: 0 to 1, any shape."""
+        """Return the speed while the fraction ``share`` of the cores is free, relative to the speed
+        with all cores, float64. ``share``: 0 to 1, any shape. Raises InputError if a fraction is
+        out of range."""
         share = np.asarray(share, np.float64)
         bad = ~((share >= 0) & (share <= 1))
         if bad.any():
-            raise InputError(f"{share[bad].flat[0]} of the cores left: must be from 0 to 1")
+            raise InputError(f"fraction of free cores {share[bad].flat[0]}: must be from 0 to 1")
         inverse = np.array([1.0, *(1 / free for free, _ in reversed(self.points))])
         times = np.array([1.0, *(1 / speed for _, speed in reversed(self.points))])
         slope = (times[-1] - times[-2]) / (inverse[-1] - inverse[-2])
@@ -85,16 +87,19 @@ class Link:
     bytes_per_s: float
 
     def ring_s(self, n_bytes: int, nodes: int) -> float:
-        """Return the time of a ring all-reduce of ``n_bytes`` over ``nodes`` nodes, without
-        latency, seconds."""
+        """Return the time of a ring all-reduce of ``n_bytes`` bytes over ``nodes`` nodes in
+        seconds, excluding latency. Raises InputError if the rate of the link is not positive."""
         if not (math.isfinite(self.bytes_per_s) and self.bytes_per_s > 0):
             raise InputError(f"{self.name}: {self.bytes_per_s} B/s; must be more than 0")
         return ring.steps(nodes) * ring.piece_bytes(n_bytes, nodes) / self.bytes_per_s
 
 
 def own_seconds(samples_per_s: float, samples: int, sync_s: float) -> float:
-    """Return the compute time of the slowest node in a synchronous step of ``samples`` samples in
-    total, seconds."""
+    """Return the compute time of the slowest node in a synchronous step, seconds.
+
+    ``samples``: number of samples of all nodes in a step. ``sync_s``: time of the synchronization.
+    Raises InputError if the synchronization takes the whole step.
+    """
     seconds = samples / samples_per_s - sync_s
     if not seconds > 0:
         raise InputError(
@@ -105,20 +110,22 @@ def own_seconds(samples_per_s: float, samples: int, sync_s: float) -> float:
 
 
 TCP = 1448 / 1538
-"""Payload fraction of a full Ethernet frame with TCP timestamps, preamble and gap included."""
+"""Payload fraction of a full Ethernet frame, including TCP timestamps, preamble and interpacket
+gap."""
 ETHERNET = Link("1 Gb/s Ethernet", TCP * 1e9 / 8)
 """Link of the three nodes [assumed]; the paper does not name the network.
 
-Its range is 10 Gb/s to SLOW. At 10 Gb/s the batch of the check row "4 cores taken" is 145.6:
-outside 140 +- 5.
+The assumed rate is between that of SLOW and 10 Gb/s. At 10 Gb/s, the result of the validation check
+"4 cores taken" is a batch of 145.6, which is outside the allowed range 140 +- 5.
 """
 FAST = Link("10 Gb/s Ethernet", TCP * 1e10 / 8)
 SLOW = Link(
     "rest of the step of a node alone at 33.4 img/s",
     ring.steps(3) * ring.piece_bytes(GRADIENT_BYTES, 3) / (3 * BATCH / THREE - BATCH / ALONE),
 )
-"""Slow end of the range of the network: the ring takes 0.39 s. That is the step time minus the
-compute time if the three nodes are as fast as the host of the other runs."""
+"""Slowest assumed network of the three nodes, on which the ring all-reduce takes 0.39 s. This time
+is the step time minus the compute time, if the three nodes are as fast as the host of the other
+published runs."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ class Published:
 
     ``batches``, ``speeds``, ``counts``: tuned batch, compute speed (samples/s) and number of nodes
     of each kind. ``sync_s``: synchronization time of a step, seconds. ``slowdown``: slowdown model
-    of the node that other programs interrupt.
+    of the node that also runs other programs.
     """
 
     batches: tuple[int, ...]
@@ -145,9 +152,10 @@ class Published:
 
 
 def three_nodes(link: Link = ETHERNET) -> Published:
-    """Return the published cluster of three equal nodes: 3 x 180 samples in 5.782 s.
+    """Return the published cluster of three equal nodes, which trains on 3 x 180 samples in 5.782
+    s.
 
-    The compute time of a node is that time minus the ring all-reduce over ``link``.
+    The compute time of a node is this time minus the time of the ring all-reduce over ``link``.
     """
     sync_s = link.ring_s(GRADIENT_BYTES, 3)
     whole, half, quarter = (
@@ -158,11 +166,11 @@ def three_nodes(link: Link = ETHERNET) -> Published:
 
 
 def host_and_lagunas(margin: float = 0.2) -> Published:
-    """Return the published cluster of a host with 36 Lagunas: 720 samples in 7.212 s, of which the
-    host computes for 5.389 s.
+    """Return the published cluster of a host with 36 Lagunas, which trains on 720 samples in 7.212
+    s; the host computes for 5.389 s of this time.
 
     The speed of a Laguna is not published. By the tuning rule, the host's batch takes (1 + margin)
-    times as long as a Laguna's. The host's curve includes the cost of relaying messages.
+    times as long as a Laguna's batch. The host's curve includes the cost of relaying messages.
     """
     samples = BATCH + LAGUNAS * DRIVE_BATCH
     host_s = BATCH / ALONE

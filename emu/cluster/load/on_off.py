@@ -1,10 +1,12 @@
-"""On-off load: other programs repeatedly take cores from every node; drawn while time advances.
+"""On-off load: other programs repeatedly take cores from every node, at random times.
 
 Owns the free and loaded intervals (spells) of each node, without a time limit, and the completion
 time of work under them. Does not own load that is known in advance (trace.py) or the cost of a
 taken core (contention.py).
-Source: none; an alternating renewal process with exponential spells. A spell depends only on the
-seed, the node and the spell's number, so equal seeds give equal spells, and no spell is stored.
+Source: this project; an alternating renewal process with exponential spells.
+
+Spells are drawn while the simulated time advances. A spell depends only on the seed, the node and
+the spell's number, so equal seeds give equal spells, and past spells are not stored.
 """
 
 from __future__ import annotations
@@ -21,24 +23,28 @@ from ondie.emu.units import InputError
 from ondie.kernels.jit import njit
 
 MOST_SPELLS = 1_000_000_000
-"""Maximum number of spells of all nodes in one run; drawing this number takes a minute or two."""
+"""Maximum number of loaded spells of all nodes in one run. Drawing this number of spells takes one
+to two minutes."""
 _FIRST, _LENGTH, _CORES = 0, 1, 2
-"""Purpose of a random draw: a node's first spell, the length of a spell, the cores of a spell."""
+"""Purpose of a random draw: the type of a node's first spell, the length of a spell, or the number
+of cores that a spell takes."""
 
 
 @dataclass(frozen=True)
 class Spells:
-    """On-off load: each node is alternately free and loaded, without end.
+    """On-off load: each node is alternately free and loaded, without a time limit.
 
-    Loaded spells last ``busy_s`` on average and make up ``share`` of the time. Free and loaded
-    spells are exponential. Each loaded spell takes 1 to all but one of the node's cores, uniformly.
+    Loaded spells last ``busy_s`` seconds on average and make up the fraction ``share`` of the time.
+    The lengths of free and loaded spells are exponentially distributed. Each loaded spell takes
+    from 1 core to all cores but one, with equal probability. Raises InputError if ``busy_s`` or
+    ``share`` is out of range.
     """
 
     busy_s: float
     share: float
     seed: int
     most: int = MOST_SPELLS
-    """Maximum number of loaded spells; a run that needs more raises InputError."""
+    """Maximum number of loaded spells. A run that needs more loaded spells raises InputError."""
 
     def __post_init__(self) -> None:
         if not 0 < self.busy_s < np.inf:
@@ -49,13 +55,13 @@ class Spells:
             raise InputError(f"share of a random load: {self.share}; must be between 0 and 1")
         if not self.free_s < np.inf:
             raise InputError(
-                f"share of a random load: {self.share}; the time between two periods of load is "
-                "not finite; use a larger share"
+                f"share of a random load: {self.share} is too small, because the mean time between "
+                "two periods of load is not finite; use a larger share"
             )
 
     @property
     def key(self) -> int:
-        """The seed reduced to 63 bits, for the random draws."""
+        """Seed of the random draws, reduced to 63 bits."""
         return self.seed & ((1 << 63) - 1)
 
     @property
@@ -78,12 +84,12 @@ class Spells:
     def pace(
         self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> SpellPace:
-        """Return the relative speed over time of nodes with ``cores`` cores, int64[nodes];
+        """Return the relative speed over time of nodes with ``cores`` cores, int64[nodes].
         ``pace``: function as in trace.Pace."""
         return SpellPace(self, cores, pace)
 
     def until(self, seconds: float, cores: np.ndarray) -> Load:
-        """Return the periods of load that begin before ``seconds``, as a load trace."""
+        """Return the periods of load that begin before ``seconds`` as a load trace."""
         at, node, taken = [], [], []
         for one, own in enumerate(cores.tolist()):
             number, begun, ended, cut = _begin(self.key, one, own, self.busy_s, self.free_s)
@@ -99,8 +105,10 @@ class Spells:
 
 
 class SpellPace:
-    """Relative speed of every node over time, with the interface of trace.Pace. For each node, only
-    the spell at the last queried start is stored. Query times must not decrease.
+    """Relative speed of every node over time, with the interface of trace.Pace.
+
+    For each node, only the spell at the last queried start time is stored. Query times must not
+    decrease.
     """
 
     def __init__(
@@ -121,7 +129,7 @@ class SpellPace:
         self._pace, self._row = _table(self._cores, pace)
 
     def left(self) -> np.ndarray:
-        """Return the fraction of free cores of each node at its last queried start,
+        """Return the fraction of free cores of each node at its last queried start time,
         float64[nodes]."""
         out: np.ndarray = 1 - self._taken / self._cores
         return out
@@ -129,7 +137,8 @@ class SpellPace:
     def finish(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
         """Return the completion times (s), float64[nodes], of work that begins at ``start``.
 
-        ``work``: seconds at full speed. Raises InputError if more spells than the limit are needed.
+        ``work``: duration of the work at full speed, seconds. Raises InputError if the run needs
+        more spells than allowed.
         """
         spells = self._spells
         spells.check(len(start), float(start.max(initial=0.0)))
@@ -144,8 +153,10 @@ class SpellPace:
 def _table(
     cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the speed by number of taken cores, float64[rows, most cores + 1], and the row of each
-    node, int64[nodes]; nodes with identical speeds share a row.
+    """Return a table of the speed by number of taken cores, float64[rows, most cores + 1], and the
+    row of each node, int64[nodes]. Nodes with identical speeds share a row.
+
+    Raises InputError if a speed is negative or not finite, or if the speed without load is 0.
     """
     nodes, most = len(cores), int(cores.max(initial=1))
     every = np.arange(nodes)
@@ -163,8 +174,8 @@ def _table(
 
 @njit
 def _spell(seed, node, cores, busy_s, free_s, number, loaded, begun):
-    """Return spell ``number`` of a node, which begins at ``begun``, as (number, start, end, cores
-    taken)."""
+    """Return spell ``number`` of a node, which begins at ``begun``, as (number, start, end, number
+    of taken cores)."""
     key = absorb(absorb(seed, node), number)
     mean = busy_s if loaded else free_s
     ended = begun - mean * math.log(uniform(key, _LENGTH))
@@ -174,8 +185,11 @@ def _spell(seed, node, cores, busy_s, free_s, number, loaded, begun):
 
 @njit
 def _begin(seed, node, cores, busy_s, free_s):
-    """Return the first spell of a node as (number, start, end, cores taken). Loaded spells have
-    even numbers, so that the first spell is number 0 if the node starts loaded, else number 1."""
+    """Return the first spell of a node as (number, start, end, number of taken cores).
+
+    Loaded spells have even numbers, so the first spell has number 0 if the node starts loaded, else
+    number 1.
+    """
     share = busy_s / (busy_s + free_s)
     number = 0 if uniform(absorb(seed, node), _FIRST) < share else 1
     return _spell(seed, node, cores, busy_s, free_s, np.int64(number), number == 0, 0.0)
@@ -183,7 +197,7 @@ def _begin(seed, node, cores, busy_s, free_s):
 
 @njit
 def _next(seed, node, cores, busy_s, free_s, number, begun):
-    """Return the spell that follows spell ``number`` of a node and begins at ``begun``."""
+    """Return the spell that follows spell ``number`` of a node. It begins at ``begun``."""
     return _spell(seed, node, cores, busy_s, free_s, number + 1, (number + 1) % 2 == 0, begun)
 
 
@@ -199,7 +213,8 @@ def _start(seed, cores, busy_s, free_s, number, begun, ended, taken):
 def _finish(
     seed, cores, busy_s, free_s, number, begun, ended, taken, paces, row, start, work, end
 ):  # fmt: skip
-    """Advance every node to its start time, and set ``end`` to the completion time of its work."""
+    """Advance every node to its start time, and set ``end`` to the completion time of the node's
+    work."""
     for i in range(len(start)):
         spell, first, last, cut = number[i], begun[i], ended[i], taken[i]
         while last <= start[i]:

@@ -2,7 +2,7 @@
 
 Owns the reading of the kernel's counters. Does not own loads (trace.py) or their cost
 (contention.py).
-Source: proc(5): /proc/stat counts the time that all cores together spent in each state.
+Source: proc(5): /proc/stat counts the time that all cores together have spent in each state.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from ondie.emu.units import InputError
 
 COUNTERS = Path("/proc/stat")
 IDLE = (3, 4)
-"""Indices of the counters of idle time in a line of /proc/stat: idle, and waiting for a device."""
+"""Indices of the idle counters in a line of /proc/stat: idle, and idle while waiting for I/O."""
 STOLEN = 8
-"""Index of the first counter in a line of /proc/stat that repeats time contained in earlier
-counters."""
+"""Index of the first counter in a line of /proc/stat whose time is also contained in an earlier
+counter. This counter and all later counters are ignored."""
 
 
 def counted(text: str) -> tuple[int, int]:
-    """Return (busy, all) clock ticks of all cores since boot; ``text``: content of /proc/stat."""
+    """Return (busy, total) clock ticks of all cores since boot. ``text``: content of /proc/stat.
+
+    Raises InputError if the first line is not the line of all cores.
+    """
     words = text.split("\n", 1)[0].split()
     try:
         if words[0] != "cpu":
@@ -51,11 +54,13 @@ def record(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Load:
-    """Record the busy cores of this machine every ``every_s`` seconds, as the load of one node.
+    """Record the number of busy cores of this machine every ``every_s`` seconds for ``seconds``
+    seconds, as the load of node ``node``.
 
     Each sample is the mean number of busy cores since the previous sample, and applies from the
-    time of the previous sample. ``cores``: cores of this machine. Raises InputError if nothing can
-    be recorded.
+    time of the previous sample. ``cores``: number of cores of this machine; default: as reported by
+    the operating system. ``read``, ``clock``, ``sleep``: replaceable for tests. Raises InputError
+    if a duration is not positive, or if /proc/stat cannot be read or has another format.
     """
     for name, value in (("seconds", seconds), ("every", every_s)):
         if not 0 < value < np.inf:

@@ -1,8 +1,10 @@
 """Slowdown models by name: the speed of a node on the cores that other programs leave free.
 
-Owns the names and the default of each kind of server. Does not own the curves (contention.py), the
-load over time (trace.py, on_off.py) or the cluster that applies a curve (cluster/build.py).
-Source: HyperTune (HeydariGorji et al.) for both measured curves; it has no curve for a drive.
+Owns the names and the default model of each kind of server. Does not own the curves
+(contention.py), the load over time (trace.py, on_off.py) or the cluster that applies a curve
+(cluster/build.py).
+Source: HyperTune (HeydariGorji et al.) for both measured curves; the paper has no curve for a
+drive.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ SLOWDOWNS: Mapping[str, Callable[[], Slowdown]] = {
     LAGUNA_HOST: lambda: host_and_lagunas().slowdown,
     LINEAR: lambda: Slowdown(((0.5, 0.5),)),
 }
-"""Slowdown models by name: that of one of three equal nodes, that of a host with 36 Lagunas (which
-includes the relays of its drives), and a speed in proportion to the free cores [assumed]."""
+"""Slowdown models by name: the measured model of one of three equal nodes, the measured model of a
+host with 36 Lagunas (which includes the relays of its drives), and a speed in proportion to the
+free cores [assumed]."""
 OF_A_DRIVE = LINEAR
 """Name of the slowdown model of a drive's cores [assumed]."""
 _OF_A_HOST = {"laguna": LAGUNA_HOST}
@@ -34,6 +37,5 @@ def slowdown(name: str) -> Slowdown:
 
 def of_host(drive: str) -> str:
     """Return the name of the default slowdown model of a host whose drives have the preset
-    ``drive``; THREE_NODES if HyperTune did not measure a host with these drives.
-    """
+    ``drive``. The default is THREE_NODES if HyperTune did not measure a host with these drives."""
     return _OF_A_HOST.get(drive, THREE_NODES)

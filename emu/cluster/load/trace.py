@@ -21,15 +21,15 @@ COLUMNS = ("seconds", "node", "cores")
 
 @dataclass(frozen=True)
 class Load:
-    """Load of other programs over time: from ``seconds[i]`` on, they take ``cores[i]`` cores of
-    node ``node[i]``. Before its first change a node has no load."""
+    """Load of other programs over time: starting at ``seconds[i]``, other programs use ``cores[i]``
+    cores of node ``node[i]``. A node has no load before its first change."""
 
     seconds: np.ndarray
     """Time of each change, seconds, float64[changes], 0 or more."""
     node: np.ndarray
     """Node of each change, int64[changes]."""
     cores: np.ndarray
-    """Number of cores taken from each change on, float64[changes], 0 or more."""
+    """Number of cores that other programs use after each change, float64[changes], 0 or more."""
 
     @staticmethod
     def none() -> Load:
@@ -38,8 +38,9 @@ class Load:
 
     @staticmethod
     def read(path: Path) -> Load:
-        """Return the load in a CSV file with the header ``seconds,node,cores``. Raises InputError,
-        with the line number, for an invalid line."""
+        """Return the load in a CSV file with the header ``seconds,node,cores``. Raises InputError
+        if the file cannot be read, if its header differs, or, with the line number, if a line is
+        invalid."""
         lines = rows(path, COLUMNS)
         found: list[tuple[float, int, float]] = []
         for number, cells in lines:
@@ -57,25 +58,25 @@ class Load:
         )
 
     def text(self) -> str:
-        """Return the load as text in the format that :meth:`read` reads."""
+        """Return the load as CSV text in the format that :meth:`read` accepts."""
         rows = zip(self.seconds.tolist(), self.node.tolist(), self.cores.tolist(), strict=True)
         lines = [",".join(COLUMNS), *(f"{at:.6g},{node},{cores:g}" for at, node, cores in rows)]
         return "\n".join(lines) + "\n"
 
     def pace(self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Pace:
-        """Return the relative speed over time of nodes with ``cores`` cores, int64[nodes];
-        ``pace``: function as in Pace."""
+        """Return the relative speed over time of nodes with ``cores`` cores, int64[nodes].
+        ``pace``: function as in :class:`Pace`."""
         return Pace(self, cores, pace)
 
     def check(self, cores: np.ndarray) -> None:
-        """Raise InputError if a change names a node that does not exist, or takes more cores than
-        the node has. ``cores``: int64[nodes].
+        """Raise InputError if a change has an invalid time, names a node that does not exist, or
+        takes more cores than the node has. ``cores``: number of cores of each node, int64[nodes].
         """
         for at, node, taken in zip(self.seconds, self.node, self.cores, strict=True):
             if not 0 <= at < np.inf:
-                raise InputError(f"load: time {at} s: must be at least 0 s")
+                raise InputError(f"load on node {node} at {at} s: the time must be at least 0 s")
             if not 0 <= node < len(cores):
-                raise InputError(f"load on node {node}: must be from 0 to {len(cores) - 1}")
+                raise InputError(f"load on node {node}: node must be from 0 to {len(cores) - 1}")
             if not 0 <= taken <= cores[node]:
                 raise InputError(
                     f"load on node {node} at {at:g} s: {taken:g} cores taken of {cores[node]}; "
@@ -84,10 +85,12 @@ class Load:
 
 
 class Pace:
-    """Relative speed of every node over time, piecewise constant; 1 while all cores are free.
+    """Relative speed of every node over time, piecewise constant; the speed is 1 while all cores
+    are free.
 
-    ``pace(left, node)``: relative speed of node ``node[i]`` while the fraction ``left[i]`` of its
-    cores is free; float64[k] from float64[k] and int64[k]. Query times must not decrease.
+    ``pace(left, node)``: returns the relative speed of node ``node[i]`` while the fraction
+    ``left[i]`` of its cores is free; ``left`` and the result are float64[k], ``node`` is int64[k].
+    Query times must not decrease. Raises InputError for an invalid load or speed.
     """
 
     def __init__(
@@ -115,11 +118,11 @@ class Pace:
         length[self._last] = 0.0
         done = np.concatenate([[0.0], np.cumsum(self._pace * length)[:-1]])
         self._done = done - done[self._now][node]
-        """Work that each node has completed by the start of each piece of constant speed, in
+        """Work that each node has completed by the start of each interval of constant speed, in
         seconds at full speed."""
 
     def left(self) -> np.ndarray:
-        """Return the fraction of free cores of each node at its last queried start,
+        """Return the fraction of free cores of each node at its last queried start time,
         float64[nodes]."""
         out: np.ndarray = self._left[self._now]
         return out
@@ -127,7 +130,8 @@ class Pace:
     def finish(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
         """Return the completion times (s), float64[nodes], of work that begins at ``start``.
 
-        ``work``: seconds at full speed. The time is infinity if no core is freed again.
+        ``work``: duration of the work at full speed, seconds. The completion time is infinite if no
+        core is freed again.
         """
         self._now = self._forward(self._now, self._at, start, np.less_equal)
         at = self._now
@@ -145,8 +149,11 @@ class Pace:
         reached: np.ndarray,
         passes: Callable[[np.ndarray, np.ndarray], np.ndarray],
     ) -> np.ndarray:
-        """Return the index of a piece of constant speed for each node, int64[nodes]: advance from
-        piece ``at`` while ``passes(column[next piece], reached)`` is true."""
+        """Return the index of an interval of constant speed for each node, int64[nodes].
+
+        The index starts at ``at`` and advances while ``passes(column[index of the next interval],
+        reached)`` is true.
+        """
         at = at.copy()
         moving = np.flatnonzero(at < self._last)
         while len(moving):

@@ -1,9 +1,12 @@
-"""Constants that a drive without a processor does not have, and that enabling the processor needs.
+"""Constants of processors, for drives without a processor.
 
-Owns the keys that each kind of processor needs, and the error that lists the missing ones. Does not
-own their limits (processors.py). Source: a preset writes 0, "none" or a default for constants that
-it does not have, with a reference that begins with NOT_APPLICABLE. Such a value is not a
-measurement: with it, a processing element would consume no energy.
+Owns the keys that each kind of processor requires, and the error that lists missing constants. Does
+not own the limits of these constants (processors.py).
+Source: this project.
+
+For a constant that a drive does not have, a preset states 0, "none" or a default, with a reference
+that begins with NOT_APPLICABLE. Such values must not be used in a simulation. With them, for
+example, a processing element would consume no energy.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ OPTIONS = {
     "pe.protection": "none", "pe.randomiser": "none", "pe.cipher": "none", "pe.integrity": "none",
     "pe.rain": 0, "pe.atomicity": "none", "pe.narrow_values": 0,
 }  # fmt: skip
-"""Options of processing elements, and the value with which each option is off."""
+"""Options of processing elements, and the value that disables each option."""
 
 
 def _with_option(config: Tree) -> bool:
@@ -32,7 +35,7 @@ def _with_option(config: Tree) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A kind of processor: the condition under which it is enabled, and the keys that it needs.
+    """A kind of processor: the condition under which it is enabled, and the keys that it requires.
 
     `keys` has an example value for each key.
     """
@@ -87,6 +90,6 @@ def check_absent(config: Tree, leaves: Mapping[str, Leaf], where: str) -> None:
                 for key in absent
             )
             raise InputError(
-                f"{where}: {on} = {quoted(leaves[on].text)} needs constants that this drive does "
-                f"not have; set all of them, for example {asked}"
+                f"{where}: {on} = {quoted(leaves[on].text)} requires constants that this drive "
+                f"does not have; set all of them, for example {asked}"
             )

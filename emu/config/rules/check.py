@@ -1,7 +1,7 @@
 """Check of a configuration against all rules.
 
 Owns the order of the rules and the message. Does not own the rules (other files of this folder).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ def _check_rules(
 
 
 def check(config: Tree, leaves: Mapping[str, Leaf], where: str) -> None:
-    """Raise InputError for the first rule that `config` breaks, with its keys and their values.
+    """Raise InputError if `config` breaks a rule. The message has the keys of the first broken rule
+    and their values.
 
-    An enabled processor that lacks constants also raises it; the message names all of these.
-    `leaves` has the spelling of the values, and `where` the name of the configuration.
+    Also raises InputError if an enabled processor lacks constants (the message names all of them),
+    or if a time is above LONGEST_PS. `leaves` has the spelling of the values, and `where` is the
+    name of the configuration.
     """
     _check_rules(RULES, config, leaves, where)
     check_absent(config, leaves, where)

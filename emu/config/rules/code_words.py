@@ -1,10 +1,12 @@
-"""Code words of real error-correcting codes: their check bytes, and the check that they fit the
-spare area.
+"""Code words of implemented error-correcting codes: number of check bytes, and the check that they
+fit the spare area.
 
 Owns this arithmetic and its rules. Does not own the codes (kernels/bch_code.py and
-kernels/ldpc_code.py, which a test holds against it: this room does not load the compiler) or what a
-drive does with them (nand/codec.py).
+kernels/ldpc_code.py) or their use by a drive (nand/codec.py).
 Source: Bose and Ray-Chaudhuri 1960, Hocquenghem 1959 (a BCH code has at most m t bits of parity).
+
+The codes are not imported here, because their modules load the compiler. A test compares the codes
+with this arithmetic.
 """
 
 from __future__ import annotations
@@ -15,15 +17,16 @@ from ondie.emu.config.schema.tree import Tree
 from ondie.emu.units import KINDS, exact
 
 CRC_BYTES = 4
-"""Bytes of the CRC-32C inside each code word."""
+"""Number of bytes of the CRC-32C inside each code word."""
 BCH_DEGREES = range(10, 16)
 MOST_BCH_ERRORS = 100
 LDPC_ROWS = 4
 CIRCULANTS = (64, 128, 256, 512, 1024, 2048, 4096)
 MOST_LDPC_BYTES = 1 << 16
 SOFT_READS = (0, 2)
-"""Numbers of additional readings that the LDPC decoder supports: none, or one on either side of the
-reference voltage."""
+"""Allowed numbers of additional reads for soft decision: none, or two (one on either side of the
+reference voltage).
+"""
 
 
 def spare_of_word(config: Tree) -> int:
@@ -33,14 +36,14 @@ def spare_of_word(config: Tree) -> int:
 
 
 def bch_check_bytes(m: int, t: int) -> int:
-    """Return an upper bound of the check bytes of a BCH code, CRC included: those for m t bits of
-    parity."""
+    """Return an upper bound of the number of check bytes, including the CRC, of a BCH code of
+    degree ``m`` that corrects ``t`` bit errors. The code has at most m t parity bits."""
     return -(-m * t // 8) + CRC_BYTES
 
 
 def bch_degree(word_bytes: int, t: int) -> int | None:
-    """Return the least degree m of a BCH code for ``word_bytes`` of data and ``t`` wrong bits, or
-    None if there is none."""
+    """Return the smallest degree m in BCH_DEGREES of a BCH code that corrects ``t`` bit errors in
+    ``word_bytes`` of data, or None if no such code exists."""
     for m in BCH_DEGREES:
         if 8 * (word_bytes + bch_check_bytes(m, t)) < 1 << m:
             return m
@@ -48,8 +51,9 @@ def bch_degree(word_bytes: int, t: int) -> int | None:
 
 
 def _bch_errors_that_fit(key: str, word_bytes: int, words: int, room: int) -> str:
-    """Say how many wrong bits, the value of ``key``, BCH codes correct whose check bytes fit
-    ``room`` bytes, those of ``words`` code words of ``word_bytes``."""
+    """Return a phrase that states the largest value of ``key``, a number of correctable bit errors,
+    for which the check bytes of BCH codes fit ``room`` bytes, or that no code fits. ``words``:
+    number of code words that share these bytes. ``word_bytes``: data bytes of a code word."""
     fits = [
         t
         for t in range(1, MOST_BCH_ERRORS + 1)
@@ -59,12 +63,12 @@ def _bch_errors_that_fit(key: str, word_bytes: int, words: int, room: int) -> st
 
 
 def ldpc_check_bytes(circulant: int) -> int:
-    """Return the check bytes of the LDPC code with the CRC."""
+    """Return the number of check bytes of the LDPC code, including the CRC."""
     return CRC_BYTES + LDPC_ROWS * circulant // 8
 
 
 def ldpc_circulant(config: Tree) -> int | None:
-    """Return the largest circulant of the LDPC code that fits the spare area, or None."""
+    """Return the largest LDPC circulant whose check bytes fit the spare area, or None."""
     room = spare_of_word(config)
     return max((z for z in CIRCULANTS if ldpc_check_bytes(z) <= room), default=None)
 
@@ -89,39 +93,47 @@ def _bch_fits(config: Tree) -> bool:
 
 
 def _most_bch_errors(config: Tree) -> str:
-    """Say what fits the spare area."""
+    """Return the error text for a BCH code whose check bytes do not fit the spare area."""
     word, room = config.ecc.codeword_bytes, spare_of_word(config)
     needed = bch_degree(word, config.ecc.correctable_bits)
     assert needed is not None
     size = bch_check_bytes(needed, config.ecc.correctable_bits)
     return (
-        f"a code word has {size} check bytes and {room} bytes of the spare area; "
+        f"a code word needs {size} check bytes, but has {room} bytes of the spare area; "
         + _bch_errors_that_fit("ecc.correctable_bits", word, 1, room)
     )
 
 
 def _no_bch(config: Tree) -> str:
-    """Say which code words BCH has."""
+    """Return the error text for a BCH code that does not exist."""
     t = config.ecc.correctable_bits
     sizes = (1 << power for power in range(16, 5, -1))
     largest = next((size for size in sizes if bch_degree(size, t) is not None), None)
     if t <= MOST_BCH_ERRORS and largest is not None:
-        return f"no BCH code up to m = 15 is so long; ecc.codeword = {_size(largest)} fits"
-    return f"no BCH code corrects so many: at most {MOST_BCH_ERRORS}, in code words below 4 KiB"
+        return (
+            "no BCH code up to m = 15 has such long code words; ecc.codeword = "
+            f"{_size(largest)} fits"
+        )
+    return (
+        f"a BCH code corrects at most {MOST_BCH_ERRORS} bit errors, in code words below 4 KiB; "
+        "reduce ecc.correctable_bits"
+    )
 
 
 def _ldpc_room(config: Tree) -> str:
-    """Say what the spare area is short of."""
+    """Return the error text for an LDPC code whose check bytes do not fit the spare area."""
     least, room = ldpc_check_bytes(CIRCULANTS[0]), spare_of_word(config)
     words = config.flash.page_bytes // config.ecc.codeword_bytes
     return (
-        f"a code word has at least {least} check bytes and only {room} bytes of the spare area; "
+        f"a code word needs at least {least} check bytes, but has {room} bytes of the spare area; "
         f"flash.spare of {_size(least * words)} or more fits"
     )
 
 
 def _no_die_code(config: Tree) -> str:
-    """Say which BCH codes fit the pages of the dies."""
+    """Return the error text for an on-die BCH code that does not exist or does not fit the spare
+    area.
+    """
     pe, flash = config.pe, config.flash
     word, words = pe.ecc_codeword_bytes, flash.page_bytes // pe.ecc_codeword_bytes
     return (
@@ -185,7 +197,7 @@ RULES: tuple[Rule, ...] = (
     requires(
         LDPC,
         equal("ecc.soft_reads", *SOFT_READS),
-        "soft decision has one reading on either side of the reference voltage",
+        "soft decision has one read on either side of the reference voltage",
     ),
     only_if(
         DIE_CODE,

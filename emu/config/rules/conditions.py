@@ -2,7 +2,7 @@
 
 Owns the common forms of a rule ("this value requires that one", limits of one key) and their
 messages. Does not own the rules (other files of this folder).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ def other_than(name: str, value: str) -> Condition:
 
 
 def above_zero(name: str, example: str = "") -> Condition:
-    """Return the condition that key `name` is above 0; the message gives `example`, if there is
-    one.
+    """Return the condition that key `name` is above 0. The message includes `example` unless it is
+    empty.
     """
     text = f"{name} above 0" + (f", for example {example}" if example else "")
     return Condition((name,), lambda config: value_of(config, name) > 0, text)
 
 
 def requires(condition: Condition, requirement: Condition, because: str = "") -> Rule:
-    """Return the rule that `requirement` must hold where `condition` holds.
+    """Return the rule that `requirement` must hold if `condition` holds.
 
-    `because`: the reason, which ends the message.
+    `because`: the reason, at the end of the message.
     """
 
     def holds(config: Tree) -> bool:
@@ -74,10 +74,10 @@ def only_if(
     holds: Callable[[Tree], bool],
     text: Callable[[Tree], str] | str,
 ) -> Rule:
-    """Return the rule that `holds` must be true where `condition` holds.
+    """Return the rule that `holds` must be true if `condition` holds.
 
-    `text`: the requirement in the message, which also shows the values of the condition's keys and
-    of `keys`.
+    `text`: the requirement in the message. The message also has the values of the condition's keys
+    and of `keys`.
     """
     return Rule(
         (*condition.keys, *keys),
@@ -87,7 +87,9 @@ def only_if(
 
 
 def at_most(name: str, limit: float, shown: str = "") -> Rule:
-    """Return the rule that key `name` is at most `limit`, which the message spells `shown`."""
+    """Return the rule that key `name` is at most `limit`. `shown`: the limit as text for the
+    message.
+    """
     text = f"must be at most {shown or limit}"
     return Rule((name,), lambda config: value_of(config, name) <= limit, text)
 

@@ -1,7 +1,7 @@
 """Rules for error correction, simulated errors, the data cache and DRAM.
 
 Owns these rules, in the order in which they are checked. Does not own their check (check.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ UPKEEP = Condition(
 )
 PS_PER_DAY = 86_400 * 10**12
 CLOCK_END_PS = 1 << 62
-"""Value of clock.NEVER, ps. That module is not imported here, because it loads the compiler."""
+"""Value of clock.NEVER in ps. The module clock is not imported here, because it loads the compiler.
+"""
 
 
 def fmt_days(ps: float) -> str:
-    """Return a time in days, rounded down to hundredths."""
+    """Return a time in days as text, rounded down to hundredths."""
     return f"{ps // (PS_PER_DAY / 100) / 100:.2f} d"
 
 
 def initial_ps(config: Tree) -> float:
-    """Return the age of the data at the start, ps."""
+    """Return the age of the data at the start of the run, in ps."""
     return config.errors.initial_days * PS_PER_DAY
 
 
@@ -101,8 +102,8 @@ RULES: tuple[Rule, ...] = (
         ("ftl.refresh_age", "errors.initial_days"),
         lambda cfg: cfg.ftl.refresh_age_ps < CLOCK_END_PS + initial_ps(cfg),
         lambda cfg: (
-            f"the data are never so old: they are {cfg.errors.initial_days:g} d old at the start, "
-            f"and the clock ends after {fmt_days(CLOCK_END_PS)}; use an age below "
+            f"the data never reaches this age: it is {cfg.errors.initial_days:g} d old at the "
+            f"start, and the clock ends after {fmt_days(CLOCK_END_PS)}; use an age below "
             f"{fmt_days(CLOCK_END_PS + initial_ps(cfg))}, or 0 for never"
         ),
     ),
@@ -111,7 +112,7 @@ RULES: tuple[Rule, ...] = (
         lambda cfg: cfg.ftl.scrub_interval_ps < CLOCK_END_PS,
         f"the clock ends after {fmt_days(CLOCK_END_PS)}; use a shorter interval, or 0 for never",
     ),
-    requires(NO_SCRUBBING, equal("ftl.refresh_bits", 0), "scrubbing counts the wrong bits"),
+    requires(NO_SCRUBBING, equal("ftl.refresh_bits", 0), "only scrubbing counts bit errors"),
     requires(NO_SCRUBBING, equal("ftl.scrub_pages", 0), "no block is scrubbed"),
     at_most("ftl.refresh_bits", 1),
     only_if(
@@ -129,7 +130,7 @@ RULES: tuple[Rule, ...] = (
     requires(
         WRITES_CACHED,
         MAPPED_BY_PROGRAM,
-        "the host may trim data that the cache is writing to flash before they are programmed",
+        "the host may trim data that the cache is writing to flash before it is programmed",
     ),
     requires(
         PROTECTED,

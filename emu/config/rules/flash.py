@@ -1,7 +1,7 @@
 """Rules for dies, chips, word lines and their programming.
 
 Owns these rules, in the order in which they are checked. Does not own their check (check.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ RULES: tuple[Rule, ...] = (
             f"nearest: {rounded_up(cfg.flash.pages_per_block, WORD_LINE[cfg.flash.cell])}"
         ),
     ),
-    requires(WORD_LINES, ONE_PROGRAM_TIME, "all pages of a word line have one program time"),
+    requires(WORD_LINES, ONE_PROGRAM_TIME, "all pages of a word line have the same program time"),
     requires(
         WORD_LINES, other_than("flash.page_types", "planar"), "planar chips program page by page"
     ),
@@ -121,7 +121,8 @@ RULES: tuple[Rule, ...] = (
         WORD_LINES,
         ("flash.pages_per_block",),
         lambda cfg: cfg.flash.pages_per_block >= 3 * WORD_LINE[cfg.flash.cell],
-        "a block must have at least three word lines; collection gains no space from smaller ones",
+        "a block must have at least three word lines; garbage collection gains no space from "
+        "smaller blocks",
     ),
     Rule(
         ("flash.programming", "ftl.mapping_unit", "cache.capacity", "dram.capacity"),

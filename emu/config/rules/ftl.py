@@ -1,7 +1,7 @@
-"""Rules for the size of the drive, mapping units, collection and failures.
+"""Rules for the size of the drive, mapping units, garbage collection and failures.
 
 Owns these rules, in the order in which they are checked. Does not own their check (check.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def divides_page(config: Tree) -> bool:
 
 
 MESSAGES = ("doorbell", "request", "entry", "completion")
-"""Keys of ``frontend`` that state the size of a message on the link, bytes."""
+"""Keys of section ``frontend`` that state the size of a message on the link, in bytes."""
 
 RULES: tuple[Rule, ...] = (
     *(at_most(f"frontend.{name}", 1 << 20, "1 MiB") for name in MESSAGES),
@@ -84,7 +84,7 @@ RULES: tuple[Rule, ...] = (
         "a page must consist of whole mapping units: ftl.mapping_unit must be a power of two from "
         "512 B to flash.page, or 0 for one page",
     ),
-    requires(TRIM_MAPS, MAPPED_BY_PROGRAM, "a trim map says which programmed data are mapped"),
+    requires(TRIM_MAPS, MAPPED_BY_PROGRAM, "a trim map states which programmed data is mapped"),
     requires(
         MAP_CHECKPOINTS,
         equal("ftl.map_cache", 0),
@@ -93,7 +93,7 @@ RULES: tuple[Rule, ...] = (
     requires(
         MAP_CHECKPOINTS,
         TRIM_MAPS,
-        "a checkpoint of the mapping table does not say which later trims are on flash",
+        "a checkpoint of the mapping table does not record later trims",
     ),
     requires(
         MAP_CHECKPOINTS,
@@ -119,8 +119,8 @@ RULES: tuple[Rule, ...] = (
         SUB_PAGES,
         ("flash.pages_per_block",),
         lambda cfg: cfg.flash.pages_per_block >= 4,
-        "flash.pages_per_block must be at least 4 with mapping units below a page; collection "
-        "gains no space from smaller blocks",
+        "flash.pages_per_block must be at least 4 with mapping units below a page; garbage "
+        "collection gains no space from smaller blocks",
     ),
     requires(
         SUB_PAGES,
@@ -155,7 +155,7 @@ RULES: tuple[Rule, ...] = (
         ("ftl.gc_stop_blocks", "ftl.gc_low_blocks"),
         lambda cfg: cfg.ftl.gc_stop_blocks <= cfg.ftl.gc_low_blocks + 1,
         "ftl.gc_stop_blocks must be at most ftl.gc_low_blocks + 1: host writes must not wait "
-        "before collection starts",
+        "before garbage collection starts",
     ),
     requires(RESERVOIR, UNITS_ARE_DIES, "the reservoir consists of super-blocks"),
     below_one("ftl.bad_blocks"),

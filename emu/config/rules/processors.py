@@ -1,7 +1,7 @@
 """Rules for the in-storage processor and processing elements on the dies.
 
 Owns these rules, in the order in which they are checked. Does not own their check (check.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations

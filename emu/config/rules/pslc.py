@@ -1,7 +1,7 @@
 """Rules for blocks in pSLC mode.
 
 Owns these rules, in the order in which they are checked. Does not own their check (check.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RULES: tuple[Rule, ...] = (
         PSLC,
         ("ftl.pslc_share", "flash.blocks_per_plane", "ftl.reservoir_fraction"),
         lambda cfg: cfg.ftl.pslc_share <= 1 and pslc_blocks(cfg) >= 1,
-        "ftl.pslc_share must be at most 1 and give a unit at least one block",
+        "ftl.pslc_share must be at most 1, and a unit must have at least one pSLC block",
     ),
     only_if(
         equal("ftl.pslc", "static"),
@@ -48,7 +48,8 @@ RULES: tuple[Rule, ...] = (
             "ftl.reservoir_fraction",
         ),
         lambda cfg: managed_blocks(cfg) - pslc_blocks(cfg) > cfg.ftl.gc_low_blocks,
-        "more native blocks must be left than ftl.gc_low_blocks, at which collection starts",
+        "the number of native blocks must exceed ftl.gc_low_blocks, at which garbage collection "
+        "starts",
     ),
     only_if(
         PSLC,

@@ -1,7 +1,7 @@
 """The record of a rule, quantities that rules compare, and limits of the engine.
 
 Owns the arithmetic on a configuration. Does not own the rules (the other files of this folder).
-Source: geometry arithmetic; widths of the engine's tables.
+Source: arithmetic of the geometry; widths of the engine's tables.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from ondie.emu.units import KINDS, exact
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition that every configuration must meet, and the error for one that does not.
+    """A condition that every configuration must meet, and the error message for a configuration
+    that does not meet it.
 
-    `holds(config)` returns True if the condition is met. The message of the error has `keys`, their
-    values, and `right`, the allowed values.
+    `holds(config)` returns True if the condition is met. The message has `keys`, their values, and
+    `right`, a text that states the allowed values.
     """
 
     keys: tuple[str, ...]
@@ -27,7 +28,7 @@ class Rule:
 
 
 def raw_bytes(config: Tree) -> int:
-    """Return the bytes of all pages of one drive, before over-provisioning."""
+    """Return the capacity of all pages of one drive in bytes, before over-provisioning."""
     flash = config.flash
     return (
         flash.channels
@@ -40,7 +41,7 @@ def raw_bytes(config: Tree) -> int:
 
 
 def mapping_unit(config: Tree) -> int:
-    """Return the bytes of one entry of the page map: a flash page, or a part of one."""
+    """Return the size of a mapping unit in bytes: a flash page, or a part of a page."""
     return config.ftl.mapping_unit_bytes or config.flash.page_bytes
 
 
@@ -50,10 +51,12 @@ def whole_pages(config: Tree) -> bool:
 
 
 def gathered_bytes(config: Tree) -> int:
-    """Return the maximum number of bytes in DRAM for word lines that are not yet programmed.
+    """Return the maximum number of bytes in DRAM for word lines (or pages, if pages are programmed
+    one by one) that are not yet programmed.
 
-    Each plane and stream has one word line. With two-pass programming it has three: the open one,
-    the previous one, and the one between its two passes.
+    Each plane and stream has one such word line or page. With two-pass programming, each has three
+    word lines: the open word line, the previous word line, and the word line between its two
+    passes.
     """
     flash, ftl = config.flash, config.ftl
     collected = ftl.write_streams if ftl.gc_streams == "each" else 1
@@ -86,8 +89,9 @@ def pslc_blocks(config: Tree) -> int:
 
 
 def native_bytes(config: Tree) -> int:
-    """Return the bytes of all pages of one drive outside the static pSLC region, before
-    over-provisioning."""
+    """Return the capacity of all pages of one drive outside the static pSLC region in bytes, before
+    over-provisioning.
+    """
     raw = raw_bytes(config)
     if config.ftl.pslc != "static":
         return raw
@@ -95,7 +99,7 @@ def native_bytes(config: Tree) -> int:
 
 
 def units_are_dies(config: Tree) -> bool:
-    """Return True if the unit of writing and collection is a whole die."""
+    """Return True if the unit of writing and garbage collection is a whole die."""
     return config.ftl.block_unit == "die" or config.flash.planes_per_die == 1
 
 
@@ -112,7 +116,7 @@ MOST_DEVICES = 4096
 MOST_OUTSTANDING = 4096
 """Maximum number of outstanding commands of a tunnel in each direction."""
 MOST_SECTORS = 64
-"""Number of sectors of a page that one entry of the sector map can hold."""
+"""Maximum number of sectors of a page. An entry of the sector map has one bit per sector."""
 MOST_PLANES = 31
 """Maximum number of planes of a die, or of a chip that executes one command at a time.
 

@@ -1,6 +1,7 @@
 """The data cache, and the DRAM of the controller.
 
-Owns the leaves of the sections. Does not own the cache itself (nvme/data_cache.py).
+Owns the leaves of sections `cache` and `dram`. Does not own the behavior of the cache
+(nvme/data_cache.py).
 Source: the presets give a source for each value.
 """
 
@@ -18,14 +19,14 @@ class Cache:
         str,
         Spec(
             "data cache; off: none, write_back: writes complete in DRAM, write_through: written "
-            "data also stay in DRAM until they are on flash, read: read data stay in DRAM, "
+            "data also stays in DRAM until it is on flash, read: read data stays in DRAM, "
             "read_write: write_back and read",
             choices=("off", "write_back", "write_through", "read", "read_write"),
         ),
     ]
     capacity_bytes: Annotated[int, Spec("DRAM capacity of the data cache")]
     dirty_share: Annotated[
-        float, Spec("share of dirty data in the cache above which they are written to flash")
+        float, Spec("share of dirty data in the cache above which this data is written to flash")
     ]
     destage_pages: Annotated[
         int,
@@ -35,14 +36,14 @@ class Cache:
         ),
     ]
     destage_idle: Annotated[
-        bool, Spec("dirty data are also written to flash while no command is outstanding")
+        bool, Spec("dirty data is also written to flash while no command is outstanding")
     ]
     power_loss_protection: Annotated[
         bool,
         Spec(
-            "capacitors write what has completed to flash when the power is cut: the drive has no "
-            "volatile write cache (VWC = 0); with cache.mode off or read, these are trims that no "
-            "FLUSH has followed"
+            "capacitors supply the energy to write completed data to flash after a power cut: the "
+            "drive has no volatile write cache (VWC = 0); with cache.mode off or read, only trims "
+            "since the last FLUSH are written"
         ),
     ]
     hold_up_fj: Annotated[

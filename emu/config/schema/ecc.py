@@ -1,6 +1,6 @@
 """Error correction of the controller, and the errors that are simulated.
 
-Owns the leaves of the sections. Does not own the correction itself (nand/ecc.py).
+Owns the leaves of sections `ecc` and `errors`. Does not own the correction of errors (nand/ecc.py).
 Source: published studies of bit errors; the presets give the source of each value.
 """
 
@@ -17,9 +17,9 @@ class Ecc:
     code: Annotated[
         str,
         Spec(
-            "what corrects the bytes that a drive with payload reads; capability: no code, up to "
-            "correctable_bits wrong bits are taken back, bch: BCH codes of correctable_bits, ldpc: "
-            "the quasi-cyclic LDPC code with the largest circulant that fits flash.spare",
+            "correction of the data that a drive with payload reads; capability: without a code, "
+            "up to correctable_bits bit errors are undone, bch: BCH code for correctable_bits, "
+            "ldpc: the quasi-cyclic LDPC code with the largest circulant that fits flash.spare",
             choices=("capability", "bch", "ldpc"),
         ),
     ]
@@ -28,14 +28,14 @@ class Ecc:
         int,
         Spec(
             "time of one iteration of LDPC decoding on one code word; only with ecc.code ldpc, "
-            "whose decodings take ecc.decode and the iterations that do not fit into it"
+            "which takes ecc.decode and the time of iterations beyond ecc.decode"
         ),
     ]
     bch_error_ps: Annotated[
         int,
         Spec(
-            "time per wrong bit of a code word; only with ecc.code bch, whose decodings take "
-            "ecc.decode and the bits that do not fit into it; correctable_bits in a word that fails"
+            "time per bit error of a code word; only with ecc.code bch, which takes ecc.decode "
+            "and the time of bit errors beyond ecc.decode; a failed word has correctable_bits"
         ),
     ]
     encode_ps: Annotated[int, Spec("time to encode one page; one engine per channel")]
@@ -44,7 +44,11 @@ class Ecc:
         int, Spec("bit errors per code word that hard decision decoding corrects")
     ]
     decode_limit_ps: Annotated[
-        int, Spec("time to decode a page at its correction limit, or to fail; with code capability")
+        int,
+        Spec(
+            "time to decode a page at its correction limit, or until failure; only with ecc.code "
+            "capability"
+        ),
     ]
     retries: Annotated[int, Spec("largest number of read retries of a page, at shifted voltages")]
     retry_gain: Annotated[
@@ -57,7 +61,7 @@ class Ecc:
         float, Spec("bit errors that soft decision corrects relative to hard decision")
     ]
     soft_decode_ps: Annotated[
-        int, Spec("time to decode one page with soft decision; with code capability")
+        int, Spec("time to decode one page with soft decision; only with ecc.code capability")
     ]
 
 

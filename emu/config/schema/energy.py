@@ -1,7 +1,6 @@
 """Energy per operation and byte, and power of components.
 
-Owns the leaves of the section. Does not own the calculation of energy
-(analysis/energy.py).
+Owns the leaves of section `energy`. Does not own the calculation of energy (analysis/energy.py).
 Source: the presets give a source for each value.
 """
 

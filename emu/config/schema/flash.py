@@ -1,7 +1,7 @@
 """The flash array: geometry, timing, cells and their raw bit error rate.
 
-Owns the leaves of the section. Does not own timing rules (nand/timing.py) or bit
-errors (nand/rber.py).
+Owns the leaves of section `flash`. Does not own timing rules (nand/timing.py) or bit errors
+(nand/rber.py).
 Source: ONFI timing names; MQSim geometry; published data sheets.
 """
 
@@ -14,7 +14,7 @@ from typing import Annotated
 from ondie.emu.config.schema.spec import Spec
 
 RETENTIONS = ("1 year", "3 months", "3 days")
-"""Classes of retention, the most demanding first."""
+"""Classes of retention, the most demanding class first."""
 
 
 CELLS = ("pSLC", "SLC", "MLC", "TLC", "QLC")
@@ -32,7 +32,7 @@ class Flash:
     pages_per_block: Annotated[int, Spec("pages in one block", least=1)]
     page_bytes: Annotated[int, Spec("user bytes of one page", least=512)]
     spare_bytes: Annotated[
-        int, Spec("bytes of one page beside page, for check bits; only with ecc.code bch or ldpc")
+        int, Spec("spare bytes of one page, for check bits; only with ecc.code bch or ldpc")
     ]
     dies_per_chip: Annotated[int, Spec("dies that share one chip enable", least=1)]
     cell: Annotated[str, Spec("cell mode", choices=CELLS)]
@@ -106,9 +106,9 @@ class Flash:
     program_order: Annotated[
         str,
         Spec(
-            "programs of one block that wait for a die with multi-plane commands; block: in the "
-            "order of the pages of the block, any: a program that fits a command of other planes "
-            "overtakes those that do not",
+            "order of waiting programs of one block with multi-plane commands; block: the order "
+            "of the pages of the block, any: a program that can join a command of other planes "
+            "overtakes programs that cannot",
             choices=("block", "any"),
         ),
     ]
@@ -121,7 +121,7 @@ class Flash:
         ),
     ]
     power_planes: Annotated[
-        int, Spec("largest number of planes of a drive that operate at once; 0: all")
+        int, Spec("maximum number of planes of a drive that operate concurrently; 0: no limit")
     ]
     suspend: Annotated[
         str,

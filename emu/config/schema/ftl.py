@@ -1,6 +1,7 @@
-"""The flash translation layer: mapping, collection, wear leveling, pSLC, cached mapping table.
+"""The flash translation layer: mapping, garbage collection, wear leveling, pSLC, cached mapping
+table.
 
-Owns the leaves of the section. Does not own the policies (ftl/policies.py).
+Owns the leaves of section `ftl`. Does not own the policies (ftl/policies.py).
 Source: the presets give a source for each value.
 """
 
@@ -21,16 +22,16 @@ class Ftl:
     block_unit: Annotated[
         str,
         Spec(
-            "unit of writing and collection; die: a block of every plane of a die, plane: one "
-            "block",
+            "unit of writing and garbage collection; die: a block of every plane of a die, plane: "
+            "one block",
             choices=("die", "plane"),
         ),
     ]
     placement: Annotated[
         str,
         Spec(
-            "unit that a written page goes to; dynamic: the next unit in turn, static: a unit "
-            "fixed by the page number",
+            "choice of the unit for a written page; dynamic: the next unit in turn, static: the "
+            "unit that the page number determines",
             choices=("dynamic", "static"),
         ),
     ]
@@ -47,7 +48,7 @@ class Ftl:
     gc_streams: Annotated[
         str,
         Spec(
-            "open blocks for collected pages; one: a common one, each: one per stream of origin",
+            "open blocks for collected pages; one: a common block, each: one per stream of origin",
             choices=("one", "each"),
         ),
     ]
@@ -63,36 +64,42 @@ class Ftl:
         str, Spec("policy that selects the stream of a write: a name, or FILE.py:NAME")
     ]
     gc_policy: Annotated[
-        str, Spec("policy that selects the victim block of collection: a name, or FILE.py:NAME")
+        str,
+        Spec("policy that selects the victim block of garbage collection: a name, or FILE.py:NAME"),
     ]
     gc_low_blocks: Annotated[
-        int, Spec("number of free blocks per unit at which collection starts", least=1)
+        int, Spec("number of free blocks per unit at which garbage collection starts", least=1)
     ]
     gc_stop_blocks: Annotated[
         int, Spec("number of free blocks per unit below which host writes wait")
     ]
     gc_hard_blocks: Annotated[
-        int, Spec("number of free blocks per unit below which collection is urgent")
+        int, Spec("number of free blocks per unit below which garbage collection is urgent")
     ]
-    gc_parallel: Annotated[int, Spec("largest number of concurrent collections per unit", least=1)]
+    gc_parallel: Annotated[
+        int, Spec("largest number of concurrent garbage collections per unit", least=1)
+    ]
     gc_window_pages: Annotated[
-        int, Spec("pages moved at once by a collection, at least a word line; 0: the whole block")
+        int,
+        Spec(
+            "pages that garbage collection moves together, at least a word line; 0: all of a block"
+        ),
     ]
     gc_priority: Annotated[
         str,
         Spec(
-            "priority of collection on a die; background: below host commands, shared: in one "
-            "queue with them, urgent: above them, exclusive: host commands wait until the erase "
-            "has started",
+            "priority of garbage collection on a die; background: below host commands, shared: in "
+            "one queue with them, urgent: above them, exclusive: host commands wait until the "
+            "erase has started",
             choices=("background", "shared", "urgent", "exclusive"),
         ),
     ]
     gc_checks: Annotated[
         str,
         Spec(
-            "when a unit checks whether it must collect; stalled: when a block is full or erased, "
-            "and while writes wait for a free block, filled: only when a block is full or erased, "
-            "so that writes can wait forever, as in MQSim",
+            "events at which a unit checks whether it must collect; stalled: a block is full or "
+            "erased, or writes wait for a free block, filled: only a full or erased block, so that "
+            "writes can wait forever, as in MQSim",
             choices=("stalled", "filled"),
         ),
     ]
@@ -137,8 +144,8 @@ class Ftl:
     trim_maps: Annotated[
         bool,
         Spec(
-            "a FLUSH writes which mapping units are mapped, where trims have changed that, to "
-            "flash, so that trims survive a power loss; erases wait for it"
+            "a FLUSH writes the trim maps that trims have changed to flash, so that trims survive "
+            "a power loss; erases wait for these writes"
         ),
     ]
     map_checkpoint_bytes: Annotated[
@@ -151,8 +158,9 @@ class Ftl:
     victim_pages: Annotated[
         str,
         Spec(
-            "host access to pages that collection has not yet moved; open: allowed, locked: the "
-            "host waits until they have moved, and collection waits for earlier reads",
+            "host access to pages that garbage collection has not yet moved; open: allowed, "
+            "locked: the host waits until they have moved, and the collection waits for earlier "
+            "reads",
             choices=("open", "locked"),
         ),
     ]
@@ -160,18 +168,18 @@ class Ftl:
         str,
         Spec(
             "time of the erase of a collected block; open: when it is opened again, collected: "
-            "right after its collection",
+            "right after its pages have been moved",
             choices=("open", "collected"),
         ),
     ]
     wear_dynamic: Annotated[bool, Spec("the free block with the fewest erases is opened first")]
     wear_static_cycles: Annotated[
-        int, Spec("difference in erase counts at which cold data are moved; 0: never")
+        int, Spec("difference in erase counts at which cold data is moved; 0: never")
     ]
     pslc: Annotated[
         str,
         Spec(
-            "cache of blocks in pSLC mode, from which data are folded to native blocks; off: "
+            "cache of blocks in pSLC mode, from which data is folded to native blocks; off: "
             "none, static: a fixed region, dynamic: borrowed free native blocks",
             choices=("off", "static", "dynamic"),
         ),
@@ -186,13 +194,13 @@ class Ftl:
     pslc_full: Annotated[
         str,
         Spec(
-            "writes without a free pSLC block; direct: to native blocks, wait: until a block "
-            "has been folded",
+            "write if no pSLC block is free; direct: goes to native blocks, wait: waits until a "
+            "block has been folded",
             choices=("direct", "wait"),
         ),
     ]
     pslc_streams: Annotated[
-        int, Spec("number of host write streams, from 0 on, that go to pSLC blocks; 0: all")
+        int, Spec("number of host write streams, starting at 0, that go to pSLC blocks; 0: all")
     ]
     fold_blocks: Annotated[
         int, Spec("folding starts when a unit may open only this many more pSLC blocks")
@@ -201,23 +209,23 @@ class Ftl:
         int, Spec("host idle time after which full pSLC blocks are folded; 0: never")
     ]
     reclaim_reads: Annotated[
-        int, Spec("reads of a block since its erase after which its data are moved; 0: never")
+        int, Spec("reads of a block since its erase after which its data is moved; 0: never")
     ]
     reclaim_retries: Annotated[
-        int, Spec("read retries of a page after which the data of its block are moved; 0: never")
+        int, Spec("read retries of a page after which the data of its block is moved; 0: never")
     ]
     refresh_age_ps: Annotated[
         int,
         Spec(
-            "age of data at which their block is refreshed (moved and erased): in idle times from "
-            "15/16 of it on, at the latest then; 0: never"
+            "age of data at which its block is refreshed (moved and erased) at the latest; in "
+            "idle times, blocks are refreshed at 15/16 of this age or later; 0: never"
         ),
     ]
     refresh_bits: Annotated[
         float,
         Spec(
-            "share of the correctable bits of a page that scrubbing finds wrong above which its "
-            "block is refreshed; 0: only after read retries"
+            "bit errors that scrubbing finds in a page, as a share of its correctable bits, above "
+            "which the block is refreshed; 0: only after read retries"
         ),
     ]
     scrub_interval_ps: Annotated[
@@ -227,7 +235,7 @@ class Ftl:
         int,
         Spec(
             "pages of a block that scrubbing reads, at equal distances and of the page type with "
-            "the most errors; 0: all with data"
+            "the most errors; 0: all pages with data"
         ),
     ]
     bad_blocks: Annotated[float, Spec("share of factory bad blocks")]
@@ -235,7 +243,7 @@ class Ftl:
         float,
         Spec(
             "probability that a program fails and its block is retired; above 0, the last two "
-            "free blocks of a unit are reserved for collection"
+            "free blocks of a unit are reserved for garbage collection"
         ),
     ]
     erase_failures: Annotated[

@@ -1,6 +1,6 @@
-"""The host: processor, memory, accelerator and the offload that it runs.
+"""The host: processor, memory, accelerator and optimizer offload.
 
-Owns the leaves of the section. Does not own the rates that a host reaches (compute/host_cpu.py).
+Owns the leaves of section `host`. Does not own the rates that a host reaches (compute/host_cpu.py).
 Source: DeepSpeed configuration names.
 """
 

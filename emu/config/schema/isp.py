@@ -1,6 +1,6 @@
 """The in-storage processor: cores, rates and the flash path.
 
-Owns the leaves of the section. Does not own the time of a job (compute/isp_cores.py).
+Owns the leaves of section `isp`. Does not own the time of a job (compute/isp_cores.py).
 Source: the presets give a source for each value.
 """
 
@@ -27,7 +27,7 @@ class Isp:
     frequency_hz: Annotated[int, Spec("clock frequency of a core")]
     ipc: Annotated[float, Spec("instructions per cycle and core")]
     engine_bytes_per_s: Annotated[
-        int, Spec("rate of the streaming engine; 0: there is none, and the cores compute")
+        int, Spec("rate of the streaming engine; 0: no engine, the cores compute")
     ]
     decompress_bytes_per_s: Annotated[
         int, Spec("rate of Top-K decompression during the update, in bytes of gradient; 0: none")

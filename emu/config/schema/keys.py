@@ -3,7 +3,7 @@
 Owns the sections in their order and the table KEYS derived from them (`flash.t_read` and its
 attribute `t_read_ps`). Does not own the leaves (the other files of this folder) or numbers:
 presets/*.toml state every leaf.
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _keys() -> dict[str, Key]:
             short = field.name.removesuffix("_" + kind.suffix) if kind else field.name
             name = f"{section}.{spec.key or short}"
             if name in keys:
-                raise TypeError(f"two leaves are called {name}: give one Spec a key")
+                raise TypeError(f"two leaves are called {name}: set key in the Spec of one leaf")
             keys[name] = Key(
                 name, section, field.name, float if table else annotated, kind, spec, table
             )

@@ -1,6 +1,6 @@
 """The host interface: PCIe link, NVMe messages and queue limits, front end.
 
-Owns the leaves of the sections. Does not own the cost of a command (nvme/).
+Owns the leaves of sections `link` and `frontend`. Does not own the cost of a command (nvme/).
 Source: NVMe and PCIe specifications.
 """
 

@@ -1,6 +1,6 @@
 """Processing elements on the dies, their registers and protection.
 
-Owns the leaves of the section. Does not own the time of a job (compute/pe.py).
+Owns the leaves of section `pe`. Does not own the time of a job (compute/pe.py).
 Source: OptimStore (Kim et al., HPCA 2023).
 """
 

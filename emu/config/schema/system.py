@@ -1,6 +1,6 @@
 """The system: its name, drives and nominal capacity.
 
-Owns the leaves of the section. Does not own the rules between values (config/rules/).
+Owns the leaves of section `system`. Does not own the rules between values (config/rules/).
 Source: the presets give a source for each value.
 """
 

@@ -1,7 +1,7 @@
 """The tree of plain numbers: one system, its host, link and drives.
 
-Owns the sections by name. Does not own where the numbers come from (config/config.py).
-Source: none.
+Owns the sections by name. Does not own the origin of the numbers (config/config.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ondie.emu.config.schema.tunnel import Tunnel
 
 @dataclass(frozen=True)
 class Tree:
-    """The sections of a configuration, in base units named by the suffix of each attribute."""
+    """The sections of a configuration. The suffix of each attribute names its base unit."""
 
     system: System
     host: Host

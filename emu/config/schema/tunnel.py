@@ -1,6 +1,6 @@
 """The TCP-over-NVMe tunnel: format, commands, relays.
 
-Owns the leaves of the section. Does not own its cost (nvme/tunnel/cost.py).
+Owns the leaves of section `tunnel`. Does not own the cost of the tunnel (nvme/tunnel/cost.py).
 Source: Stannis (HeydariGorji et al., DAC 2020).
 """
 
@@ -25,11 +25,13 @@ class Tunnel:
     command_ps: Annotated[
         int, Spec("time from submission to completion of one command, excluding host CPU time")
     ]
-    notify_ps: Annotated[int, Spec("delay until the host's relay learns that a drive has data")]
+    notify_ps: Annotated[
+        int, Spec("delay until the host's relay is notified that a drive has data")
+    ]
     notification: Annotated[
         str,
         Spec(
-            "notifications of a drive; burst: one when data become available and none were left, "
+            "notifications of a drive; burst: one when data arrives and no data was left, "
             "command: one for each command needed",
             choices=("burst", "command"),
         ),
@@ -42,7 +44,7 @@ class Tunnel:
     relay_bytes_per_s: Annotated[
         int, Spec("copy rate of one relay thread; 0: copies take no time", key="relay_copy")
     ]
-    relay_threads: Annotated[int, Spec("relay threads that run at once, for all drives")]
+    relay_threads: Annotated[int, Spec("relay threads that run concurrently, for all drives")]
     relay_core_mw: Annotated[
         int, Spec("power of one relay core; contained in the host's power and never added to it")
     ]

@@ -1,5 +1,6 @@
 """Core of the engine, used by all packages of a drive: state, event tree, transactions, plan rows,
 random numbers.
 
-Imports no other package of the drive. Source: named in each module.
+This package does not import other packages of the drive.
+Source: given in each module.
 """

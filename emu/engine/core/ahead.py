@@ -1,7 +1,8 @@
 """Prefetch of an element of a plain array, for loops whose addresses are known in advance.
 
-Owns the compiled form and the plain Python form, which does nothing.
-Does not own the prefetch distance (each caller). Source: LLVM language reference, llvm.prefetch.
+Owns the compiled form of the prefetch and the plain Python form, which does nothing. Does not own
+the prefetch distance, which each caller chooses.
+Source: LLVM language reference, llvm.prefetch.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Conservation laws: counts that must agree if no page, byte or command was lost.
 
-Owns the laws, the places at which each law holds, the check of a place and the error. Does not own
-the quantities, which each place supplies by name: Totals.quantities (totals.py), ftl/invariants.py,
+Owns the laws, the points at which each law is checked, the check and the error. Does not own the
+quantities, which these modules supply by name: totals.py (Totals.quantities), ftl/invariants.py,
 replay/player.py and analysis/power_loss/conservation.py.
-Source: none. Project rule: bytes in = bytes out, issued = completed, valid pages = mapped pages.
+Source: this project. Rule: bytes in = bytes out, issued = completed, valid pages = mapped pages.
 
-Both sides of a law are integer expressions over named quantities. Names are those of the counters
-(counters.py), of TERMS below, or of a quantity of the place: ``planned_X`` is the amount that plans
-or requests require, ``station_X`` the bytes that a station has passed, ``started_X`` the amount of
-work in progress, and ``lost_X`` what an earlier law has settled.
+Both sides of a law are integer expressions over named quantities. A name is that of a counter
+(counters.py), of one of TERMS below, or of another quantity that the caller supplies. ``planned_X``
+is the amount that plans or requests require. ``station_X`` is the number of bytes that have passed
+a station. ``started_X`` is the amount of work in progress, and ``lost_X`` the excess that an
+earlier law subtracted from X.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from types import CodeType
 class Imbalance(RuntimeError):
     """Error: a conservation law does not hold, so the simulator has a defect.
 
-    No result is reported.
+    A run in which this error occurs reports no result.
     """
 
 
 class Place(StrEnum):
-    """Point in a simulation at which laws are checked. Error messages contain the value."""
+    """Point in a simulation at which laws are checked. The value of a member is its text in error
+    messages."""
 
     EVENT = "between two events"
     IDLE = "in an idle drive"
@@ -41,11 +43,11 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class Law:
-    """``left`` equals ``right`` at each of ``places``.
+    """Conservation law: ``left`` equals ``right`` at each of ``places``.
 
     At a power cut, ``left`` includes work in progress and may exceed ``right`` by ``least`` to
-    ``most``. The excess is lost work. It is subtracted from each quantity of ``settles``, so that
-    the law holds exactly afterwards.
+    ``most``. The excess is lost work. The excess is subtracted from each quantity in ``settles``,
+    so that the law holds exactly afterwards.
     """
 
     name: str
@@ -57,7 +59,9 @@ class Law:
     settles: tuple[str, ...] = ()
 
     def excess(self, place: Place, values: Mapping[str, int], detail: str) -> int:
-        """Return ``left`` minus ``right``. Raises Imbalance if the law does not hold."""
+        """Return ``left`` minus ``right``. Raises Imbalance if the law does not hold at
+        ``place``.
+        """
         left, right = evaluate(self.left, values), evaluate(self.right, values)
         least = most = 0
         if place in (Place.CUT, Place.CUT_SYSTEM):
@@ -95,8 +99,9 @@ TERMS = {
 }
 """Named sums of quantities that the laws use.
 
-Copied-back pages are subtracted, because they stay inside their die. All soft reads of a page count
-as one decoding.
+Copied-back pages are subtracted, because copy-back moves them inside a die without a transfer. Each
+soft read of a page counts as a transfer, whereas the law "pages decoded" counts one decoding for
+all soft reads of a page.
 """
 
 _ENDS = (Place.RUN, Place.IDLE)
@@ -342,7 +347,8 @@ LAW_GROUPS = {
 LAWS = tuple(law for group in LAW_GROUPS.values() for law in group)
 """All conservation laws, in the order in which they are checked.
 
-At a power cut, later laws use quantities that earlier laws have settled.
+The order matters at a power cut, because earlier laws subtract lost work from quantities that later
+laws use.
 """
 
 
@@ -368,7 +374,8 @@ def evaluate(expression: str, values: Mapping[str, int]) -> int:
 
 
 def station_quantity(name: str) -> str:
-    """Return the name of the quantity that holds the bytes of a station, such as "link down"."""
+    """Return the name of the quantity that counts the bytes that have passed a station. ``name``:
+    name of the station, for example "link down"."""
     return "station_" + name.lower().replace(" ", "_")
 
 
@@ -383,18 +390,22 @@ def names_in(*expressions: str) -> Iterator[str]:
 
 
 def check_laws(place: Place, quantities: Mapping[str, int], detail: str = "") -> None:
-    """Check the conservation laws of one place of the program, such as the end of a run. Raises
-    Imbalance with ``detail`` (e.g. a device) in the text."""
+    """Check the conservation laws that apply at ``place``.
+
+    Raises Imbalance if a law does not hold. The error message contains ``detail``, for example the
+    name of a device.
+    """
     values = _Values(quantities)
     for law in laws_at(place):
         law.excess(place, values, detail)
 
 
 def settle_laws(quantities: MutableMapping[str, int], detail: str = "") -> dict[str, int]:
-    """Check the laws of a drive at a power cut and take lost work out of ``quantities``.
+    """Check the laws of a drive at a power cut and subtract lost work from ``quantities``.
 
-    Returns the lost work by the name of the first quantity that a law settles. Raises Imbalance if
-    a law does not hold even with the work in progress.
+    Returns the amounts of lost work by quantity name. Of the quantities in a law's ``settles``,
+    only the first is included. Raises Imbalance if a law does not hold even when work in progress
+    is included.
     """
     values = _Values(quantities)
     lost: dict[str, int] = {}

@@ -1,9 +1,11 @@
 """Names of the activity counters of a device.
 
-Owns the list of counters. Does not own their meaning in time or energy (analysis/ledger.py,
-analysis/energy.py). Source: the terms of MQSim's and SimpleSSD's reports.
+Owns the list of counters. Does not own the time and energy that the counted events cost
+(analysis/ledger.py, analysis/energy.py).
+Source: the terms of MQSim's and SimpleSSD's reports.
 
-Pages are pages of the mapping table: flash pages, or mapping units if a flash page has several.
+"Pages" means pages of the mapping table: flash pages, or mapping units if a flash page contains
+several mapping units.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ COUNTERS = (
     "soft_read_pages",  # reads for soft-decision decoding
     "corrected_bits",  # in the reads that were decoded successfully
     "uncorrectable_pages",  # uncorrectable pages, for reads of any origin
-    "lost_pages",  # read correctly, but their data were lost before they were moved there
+    "lost_pages",  # read correctly, but their data was lost before they were moved there
     "newly_lost_pages",  # pages whose data a move could not read: lost from then on
     "media_errors",  # commands of the host or the ISP that ended with an unrecovered read error
     "bare_wrong_bits",  # wrong bits in reservoir pages as used, without ECC or after it
@@ -147,7 +149,9 @@ MOVE_STARTS = (COLLECTIONS, FOLDS, REFRESHED_BLOCKS)
 MOVE_READS = (GC_READ_PAGES, FOLD_READ_PAGES, REFRESH_READ_PAGES)
 MOVE_PROGRAMS = (GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES, REFRESH_PROGRAM_PAGES)
 MOVE_DROPS = (GC_DROPPED, FOLD_DROPPED, REFRESH_DROPPED)
-"""Counters of moved blocks and their pages by cause: garbage collection, folding, refresh."""
+"""Counters of pages that were read to be moved but not programmed again, by cause: garbage
+collection, folding, refresh. MOVE_STARTS, MOVE_READS and MOVE_PROGRAMS have the same order.
+"""
 
 SENSED = (
     "read_pages", "gc_read_pages", "merge_read_pages", "map_read_pages", "bpr_pages",

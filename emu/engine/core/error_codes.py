@@ -2,7 +2,7 @@
 
 Owns the numbers. Does not own their detection (events.fail and its callers, state_type.py) or their
 messages (engine/run/errors.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations

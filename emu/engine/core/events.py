@@ -2,9 +2,11 @@
 
 Owns the tournament tree over the resources' next event times, the transaction pool, the stations
 and the timeline. Does not own the handling of events (engine/run/loop.py).
-Source: Knuth, TAOCP vol. 3, 5.4.1 (tournament trees). One leaf per exclusive resource was measured
-twice as fast as a binary heap. If two event times are equal, the event of the lower leaf is first,
-so runs are reproducible byte for byte.
+Source: Knuth, TAOCP vol. 3, 5.4.1 (tournament trees). A tree with one leaf per exclusive resource
+was measured to be twice as fast as a binary heap.
+
+If two events have equal times, the event of the lower leaf is handled first, so runs are
+reproducible byte for byte.
 """
 
 from __future__ import annotations
@@ -72,8 +74,8 @@ COMMAND = rounded_up(
 )
 """Record type with the fields of a transaction that only commands and long transfers use.
 
-The fields are not reset for a new transaction, so a command or transfer must set each field before
-it is read.
+These fields are not reset when a transaction is taken from the pool, so each field must be set
+before it is read.
 """
 FIFO = record_type(
     head="i8",
@@ -151,7 +153,8 @@ def set_leaf(st, leaf, time):
     """Set the next event time of resource ``leaf`` to ``time`` (ps) and update the tree up to the
     root.
 
-    Each node holds the earliest time below it, so the loads of one walk are independent.
+    Each node stores the earliest time below it, so the loads along the path to the root do not
+    depend on each other.
     """
     key = st.key
     tree = st.tree
@@ -171,8 +174,8 @@ def set_leaf(st, leaf, time):
 
 @inline
 def register(st, leaf):
-    """Record that the event of resource ``leaf`` is registered now, if simultaneous events are
-    handled in order of registration.
+    """Assign the next sequence number to the event of resource ``leaf``, if simultaneous events are
+    handled in order of registration (``cfg.ordered``).
     """
     if st.cfg[0].ordered != 0:
         st.reg[0].sequence += 1
@@ -181,7 +184,9 @@ def register(st, leaf):
 
 def build_tree(leaves: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (times in ps, int64[2n]; winning leaves, int32[2n]) of a tournament tree without
-    events. n is the number of leaves rounded up to a power of two.
+    events.
+
+    n is ``leaves`` rounded up to a power of two, and at least 2.
     """
     half = 2
     while half < leaves:
@@ -195,8 +200,9 @@ def build_tree(leaves: int) -> tuple[np.ndarray, np.ndarray]:
 
 @cold
 def fail(st, code, first, second):
-    """Record error ``code`` with two numbers for the message. The error stops the run. Only the
-    first error is kept.
+    """Record error ``code`` with two numbers for the error message.
+
+    The error stops the run. Only the first error is kept.
     """
     reg = st.reg[0]
     if reg.error == E_NONE:
@@ -254,8 +260,8 @@ def give_txn(st, tid):
 
 @inline
 def line(st, leaf, start, end, tid):
-    """Record that transaction ``tid`` occupied resource ``leaf`` from start to end (ps), if the
-    timeline is recorded.
+    """Record that transaction ``tid`` occupied resource ``leaf`` from ``start`` to ``end`` (ps), if
+    the timeline is recorded.
     """
     if st.reg[0].line_on != 0:
         note_line(st, leaf, start, end, tid)
@@ -281,7 +287,9 @@ def note_line(st, leaf, start, end, tid):
 
 @cold
 def cut_line(st, leaf, end):
-    """Shorten the last interval of a resource in the timeline, so that it ends at ``end`` ps."""
+    """Shorten the last interval of resource ``leaf`` in the timeline, so that the interval ends at
+    ``end`` ps.
+    """
     for i in range(st.reg[0].lines - 1, -1, -1):
         line = st.line[i]
         if line.leaf == leaf:
@@ -294,9 +302,10 @@ def arrive(st, station, tid, n_bytes, service, step):
     """Queue transaction ``tid`` at a station now, for a service of ``service`` ps.
 
     If ``service`` is negative, the service time is that of ``n_bytes`` at the station's rate.
-    Return False if the service takes no time. Also return False, with the clock advanced to the end
-    of the service, if no other event happens before that end and ``reg.hop`` allows it. In both
-    cases ``step`` of the transaction is then complete, and the caller advances it.
+    Return True if the transaction waits for an event at the end of the service. Return False if the
+    service takes no time. Also return False, with the clock advanced to the end of the service, if
+    no other event happens before that end and ``reg.hop`` is set. If the result is False, ``step``
+    of the transaction is complete, and the caller advances the transaction.
     """
     reg = st.reg[0]
     fifo = st.fifo[station]
@@ -362,7 +371,9 @@ def occupy(st, station, tid, n_bytes, service):
 
 @inline
 def go(st, tid, step):
-    """Mark ``step`` of transaction ``tid`` as complete; ``tid`` advances before the clock does."""
+    """Mark ``step`` of transaction ``tid`` as complete, and append ``tid`` to the list of
+    transactions that advance before the clock does.
+    """
     reg = st.reg[0]
     txn = st.txn[tid]
     txn.step = step
@@ -376,7 +387,8 @@ def go(st, tid, step):
 
 @inline
 def next_to_go(st):
-    """Remove and return the first transaction that can advance now, or -1."""
+    """Remove and return the first transaction that can advance now, or -1 if no transaction can
+    advance."""
     reg = st.reg[0]
     tid = reg.go_head
     if tid >= 0:
@@ -387,7 +399,8 @@ def next_to_go(st):
 
 @cold
 def take_last_to_go(st):
-    """Remove and return the last transaction that can advance now; there is one."""
+    """Remove and return the last transaction that can advance now. At least one such transaction
+    must exist."""
     reg = st.reg[0]
     last = reg.go_tail
     before = -1
@@ -405,7 +418,10 @@ def take_last_to_go(st):
 
 @inline
 def calm(st):
-    """Return True if no other work is left at the current time, so that the clock may advance."""
+    """Return True if no other work is left at the current time, so that the clock may advance.
+
+    Always returns False unless ``reg.fast`` is set.
+    """
     reg = st.reg[0]
     return (
         reg.fast != 0
@@ -427,7 +443,7 @@ def rest(st, leaf):
 
 @njit
 def leave(st, station):
-    """Remove and return the first transaction of station ``station``. Its service has ended."""
+    """Remove and return the first transaction of station ``station``, whose service has ended."""
     fifo = st.fifo[station]
     tid = fifo.head
     fifo.head = st.txn[tid].next

@@ -1,7 +1,8 @@
 """Intrinsics that Numba lacks: lowest set bit, bit count, branchless choice, prefetch, call by
 address.
 
-Owns their compiled form and the plain Python form for uncompiled runs. Does not own their callers.
+Owns the compiled form of each intrinsic and the plain Python form for uncompiled runs. Does not own
+the callers.
 Source: LLVM language reference: llvm.cttz, llvm.ctpop, llvm.prefetch.
 """
 
@@ -16,8 +17,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 DECODER = CFUNCTYPE(c_int64, c_uint64, c_double, c_int64)
-"""Type of the function by which the engine asks a drive's real decoder whether a page can be
-decoded (nand/codec.py)."""
+"""C type of the function that the engine calls to determine whether the drive's ECC decoder can
+decode a page (nand/codec.py).
+"""
 POLICIES: list[Any] = []
 """Policy functions by index, for uncompiled runs. Compiled runs call policies by address."""
 
@@ -32,11 +34,15 @@ if numba.config.DISABLE_JIT:
         return (int(mask) & 0xFFFF_FFFF_FFFF_FFFF).bit_count()
 
     def choose(condition: bool, yes: int, no: int) -> int:
-        """Return ``yes`` or ``no``. The compiled form takes no branch."""
+        """Return ``yes`` if ``condition`` is true, else ``no``. The compiled form does not
+        branch.
+        """
         return yes if condition else no
 
     def prefetch(array: Any, at: int) -> None:
-        """Prefetch element ``at`` (row-major index) of a table. Uncompiled, this does nothing."""
+        """Prefetch element ``at`` (row-major index) of a table. The uncompiled form does
+        nothing.
+        """
 
     def call_decoder(address: int, key: int, rate: float, level: int) -> int:
         """Call the function ``int64 f(uint64, double, int64)`` at ``address``."""
@@ -99,9 +105,10 @@ else:
 
     @intrinsic
     def choose(typingctx, condition, yes, no):
-        """Return the int64 ``yes`` or ``no`` without a branch, for unpredictable conditions.
+        """Return the int64 ``yes`` if ``condition`` is true, else ``no``, without a branch.
 
-        Without the "unpredictable" metadata, LLVM turns selects inside loops into branches.
+        Intended for unpredictable conditions. Without the "unpredictable" metadata, LLVM turns
+        selects inside loops into branches.
         """
 
         def codegen(context, builder, signature, args):

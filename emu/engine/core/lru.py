@@ -2,9 +2,9 @@
 
 Owns the hash chain of each bucket and the links of an LRU list. Does not own the contents of a slot
 or the head and tail of a list (ftl/cmt.py, nvme/data_cache.py).
-Source: none (chained hashing, doubly linked lists). Slots are numbered from 1; 0 means no slot.
-``places`` is a table of slots with the fields lpn, chain, newer and older. ``buckets`` is
-int32[devices, power of two]: the first slot of each hash chain.
+Source: this project (chained hashing, doubly linked lists). Slots are numbered from 1; 0 means that
+there is no slot. ``places`` is a table of slots with the fields lpn, chain, newer and older.
+``buckets`` is int32[devices, power of two]: the first slot of each hash chain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ def bucket_of(buckets, lpn):
 
 @inline
 def find(buckets, places, dev, lpn):
-    """Return the slot (from 1) of logical page ``lpn`` of device ``dev``, or 0 if it has none."""
+    """Return the slot (from 1) of logical page ``lpn`` of device ``dev``, or 0 if the page has no
+    slot.
+    """
     slot = int(buckets[dev, bucket_of(buckets, lpn)])
     while slot > 0 and places[slot - 1].lpn != lpn:
         slot = int(places[slot - 1].chain)
@@ -29,7 +31,8 @@ def find(buckets, places, dev, lpn):
 
 @inline
 def enlist(buckets, places, dev, slot, lpn):
-    """Assign slot ``slot`` to a logical page and insert it into its hash bucket."""
+    """Assign slot ``slot`` to logical page ``lpn`` and insert the slot into the page's hash
+    bucket."""
     block = bucket_of(buckets, lpn)
     places[slot - 1].lpn = lpn
     places[slot - 1].chain = buckets[dev, block]
@@ -51,9 +54,9 @@ def unlist(buckets, places, dev, slot):
 
 @inline
 def follow(places, slot, last):
-    """Append slot ``slot``, which is in no list, after ``last``, the newest slot of a list.
+    """Append slot ``slot``, which must not be in a list, after ``last``, the newest slot of a list.
 
-    ``last`` is 0 for an empty list. Returns True if the list was empty.
+    ``last`` is 0 if the list is empty. Returns True if the list was empty.
     """
     places[slot - 1].newer = 0
     places[slot - 1].older = last

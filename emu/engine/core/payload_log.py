@@ -1,9 +1,9 @@
-"""Log of moved bytes, for simulations that store payload: the operations of the engine on pages, in
+"""Log of moved bytes, for simulations that store payload: the engine's operations on pages, in
 order.
 
-Owns the records of the log and how they are appended. Does not own the bytes (nand/page_store.py,
-nvme/moved_bytes.py) or the events that are logged.
-Source: none.
+Owns the record type of the log and the functions that append records. Does not own the bytes
+(nand/page_store.py, nvme/moved_bytes.py) or the operations that are logged.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOG = record_type(
 
 
 class LogEntry(NamedTuple):
-    """One record of the log of moved bytes, as plain numbers. The fields are those of LOG."""
+    """One record of the log of moved bytes, as Python numbers. The fields are those of LOG."""
 
     what: int
     kind: int
@@ -87,10 +87,10 @@ def entries(log: np.ndarray) -> Iterator[LogEntry]:
 
 @inline
 def log(st, what, tid, lpn, ppn, old, count, dev, die):
-    """Log moved bytes if the simulation stores payload bytes. The run pauses before the log is
-    full.
+    """Append a record to the log of moved bytes if the simulation stores payload.
 
-    The entry names the plan row or request of transaction ``tid`` (-1: none).
+    The record names the plan row or request of transaction ``tid``; ``tid`` is -1 if the operation
+    does not belong to a transaction. The run pauses before the log is full.
     """
     if st.reg[0].log_on != 0:
         note_log(st, what, tid, lpn, ppn, old, count, dev, die)
@@ -98,8 +98,8 @@ def log(st, what, tid, lpn, ppn, old, count, dev, die):
 
 @inline
 def log_cached(st, what, tid, lpn, ppn, old, place, sectors):
-    """Log the bytes of ``sectors`` of one logical page, in slot ``place`` of the data cache
-    (0: none). See :func:`log`.
+    """Log an operation on ``sectors`` (bit mask) of one logical page in slot ``place`` of the data
+    cache. ``place`` is 0 if the page has no slot. See :func:`log`.
     """
     if st.reg[0].log_on != 0:
         note_log(st, what, tid, lpn, ppn, old, 1, st.txn[tid].dev, st.txn[tid].die)
@@ -110,14 +110,16 @@ def log_cached(st, what, tid, lpn, ppn, old, place, sectors):
 
 @inline
 def log_sectors(st, sectors):
-    """Restrict the last entry of the log to ``sectors`` of its page."""
+    """Restrict the last record of the log to ``sectors`` (bit mask) of its page."""
     if st.reg[0].log_on != 0:
         st.log[st.reg[0].logged - 1].sectors = sectors
 
 
 @cold
 def log_held(st, sectors):
-    """Set, in the last entry of the log, the ``sectors`` that its slot of the cache holds."""
+    """Set field ``held`` of the last record of the log: the sectors (bit mask) that hold data in
+    the cache slot of the record.
+    """
     if st.reg[0].log_on != 0:
         st.log[st.reg[0].logged - 1].held = sectors
 
@@ -155,10 +157,13 @@ def note_log(st, what, tid, lpn, ppn, old, count, dev, die):
 
 @cold
 def log_read(st, tid):
-    """Log the pages that a read command senses. Their blocks are not erased before the data are
-    transferred.
+    """Log the pages that are sensed by flash read ``tid`` and by the reads that field ``mate``
+    links to this read.
 
-    With bit errors, the physical page is logged, because the errors are drawn for that page.
+    The blocks of these pages are not erased before the data is transferred. If bit errors are
+    modeled, the record names the physical page of the transaction, because the errors are drawn for
+    that page. Otherwise the record names the current physical page of a logical page that garbage
+    collection has moved.
     """
     reg = st.reg[0]
     if reg.log_on == 0 or st.txn[tid].role >= Role.REGISTERS:
@@ -185,7 +190,7 @@ def log_read(st, tid):
 
 @inline
 def stays(st, tid):
-    """Return True if the pages of a read have not moved since its command was split.
+    """Return True if the pages of read ``tid`` have not moved since the read's command was split.
 
     Garbage collection with priority over host reads may have moved the pages inside their die and
     erased the block. The read then senses the new physical pages.

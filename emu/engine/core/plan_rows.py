@@ -1,9 +1,10 @@
 """Plan rows: their columns, the ring of rows in flight and the dependencies between rows.
 
-Owns the plan's columns, dependencies, fences and phases, and several plans that share the ring.
-Does not own the execution of rows (engine/run/loop.py) or the plans, which the update paths
-generate (paths/).
-Source: none. Plan format: columnar chunks; ``after`` names earlier rows or a fence.
+Owns the plan's columns, dependencies, fences and phases, and the alternation of several plans in
+one ring. Does not own the execution of rows (engine/run/loop.py) or the plans, which the update
+paths generate (paths/).
+Source: this project. Plan format: chunks of rows (dtype PLAN); ``after0`` and ``after1`` of a row
+are the ids of earlier rows or of a fence, or -1.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ PLAN = np.dtype(
         ("resource", "i4"),
         ("kind", "i4"),
         ("phase", "i4"),  # index into the path's phases
-        ("fua", "i4"),  # 1: an NVMe write that completes when its data are on flash
+        ("fua", "i4"),  # 1: an NVMe write that completes when its data is on flash
         ("lpn", "i8"),  # first logical page, or super-page for the reservoir
         ("bytes_in", "i8"),  # into the device, its registers or its array
         ("bytes_out", "i8"),  # out of them
@@ -92,7 +93,9 @@ def room(st):
 
 @njit
 def load(st, plan):
-    """Load ``plan`` (dtype PLAN, 1-D) into the ring. The ring must have enough free rows."""
+    """Load ``plan`` (dtype PLAN, 1-D) into the ring. The ring must have a free row for each row of
+    ``plan``.
+    """
     reg = st.reg[0]
     ring = st.row.shape[0] - 1
     for i in range(plan.shape[0]):
@@ -138,7 +141,7 @@ def load(st, plan):
 
 @njit
 def make_ready(st, rid):
-    """Append row ``rid`` (a ring index) to the ready list. Its dependencies must be complete."""
+    """Append row ``rid`` (a ring index), whose dependencies must be complete, to the ready list."""
     reg = st.reg[0]
     st.row[rid].next = -1
     if reg.ready_head < 0:
@@ -150,7 +153,7 @@ def make_ready(st, rid):
 
 @njit
 def complete(st, rid):
-    """Complete row ``rid``. Rows that depended only on this row become ready, in plan order."""
+    """Complete row ``rid``. Rows that waited only for this row become ready, in plan order."""
     reg = st.reg[0]
     row = st.row[rid]
     row.state = DONE
@@ -173,7 +176,7 @@ def complete(st, rid):
 
 @njit
 def advance(st):
-    """Advance the tail past completed rows. Complete a fence that becomes the oldest row."""
+    """Advance the tail past completed rows. A fence that becomes the oldest row is completed."""
     reg = st.reg[0]
     ring = st.row.shape[0] - 1
     while reg.tail < reg.next_row:
@@ -190,7 +193,7 @@ def advance(st):
 # --- several plans in one ring
 
 PIECE = 1 << 10
-"""Largest number of rows that one plan loads before the next plan has its turn."""
+"""Maximum number of rows that are loaded from one plan before rows of the next plan are loaded."""
 
 
 class Ring(Protocol):
@@ -206,27 +209,34 @@ class Ring(Protocol):
 
 
 class MixedPlan:
-    """One of the plans. ``chunks``: its rows, whose ids are consecutive from any number on. An
-    error of the iterator is kept in :attr:`error`, and ends only this plan."""
+    """One of several plans that share a ring.
+
+    ``chunks``: the rows of the plan. Their ids are consecutive and may start at any number. An
+    exception that ``chunks`` raises is stored in :attr:`error` and ends only this plan.
+    """
 
     def __init__(self, ring: Ring, chunks: Iterator[np.ndarray]) -> None:
         self._ring, self._chunks = ring, chunks
         self._rest = np.zeros(0, PLAN)
         self._firsts: list[int] = []
-        """Own id of the first row of each piece so far."""
+        """First id of each piece that has been taken, in the numbering of ``chunks``."""
         self._shifts: list[int] = []
-        """What is added to the ids of each piece."""
+        """Number to add to an id of each piece to get the id in the ring."""
         self._open: deque[tuple[int, int]] = deque()
-        """Rows that are not known to be complete: (first id, end)."""
+        """Ranges of ring ids (first, end) of the rows that may be incomplete."""
         self._ended = False
         self.end_ps = 0
-        """Time at which the last row that is known to be complete has ended, ps; or, if the ring
-        holds later rows in its place, at which that was seen."""
+        """End time (ps) of the last row that :attr:`done` has found to be complete. A row that
+        later rows have overwritten in the ring counts with the time at which :attr:`done` was read.
+        """
         self.error: Exception | None = None
-        """Why there are fewer rows than the plan has; None: there is no reason."""
+        """Exception that ended the plan early; None if the plan was not ended early."""
 
     def stop(self, error: Exception) -> None:
-        """Load no more rows because of ``error``. Rows that are already loaded run."""
+        """Load no further rows, and store ``error``. Rows that are already loaded still run.
+
+        Does nothing if all rows of the plan have been loaded.
+        """
         if not self._ended:
             self.error, self._ended = error, True
             self._rest = np.zeros(0, PLAN)
@@ -253,7 +263,9 @@ class MixedPlan:
         return True
 
     def take(self, first: int) -> np.ndarray | None:
-        """Return the next rows, with ids from ``first`` on; None: there are no more."""
+        """Return the next piece of rows, renumbered so that ids start at ``first``. Return None if
+        all rows have been taken.
+        """
         if not len(self._rest) and not self._ended:
             try:
                 self._rest = next(self._chunks, self._rest)
@@ -275,23 +287,26 @@ class MixedPlan:
         return piece
 
     def _shifted(self, ids: np.ndarray) -> np.ndarray:
-        """Return own ids as those of the ring; -1 for rows before the first one."""
+        """Convert ids of ``chunks`` to ids of the ring; ids before the first row become -1."""
         which = np.searchsorted(self._firsts, ids, "right") - 1
         return np.where(which < 0, -1, ids + np.array(self._shifts)[which])
 
 
 class PlanMix:
-    """The rows of several plans in turn, as an iterator of chunks. It ends when all plans so far
-    have ended, and continues after :meth:`add`."""
+    """Iterator of chunks that takes rows from several plans in turn.
+
+    The iteration stops when all added plans have ended, and can be continued after :meth:`add`.
+    """
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._next = ring.next_row
         self._plans: deque[MixedPlan] = deque()
-        """Those that have more rows."""
+        """Plans that may have more rows."""
 
     def add(self, chunks: Iterator[np.ndarray]) -> MixedPlan:
-        """Add a plan, which begins now, and return it."""
+        """Add the plan whose rows are ``chunks``, and return the plan as a MixedPlan. The iteration
+        takes rows from this plan, starting with the next chunk."""
         plan = MixedPlan(self._ring, chunks)
         self._plans.append(plan)
         return plan

@@ -1,9 +1,10 @@
-"""Counter-based random numbers: each depends on its key only, not on earlier draws.
+"""Counter-based random numbers: each number depends only on its key, not on earlier draws.
 
 Owns the hash of (seed, page, erase count, read count), and uniform and binomial random numbers.
-Does not own their use (nand/ecc.py, nand/bit_errors.py). Source: Steele, Lea, Flood, OOPSLA 2014
-(SplitMix64's mixer as a counter-based generator); Hörmann, J. Stat. Comput. Simul. 46, 1993 (BTRS);
-Kachitvichyanukul, Schmeiser, CACM 31(2), 1988 (inversion for small means).
+Does not own the use of random numbers (nand/ecc.py, nand/bit_errors.py).
+Source: Steele, Lea, Flood, OOPSLA 2014 (SplitMix64's mixer as a counter-based generator); Hörmann,
+J. Stat. Comput. Simul. 46, 1993 (BTRS); Kachitvichyanukul, Schmeiser, CACM 31(2), 1988 (inversion
+for small means).
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ _RESTS = np.array(
 )
 """Values of stirling_rest(k) for k < 10, where the series is inaccurate.
 
-They are tabulated because lgamma differs by platform.
+They are tabulated because lgamma differs between platforms.
 """
 
 if numba.config.DISABLE_JIT:
 
     def u64(x):
-        """Return the low 64 bits of an integer, unsigned."""
+        """Return the low 64 bits of an integer as an unsigned integer."""
         return int(x) & MASK
 
 else:
 
     @njit
     def u64(x):
-        """Return the low 64 bits of an integer, unsigned."""
+        """Return the low 64 bits of an integer as an unsigned integer."""
         return np.uint64(x)
 
 
@@ -69,9 +70,9 @@ def absorb(key, value):
 def page_key(seed, ppn, cycles, reads):
     """Return the uint64 key of one read of one page.
 
-    ``seed``: seed of the run, or of a device (``absorb(seed, device)``); ``ppn``: physical page;
-    ``cycles``: erase count of its block; ``reads``: number of reads of the page, including this
-    one.
+    ``seed``: seed of the run, or of a device (``absorb(seed, device)``). ``ppn``: physical page.
+    ``cycles``: erase count of the page's block. ``reads``: number of reads of the page, including
+    this read.
     """
     return absorb(absorb(absorb(seed, ppn), cycles), reads)
 
@@ -95,7 +96,8 @@ def below(key, at, n):
 
 @njit
 def stirling_rest(k):
-    """Return log k! minus Stirling's (k + 1/2) log(k + 1) - (k + 1) + log(2 pi)/2, for k >= 0.
+    """Return log k! minus Stirling's approximation (k + 1/2) log(k + 1) - (k + 1) + log(2 pi)/2,
+    for k >= 0.
 
     Accurate to 4e-11.
     """
@@ -108,7 +110,8 @@ def stirling_rest(k):
 
 @njit
 def binomial(key, n, p):
-    """Draw the number of errors (int64) among ``n`` bits of error probability ``p``, at most 1/2.
+    """Draw the number of bit errors (int64) among ``n`` bits with error probability ``p``, at most
+    1/2.
 
     The distribution is exactly binomial up to the rounding of float64.
     """
@@ -122,7 +125,8 @@ def binomial(key, n, p):
 
 @njit
 def _inverted(key, n, p):
-    """Draw a binomial count by inversion: walk up the distribution function to a uniform number."""
+    """Draw a binomial count by inversion: sum up probabilities until the sum reaches a uniform
+    random number."""
     u = uniform(key, 0)
     if u <= 1.0 - n * p:  # Bernoulli's inequality: (1 - p)**n >= 1 - n * p
         return np.int64(0)
@@ -142,7 +146,7 @@ def _inverted(key, n, p):
 def _rejected(key, n, p):
     """Draw a binomial count by BTRS (Hörmann): transformed rejection with a squeeze.
 
-    Takes about 1.15 rounds of two numbers.
+    Takes about 1.15 iterations on average; each iteration uses two uniform numbers.
     """
     q = 1.0 - p
     spread = math.sqrt(n * p * q)

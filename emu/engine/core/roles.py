@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class Role(IntEnum):
-    """Purpose of a transaction. The roles from REGISTERS on are those of operations that the
+    """Purpose of a transaction. REGISTERS and all later roles are those of operations that the
     controller performs for on-die computation.
     """
 

@@ -1,4 +1,4 @@
-"""Sparse tables: large tables of which a run writes only few entries.
+"""Sparse tables: large tables in which a run writes only a few entries.
 
 Owns the memory of the tables and the search for written entries. Does not own their contents.
 Source: Linux, mmap(2); Documentation/admin-guide/mm/pagemap.rst.
@@ -18,9 +18,12 @@ import numpy as np
 from ondie.emu.units import InputError
 
 SPARSE_BYTES = 1 << 22
-"""Size in bytes above which a table gets memory without reservation."""
+"""Maximum size in bytes of a table that is allocated as an ordinary array. Larger tables are mapped
+without reserving memory.
+"""
 HUGE_BYTES = 1 << 30
-"""Size in bytes up to which a sparse table that is not scattered uses huge memory pages.
+"""Maximum size in bytes of a sparse table that uses huge memory pages, unless the table is
+scattered.
 
 In larger tables, huge pages would allocate memory for many untouched entries.
 """
@@ -29,21 +32,26 @@ PART = 1 << 18
 SEARCHED = 1 << 24
 """Number of entries that touched_parts() searches per read of /proc/self/pagemap."""
 GRAIN = 512
-"""Number of consecutive entries that share one flag of use in the search."""
+"""Number of consecutive entries that share one in-use flag in the search."""
 _IN_USE_SHIFT = 62
-"""Lowest of two bits of an entry of /proc/self/pagemap: the page is swapped out, or present."""
+"""Position of the lower of two adjacent bits in an entry of /proc/self/pagemap. Bit 62 is set if
+the memory page is swapped out, bit 63 if the memory page is present.
+"""
 
 
 def map_table(
     shape: tuple[int, int], dtype: type[np.number], scattered: bool = False
 ) -> np.ndarray:
-    """Return a zeroed mapping table, of which only touched memory pages use memory.
+    """Return a zeroed mapping table that occupies memory only for the memory pages that are
+    touched.
 
-    The tables of a server with 32 TB drives exceed its memory but are almost untouched. Large
-    tables are therefore mapped without reserved memory, in small pages. ``scattered``: True if few
-    entries of each part are written; the table is then in small pages, regardless of its size: a
-    write to an untouched huge page takes as long as 2 MiB of zeros. Raises InputError if the
-    address space is exhausted.
+    The tables of a server with 32 TB drives are larger than the server's memory, but almost
+    untouched. Tables larger than SPARSE_BYTES are therefore mapped without reserving memory. Tables
+    larger than HUGE_BYTES use small memory pages. Small pages are also used if ``scattered`` is
+    set, which states that writes touch only a few entries in each part of the table. With huge
+    pages, the first write to each page would take as long as writing 2 MiB of zeros.
+
+    Raises InputError if the address space is exhausted.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= SPARSE_BYTES:
@@ -67,11 +75,11 @@ def map_table(
 
 
 def touched_parts(*tables: np.ndarray) -> Iterator[slice]:
-    """Yield the slices, each of at most PART entries, in which at least one of ``tables`` may have
-    been written. All other entries are zero.
+    """Yield slices, each of at most PART entries, that cover every entry that may have been written
+    in at least one of ``tables``.
 
-    ``tables``: contiguous, one-dimensional, of equal length. If the system does not report the
-    memory in use, yield all slices.
+    Entries outside the slices are zero. ``tables``: contiguous, one-dimensional, of equal length.
+    If the operating system does not report the memory in use, the slices cover all entries.
     """
     length = len(tables[0])
     with contextlib.ExitStack() as stack:
@@ -95,7 +103,7 @@ def touched_parts(*tables: np.ndarray) -> Iterator[slice]:
 
 def _in_use(pagemap: FileIO, part: np.ndarray) -> np.ndarray:
     """Return a flag for every GRAIN entries of array ``part``, bool[n]: True if a memory page that
-    holds one of these entries is in use.
+    contains one of these entries is in use.
     """
     count = -(-len(part) // GRAIN)
     first = part.ctypes.data // mmap.PAGESIZE

@@ -1,9 +1,9 @@
 """Numbering of the first-in first-out stations of a system and of the steps of a transaction.
 
-Owns the numbers of stations, steps and branches, shared by front end, device and system, and the
-record of a stage. Does not own the rates of stations (engine/run/build.py) or the stages
+Owns the numbers of stations, steps and branches, which front end, device and system share, and the
+record type of a stage. Does not own the rates of stations (engine/run/build.py) or the stages
 (engine/run/stage_table.py).
-Source: the README's block diagram: host, PCIe, front end, back end, ISP, tunnel.
+Source: the block diagram in the README (host, PCIe, front end, back end, ISP, tunnel).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ DEVICE_NAMES = (
     PARSED,  # the front end has decoded the command; its firmware latency follows
     FETCHED,  # the command may be executed
     DATA_ASKED,  # the drive has requested the data of a whole command
-    DATA_IN,  # the data have arrived
+    DATA_IN,  # the data has arrived
     WRITE_FETCHED,  # a piece of a write is requested
     UPLINK_DOWN_DONE, DOWN_DONE, WRITE_IN_DRAM, MERGED, ENCODED,
-    SENSED,  # the data have left the die
+    SENSED,  # the data has left the die
     READ_UNMAPPED,  # zeros from the controller
     DECODED, READ_IN_DRAM, UP_DONE,
     PART_DONE,  # this transaction of a plan row or request is complete; others may be in flight
     DATA_READY,  # all data of a read command are in the drive's DRAM
-    DATA_SENT,  # the data are in transit to host memory
+    DATA_SENT,  # the data is in transit to host memory
     ANSWERED,  # the data and then the completion entry may be sent to the host
     DATA_UP,  # the completion entry may be sent
     POSTED,  # the completion entry is in host memory
@@ -128,13 +128,15 @@ STAGE = rounded_up(
         passes="i1",  # times that the bytes cross the DRAM
     )
 )
-"""Record of a stage of a drive (engine/run/stage_table.py); the index is a step or branch."""
+"""Record type of a stage of a drive. The stage table (engine/run/stage_table.py) is indexed by step
+or branch.
+"""
 
 
 @njit
 def station(st, dev, which):
     """Return the index in table ``fifo`` of station ``which`` (FRONTEND to ECC) of device ``dev``.
 
-    ECC is the station of channel 0; add the number of another channel of the device.
+    For ECC, the result is the station of channel 0. Add n for the station of channel n.
     """
     return HOST_STATIONS + dev * (ECC + st.cfg[0].channels) + which

@@ -1,9 +1,9 @@
 """Mutable state of a simulation, shared by all compiled functions.
 
-Owns the list of its arrays, their addresses for compiled code, and the compilation of policies.
-Does not own their type in compiled code (state_type.py) or the meaning of fields: the module named
-for each table defines its record layout.
-Source: none. Uncompiled functions use plain attributes.
+Owns the list of the state's arrays, the arrays' addresses for compiled code, and the compilation of
+policies. Does not own the arrays' types in compiled code (state_type.py) or the record types (the
+modules that are named next to the tables in FIELDS).
+Source: this project. Uncompiled functions access the arrays as plain attributes.
 """
 
 from __future__ import annotations
@@ -122,15 +122,17 @@ FIELDS = (
 
 
 ALIKE = ("queue", "order")
-"""Tables whose number of columns does not depend on the drive. It is a constant in compiled
-code."""
+"""Tables whose number of columns is the same for all drives. Compiled code treats this number as a
+constant.
+"""
 
 CACHE_LINE = 64
-"""Bytes of a cache line."""
+"""Size of a cache line in bytes."""
 
 
 class Handle:
-    """Argument of compiled functions: the addresses of the state's arrays. Keeps the arrays alive.
+    """Argument of compiled functions: the addresses of the state's arrays. A handle keeps the
+    arrays alive.
 
     ``header``: int64 words, SLOTS per array. ``callbacks``: compiled policies by configuration
     field.
@@ -163,11 +165,11 @@ class Handle:
 
 
 user_policies: list[str] = []
-"""Names of the user's policies that this process has compiled."""
+"""Names of the user policies that this process has compiled."""
 
 
 def is_from_user(policy: Any) -> bool:
-    """Return True if a policy function was written by a user, outside the package ondie."""
+    """Return True if a policy function was written by a user, that is, outside package ondie."""
     return not policy.__module__.startswith("ondie.")
 
 
@@ -176,8 +178,8 @@ def _compiled(name: str, policy: Any, state: StateType) -> Any:
     """Compile a policy function, once per process. ``name`` is the configuration field of the
     policy.
 
-    A user's policy gets the guarded type of the state. Raises InputError (one line) if the policy
-    cannot be compiled, writes to the state or does not return an integer.
+    A user's policy is compiled for the guarded type of the state. Raises InputError (one line) if
+    the policy cannot be compiled, writes to the state or does not return an integer.
     """
     try:
         if is_from_user(policy):
@@ -243,8 +245,8 @@ class Arrays:
         return Handle(self)
 
     def _guarded(self, policy: Any) -> Any:
-        """Return a user's policy for uncompiled code. It receives views of the tables that are
-        read-only, except for the tables of POLICY_MAY_WRITE.
+        """Return a user's policy for uncompiled code, wrapped so that it receives read-only views
+        of the tables. The views of the tables in POLICY_MAY_WRITE are writable.
         """
         views = {name: getattr(self, name).view() for name in FIELDS}
         for name, view in views.items():
@@ -259,8 +261,8 @@ NARROW = frozenset((np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32)
 def widened(value: Any) -> Any:
     """Return a number of a table in the type that compiled code uses: NARROW integers as int64.
 
-    NumPy computes in the narrow type if both operands are narrow, or if one is narrow and the other
-    is a Python integer: ``1 << numpy.int8(8)`` is 0.
+    NumPy computes in the narrow type if both operands are narrow, or if one operand is narrow and
+    the other is a Python integer: ``1 << numpy.int8(8)`` is 0.
     """
     return np.int64(value) if type(value) in NARROW else value
 
@@ -270,8 +272,10 @@ _element = np.ndarray.__getitem__  # so does numpy.recarray
 
 
 class Element:
-    """One record for uncompiled code. Its attributes and items are exactly the fields of the
-    record. In NumPy's records, attributes such as ``size`` and ``device`` hide fields of that name.
+    """One record for uncompiled code, whose attributes and items are exactly the fields of the
+    record.
+
+    In NumPy's records, attributes such as ``size`` and ``device`` hide fields with these names.
     """
 
     __slots__ = ("_item",)
@@ -294,7 +298,8 @@ _item_of, _set_item = Element._item.__get__, Element._item.__set__  # type: igno
 
 
 class Elements(np.recarray):
-    """Array of records for uncompiled code. Each element has its fields as attributes."""
+    """Subclass of recarray for tables of records in uncompiled code. Reading one element returns an
+    Element."""
 
     def __getitem__(self, index: Any) -> Any:
         item = _element(self, index)
@@ -302,7 +307,8 @@ class Elements(np.recarray):
 
 
 class Numbers(np.ndarray):
-    """Table of numbers for uncompiled code. Elements of NARROW integer types are read as int64."""
+    """Subclass of ndarray. In uncompiled code, tables of numbers are views of this class. Reading
+    one element of a NARROW integer type returns an int64."""
 
     def __getitem__(self, index: Any) -> Any:
         return widened(super().__getitem__(index))
@@ -316,7 +322,7 @@ def as_records(array: np.ndarray) -> np.ndarray:
 
 
 def zeros(dtype: Any, *shape: int) -> np.ndarray:
-    """Return a zeroed array. Raises MemoryError if it exceeds the address space."""
+    """Return a zeroed array. Raises MemoryError if the array exceeds the address space."""
     try:
         return np.zeros(shape, dtype)
     except (ValueError, OverflowError) as error:
@@ -324,13 +330,18 @@ def zeros(dtype: Any, *shape: int) -> np.ndarray:
 
 
 def records(dtype: np.dtype, *shape: int) -> np.recarray:
-    """Return a zeroed array of records whose fields are attributes, compiled or not."""
+    """Return a zeroed array of records whose fields are attributes, in compiled and uncompiled
+    code.
+    """
     return as_records(zeros(dtype, *shape).view(np.recarray))  # type: ignore[return-value]
 
 
 def aligned_records(dtype: np.dtype, count: int) -> np.recarray:
-    """Return ``count`` zeroed records as :func:`records` does, aligned to a cache line. Large NumPy
-    arrays are not: they begin 16 bytes after the start of a cache line."""
+    """Return ``count`` zeroed records as :func:`records` does, aligned to a cache line.
+
+    NumPy does not align large arrays to cache lines: they begin 16 bytes after the start of a cache
+    line.
+    """
     memory = zeros(np.uint8, count * dtype.itemsize + CACHE_LINE)
     first = -memory.ctypes.data % CACHE_LINE
     zeroed = memory[first : first + count * dtype.itemsize].view(dtype, np.recarray)

@@ -1,10 +1,11 @@
 """Type of the simulation's state in compiled code.
 
-Owns the type of the state, its tables and their records, and the guarded type that a user's policy
-receives. The state is a pointer to the addresses and shapes of the arrays, without reference
-counts: a structref executes an atomic instruction at every access. Does not own the arrays
-(state.py).
+Owns the type of the state, of its tables and of their records, and the guarded type that a user's
+policy receives. Does not own the arrays (state.py).
 Source: Numba, "Low-level extension API"; LLVM language reference, "Type-based alias analysis".
+
+The state is a pointer to the addresses and shapes of the arrays, without reference counts. A
+structref would execute an atomic instruction at every access.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ POLICY_MAY_WRITE = {"lots": (), "reg": ("draws",)}
 
 
 class Guard(NamedTuple):
-    """Constants with which compiled code reports an index outside a guarded table.
+    """Constants that compiled code needs to report an index outside a guarded table.
 
-    table: number of the guarded table in the state. register: number of the table "reg". tables:
-    number of tables in the state. error, error_a, error_b: byte offsets of these fields in the
-    record of "reg".
+    ``table``: number of the guarded table in the state. ``register``: number of the table "reg".
+    ``tables``: number of tables in the state. ``error``, ``error_a``, ``error_b``: byte offsets of
+    these fields in the record of "reg".
     """
 
     table: int
@@ -55,10 +56,11 @@ class Guard(NamedTuple):
 
 
 class RowType(types.Type):
-    """Type of one record of a table in compiled code. A value is the address of the record.
+    """Type of one record of a table in compiled code. A value of this type is the address of a
+    record.
 
-    ``table``: name of the table, for alias analysis, because records of different tables never
-    overlap. ``guarded``: True if code may write only the fields of POLICY_MAY_WRITE.
+    ``table``: name of the table, for alias analysis: records of different tables never overlap.
+    ``guarded``: True if code may write only the fields of POLICY_MAY_WRITE.
     """
 
     def __init__(self, record: types.Record, table: str, guarded: bool = False) -> None:
@@ -73,9 +75,9 @@ class TableType(types.Type):
 
     Elements are read and written by index only. Indices must not be negative, because support for
     negative indices costs three instructions at every access. ``columns`` is the second length, or
-    0 if that length depends on the drive. ``guard`` is set for a user's policy: the policy can only
-    read the table, except for POLICY_MAY_WRITE, and an index outside the table stops the run with
-    error E_OUTSIDE.
+    0 if that length depends on the drive. ``guard`` is set if the state is passed to a user's
+    policy. The policy may write only the fields of POLICY_MAY_WRITE. An index outside the table
+    stops the run with error E_OUTSIDE.
     """
 
     def __init__(
@@ -94,7 +96,8 @@ class TableType(types.Type):
 
 
 class StateType(types.Type):
-    """Type of the state in compiled code. A value is the address of the header of the tables.
+    """Type of the state in compiled code. A value of this type is the address of the tables'
+    header.
 
     ``fields``: (name, type) of each table.
     """
@@ -107,9 +110,11 @@ class StateType(types.Type):
 
 
 SLOTS = 3
-"""Number of header words per array: the address and two lengths. After the words of all arrays, the
-header holds zeros, as many bytes as the longest record. A policy that reads outside a table reads
-these zeros."""
+"""Number of header words per array: the address and two lengths.
+
+The words of all arrays are followed by at least as many bytes of zeros as the longest record has. A
+policy that reads outside a table reads these zeros.
+"""
 
 
 @register_model(TableType)
@@ -125,7 +130,7 @@ register_model(RowType)(models.OpaqueModel)
 
 @functools.cache
 def table_type(name: str, dtype: np.dtype, ndim: int, columns: int) -> TableType:
-    """Return the type of a table. The result is cached, because its derivation is slow."""
+    """Return the type of a table. The type is cached, because its derivation is slow."""
     return TableType(name, from_dtype(dtype), ndim, columns)
 
 
@@ -134,7 +139,9 @@ state_type = functools.cache(StateType)
 
 
 def guarded_state(state: StateType) -> StateType:
-    """Return the type of ``state`` for a user's policy, in which every table has a guard."""
+    """Return the variant of type ``state`` that is passed to a user's policy. Each table of the
+    variant has a guard: writes are rejected, except to the fields of POLICY_MAY_WRITE, and indices
+    outside the table are reported as E_OUTSIDE."""
     names = [name for name, _ in state.fields]
     record: Any = dict(state.fields)["reg"].dtype
     errors = [record.offset(name) for name in ("error", "error_a", "error_b")]
@@ -207,10 +214,11 @@ class _SetItem(AbstractTemplate):
 def _inside(
     builder: Any, table: Any, guard: Guard, at: Any, indices: list[Any], lengths: list[Any]
 ) -> Any:
-    """Return the address ``at`` of an element of a guarded table.
+    """Return the address of an element of a guarded table: ``at``, if all indices are inside the
+    table.
 
     If an index is outside the table, record error E_OUTSIDE with the number of the table and the
-    index, and return the address of the zeros behind the header.
+    first index, and return the address of the zeros at the end of the header.
     """
     word = at.type
     inside = builder.icmp_unsigned("<", indices[0], lengths[0])
@@ -233,12 +241,11 @@ def _inside(
 
 
 def _refuse_write(kind: TableType | RowType, field: str = "") -> None:
-    """Raise LoweringError: a user's policy must not write to this table, or to field ``field`` of
-    the records of the table."""
+    """Raise LoweringError for a user's policy that writes to table ``kind``, or to field ``field``
+    of the records of that table.
+    """
     place = f"st.{kind.table}[...]" + (f".{field}" if field else "")
-    raise LoweringError(
-        f"it writes {place}, and a policy may only read the state; st.lots is its own memory"
-    )
+    raise LoweringError(f"it writes {place}; a policy may only read the state, except for st.lots")
 
 
 def _element(context: Any, builder: Any, typ: TableType, value: Any, index: Any) -> Any:
@@ -313,8 +320,8 @@ def _write_field(context: Any, builder: Any, sig: Any, args: Any, attr: str) -> 
 def _tell_apart(builder: Any, instruction: Any, table: str, field: str) -> None:
     """Mark a load or store as an access to field ``field`` of table ``table`` only.
 
-    LLVM can then keep loaded values of other fields (LLVM language reference, "Type-based alias
-    analysis").
+    LLVM can then reuse values that were loaded from other fields (LLVM language reference,
+    "Type-based alias analysis").
     """
     module = builder.module
     root = module.add_metadata([ir.MetaDataString(module, "ondie")])

@@ -1,7 +1,7 @@
 """Records of a system: the integer copy of the configuration, and the state of each device.
 
-Owns their fields. Does not own the values (engine/run/config_table.py, build.py).
-Source: none.
+Owns the fields of both records. Does not own the values (engine/run/config_table.py, build.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ CFG = record_type(
     entries="i8",  # entries of a submission queue (nvme/queue_pair.py); 0: unlimited
     fetch_limit="i8",  # most commands of a queue pair in the drive; 0: unlimited
     doorbell="i8", request="i8", entry="i8", completion="i8",
-    whole_commands="i8",  # 1: data cross the link per command, not per page
+    whole_commands="i8",  # 1: data crosses the link per command, not per page
     lpns="i8",  # logical pages of the conventional namespace
     reservoir_pages="i8",  # reservoir super-pages per die
     reservoir_planes="i8",  # planes of a reservoir super-page

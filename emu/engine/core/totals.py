@@ -1,7 +1,7 @@
 """Totals of a finished run as plain numbers, and the time spans of its phases.
 
 Owns Totals, StepClock and the sum of the counters. Does not own the ledger
-(ondie.emu.analysis.ledger) or the conservation laws (conservation.py). Source: none.
+(ondie.emu.analysis.ledger) or the conservation laws (conservation.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ondie.emu.engine.core.counters import COUNTERS
 class Totals:
     """Totals of a finished run as plain numbers (see :func:`system.System.totals`).
 
-    ``counters``: counters by name, summed over devices. ``bytes_by``: bytes by class of resource.
-    ``planned``: amounts that the plans requested, by counter name. ``super_pages``: (valid, mapped)
-    super-pages of the reservoir. ``erases``: (sum, maximum) of the erase counts of blocks.
-    ``steps``: one entry per training step, phase name -> (first start, last end) in ps; the key
-    "step" holds the whole step. ``busy_ps``: (phase, resource class) -> busy time of the busiest
-    resource of the class, ps.
+    ``counters``: counters by name, summed over devices. ``bytes_by``: bytes that passed the
+    resources, by class of resource. ``planned``: amounts that the plans requested, by counter name.
+    ``super_pages``: (valid, mapped) super-pages of the reservoir. ``erases``: (sum, maximum) of the
+    erase counts of blocks. ``steps``: one entry per training step, phase name -> (first start, last
+    end) in ps; the key "step" is the span of the whole step. ``busy_ps``: (phase, resource class)
+    -> busy time of the busiest resource of the class, ps.
     """
 
     counters: Mapping[str, int]
@@ -47,9 +47,10 @@ class Totals:
     block_bytes: int
     devices: int
     worn: tuple[tuple[int, ...], ...] = ()
-    """Number of erases of reservoir blocks: one tuple per die, one number per plane."""
+    """Number of erases of the reservoir's blocks, summed over the blocks of a plane: one tuple per
+    die, one number per plane of the die."""
     cached_contents: int = 0
-    """Number of pages written to data caches that are not on flash yet."""
+    """Number of pages in data caches that have not been written to flash yet."""
 
     def quantities(self) -> dict[str, int]:
         """Return the quantities of the conservation laws at the end of a run."""
@@ -71,7 +72,7 @@ class Totals:
 
 
 class StepClock:
-    """Recorder of the start and end of each phase of each training step."""
+    """Recorder of the start and end of each phase in each training step."""
 
     def __init__(self, names: tuple[str, ...], phase: np.recarray) -> None:
         self._names = names

@@ -1,8 +1,9 @@
-"""Creation of transactions for a command, and the bytes of a transaction on the channel.
+"""Creation of transactions for a command, and the number of bytes that a transaction transfers over
+the channel.
 
-Owns the creation of additional transactions of a command. Does not own the transaction pool
-(events.py) or the split of commands (ondie.emu.nvme).
-Source: a host request completes when its last page completes, as in MQSim.
+Owns the creation of additional transactions for a command. Does not own the transaction pool
+(events.py) or the split of commands into transactions (ondie.emu.nvme).
+Source: MQSim, in which a host request completes when its last page completes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.kernels.jit import inline, njit
 
 SECTOR_BYTES = 512
-"""Bytes of a sector, the smallest unit of a host request."""
+"""Size in bytes of a sector, the smallest unit of a host request."""
 
 
 @njit
@@ -21,7 +22,7 @@ def sibling(st, tid):
 
     Returns the index of the new transaction, or -1 if the pool is empty. Copies the row or request,
     kind, phase, drive, stream and operation of ``tid``, and increments the ``pending`` count of the
-    row or request. The caller sets the pages.
+    row or request. The caller sets the pages of the new transaction.
     """
     other = take_txn(st)
     if other < 0:
@@ -44,8 +45,8 @@ def sibling(st, tid):
 
 @njit
 def child(st, tid, lpn, count):
-    """Create a transaction for ``count`` logical pages from ``lpn`` on, for the plan row or request
-    of transaction ``tid``.
+    """Create a transaction for ``count`` logical pages, starting at ``lpn``, for the plan row or
+    request of transaction ``tid``.
 
     Returns the index of the new transaction, or -1 if the pool is empty. See :func:`sibling`.
     """
@@ -59,7 +60,9 @@ def child(st, tid, lpn, count):
 
 @inline
 def has_fua(st, tid):
-    """Return True if transaction ``tid`` works for a write that completes on flash (FUA)."""
+    """Return True if transaction ``tid`` belongs to a write with FUA, which completes when its data
+    is on flash.
+    """
     txn = st.txn[tid]
     if txn.kind == ROW:
         return st.row[txn.row].fua != 0
@@ -68,9 +71,8 @@ def has_fua(st, tid):
 
 @inline
 def bus_bytes(st, tid):
-    """Return the number of bytes of transaction ``tid`` on the channel: whole pages, or only the
-    requested sectors.
-    """
+    """Return the number of bytes that transaction ``tid`` transfers over the channel. The
+    transaction transfers whole pages, or only the requested sectors if ``cfg.partial`` is set."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.partial != 0:

@@ -2,7 +2,7 @@
 
 Owns the sizes and initial values of the arrays, and the integer copy of the configuration that
 compiled code reads. Does not own behavior (nand/, ftl/, nvme/, engine/run/loop.py).
-Source: mmap(2): mapping tables are lazily committed zero pages.
+Source: mmap(2): the kernel allocates zero pages of the mapping tables when they are first accessed.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from ondie.emu.nvme.tunnel.message_table import MESSAGE, SIZES
 from ondie.emu.units import InputError
 
 BUDGET = 15 << 12
-"""Number of transactions available to the plan rows of one device."""
+"""Number of transactions that are available to plan rows, per device."""
 ROWS = 1 << 19
 MAX_SHARES = 16
-"""Number of devices above which the transaction budget does not grow."""
+"""Number of devices above which the total number of transactions for plan rows no longer grows."""
 
 
 def _check_request(
@@ -67,13 +67,13 @@ def _check_request(
     if payload and cfg.ftl.map_update == "placed":
         raise InputError(
             'ftl.map_update = "placed": must be "programmed" if payload is kept, because '
-            "pages that "
-            "are mapped before their program have no bytes to read"
+            "pages "
+            "that are mapped before they are programmed have no bytes to read"
         )
     if payload and cfg.ftl.map_checkpoint_bytes and not pairs:
         raise InputError(
             f"ftl.map_checkpoint = {cfg.ftl.map_checkpoint_bytes} B: must be 0 for plans with "
-            "payload, whose stores keep no metadata"
+            "payload, because their page stores do not keep metadata"
         )
     if cfg.frontend.transfer == "command" and not pairs:
         raise InputError(
@@ -88,21 +88,22 @@ def _check_request(
     if geometry.slots > 1 and jobs:
         raise InputError(
             f"ftl.mapping_unit = {geometry.page_bytes} B: must be 0 for operations on physical "
-            "addresses, which are whole pages"
+            "addresses, which access whole pages"
         )
     ways = geometry.ways * (geometry.planes if cfg.flash.plane_reads == "alone" else 1)
     if ways > MAX_WAYS:
         raise InputError(
-            f"flash.dies_per_channel: {ways} dies, or independently read planes, on one channel; "
-            f"must be at most {MAX_WAYS}"
+            f"flash.dies_per_channel = {geometry.ways}: a channel would have {ways} "
+            f"{'independent planes' if ways > geometry.ways else 'dies'}; the maximum is "
+            f"{MAX_WAYS}"
         )
 
 
 def _registers(
     table: np.record, txns: int, dies: int, buses: int, fifos: int, pairs: int
 ) -> np.recarray:
-    """Return the engine's registers (REG): first index of each kind of resource, list heads,
-    budget.
+    """Return the engine's registers (REG) with their initial values: the first index of each kind
+    of resource, the heads of lists, and the budget of transactions.
     """
     reg = records(REG, 1)
     reg.station0 = buses
@@ -118,10 +119,10 @@ def _registers(
 
 
 def _log_records(cfg: Config, geometry: Geometry, txns: int, places: int) -> int:
-    """Return the size of the log in records.
+    """Return the capacity of the log in records.
 
-    In one event, each transaction may log one record. A read may also log the cache transfers or
-    the wrong bits of each page.
+    In one event, each transaction may log one record. A read may also log records of transfers to
+    the data cache, and of the bit errors of each page.
     """
     of_cache = 2 * geometry.planes * geometry.slots * (places > 0)
     of_errors = geometry.planes * (cfg.errors.kind != "none")
@@ -150,17 +151,17 @@ def build(
 ) -> Arrays:
     """Return all arrays of a system, with erased or used blocks according to ``ftl.initial``.
 
-    ``reservoir_super_pages``: logical super-pages per device that the optimizer maps;
-    ``reservoir_planes``: planes per super-page (0: all planes of a die);
-    ``queue_depth``: overrides the minimum of host and drive queue depth;
-    ``timeline``: number of intervals to keep;
-    ``destage``: destage buffer that replaces the data cache, for requests through queue pairs whose
-    data move per command;
-    ``adapter``: entries of a single queue shared by all pairs, whose completions occupy the host as
-    long as submissions;
-    ``entries``: entries of each pair's submission queue, of which one stays free;
-    ``budget``: number of transactions for outstanding work, if larger than the default;
-    ``maps``: numbers of zones with translation pages in separate blocks, and of map caches.
+    ``reservoir_super_pages``: number of logical super-pages in the reservoir map of each device.
+    ``reservoir_planes``: planes per super-page, or 0 for all planes of a die. ``queue_depth``:
+    queue depth that replaces the default, which is the smaller of the host's and the drive's queue
+    depth. ``timeline``: maximum number of intervals that the timeline stores. ``destage``: destage
+    buffer that replaces the data cache, for requests through queue pairs whose data is transferred
+    per command. ``adapter``: number of entries of a single queue that all pairs share, or 0 if
+    there is no such queue. The completions of this queue occupy the host as long as submissions do.
+    ``entries``: number of entries of each pair's submission queue, of which one stays free.
+    ``budget``: number of transactions for outstanding work, if larger than the default. ``maps``:
+    number of zones with translation pages in separate blocks, and number of map caches.
+
     Raises InputError if the reservoir is too small for its super-pages.
     """
     n = devices if devices is not None else cfg.system.devices
@@ -258,7 +259,8 @@ def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarra
 
 def _transactions(table: np.record, devices: int) -> int:
     """Return the size of the transaction pool: transactions for plan rows, for the erases of blocks
-    that the rows open, and for garbage collection.
+    that the rows open, for garbage collection, and for background work that the configuration
+    enables.
     """
     motion = min(int(table.gc_parallel), int(table.blocks)) * (
         min(table.gc_window, table.block_pages) + table.slots

@@ -1,12 +1,11 @@
-"""System that takes commands through queue pairs and concurrent plans, and has a clock.
+"""System that executes commands from queue pairs and concurrent plans, in simulated time.
 
-Owns the acceptance of commands, commands that wait for room in a ring, the time that has been
-reached, the completions, and the end of all commands after a defect of the engine. Does not own the
-event loop (driver.py), the rules and records of commands (nvme/submission.py), the ends of single
-commands (nvme/write_errors.py), the condition (nvme/condition.py) or the bytes that commands move
-(payload_system.py).
-Source: NVMe base specification (submission and completion queues).
-"""
+Owns the acceptance of commands, the commands that wait for room in the ring of their queue pair,
+the current simulated time, the completions, and the termination of all commands after a defect of
+the engine. Does not own the event loop (driver.py), the rules and records of commands
+(nvme/submission.py), the termination of single commands (nvme/write_errors.py), the drive's
+condition (nvme/condition.py) or the bytes that commands move (payload_system.py).
+Source: NVMe base specification (submission and completion queues)."""
 
 from __future__ import annotations
 
@@ -41,11 +40,11 @@ from ondie.emu.units import InputError, whole_number
 from ondie.kernels.jit import entry
 
 REPORTED = 1 << 12
-"""Largest number of completions that are copied from the queue pairs at a time."""
+"""Maximum number of completions that are copied from the queue pairs at a time."""
 
 
 class Entries(NamedTuple):
-    """Compiled programs for the types of a drive's arrays (kernels.jit.entry)."""
+    """Functions compiled for the types of a drive's arrays (kernels.jit.entry)."""
 
     accept: Callable[..., int]
     run: Callable[..., int]
@@ -54,34 +53,34 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True)
 class CommandOptions:
-    """Options of a system that takes commands, besides its configuration."""
+    """Options of a system that takes commands, in addition to its configuration."""
 
     queues: int
     """Number of queue pairs."""
     queue_depth: int | None
-    """Commands of a queue pair in flight; further commands wait in order. None: the smaller of
-    the host's and the drive's depth."""
+    """Maximum number of commands of a queue pair in flight; further commands wait in order. None
+    selects the smaller of the host's and the drive's queue depth."""
     block_bytes: int
-    """Size of a logical block."""
+    """Size of a logical block in bytes."""
     payload: bool
-    """True if the log of moved bytes is kept."""
+    """True if the engine writes the log of moved bytes."""
     seed: int
-    """Seed of bad blocks, failures and bit errors."""
+    """Seed of the bad blocks, failed operations and bit errors."""
     strict: bool
-    """True if a full drive and a defect of the engine raise errors."""
+    """True if a full drive or a defect of the engine raises an error instead of ending commands
+    with a status."""
     reservoir: ReservoirOptions = NO_RESERVOIR
-    """Reservoir of the plans, outside the namespace of the commands."""
+    """Reservoir that the plans use, outside the namespace of the commands."""
 
 
 class CommandSystem(System):
-    """One device and its host with queue pairs, which take commands (nvme/command.py: COMMAND) at
-    given times. ``unit_bytes``: size of a mapping unit.
+    """System of one device and its host, with queue pairs. Executes commands (nvme/command.py:
+    COMMAND) that arrive at given times.
 
     A command that cannot be executed ends with a status (nvme/status.py). After an error of the
-    engine, ``defect``, no events are handled any more, and all commands end with INTERNAL_ERROR.
-    With ``options.strict``, raise InputError for a full drive and the engine's errors instead, as
-    plans do.
-    """
+    engine, which is stored in ``defect``, no events are handled, and all commands end with
+    INTERNAL_ERROR. With ``options.strict``, a full drive raises InputError and the engine's errors
+    are raised, as in plans."""
 
     def __init__(
         self,
@@ -96,17 +95,18 @@ class CommandSystem(System):
         )  # fmt: skip
         self.strict = options.strict
         self.defect: Exception | None = None
-        """Error of the engine after which the drive handles no events; None: there was none."""
+        """Error of the engine after which the drive handles no events; None if no error
+        occurred."""
         self.block_bytes = options.block_bytes
         self.unit_bytes = self.geometry.page_bytes
-        """Bytes of a mapping unit."""
+        """Size of a mapping unit in bytes."""
         self.units = int(self.arrays.cfg.lpns[0])
         """Number of mapping units of the drive."""
         self.capacity = self.units * self.unit_bytes
-        """Bytes of the drive."""
+        """Capacity of the drive in bytes."""
         self.requested = np.zeros(4, np.int64)
-        """Mapping units that all loaded reads and writes touch, and their bytes: int64[read units,
-        written units, read bytes, written bytes]."""
+        """Number of mapping units that the loaded reads and writes access, and number of bytes that
+        they transfer: int64[units read, units written, bytes read, bytes written]."""
         self._transfers = as_records(np.zeros(len(self.arrays.req), TRANSFER))
         pair = self.arrays.pair
         pair["depth"] = self.arrays.cfg["queue_depth"]
@@ -124,7 +124,7 @@ class CommandSystem(System):
             self._limits[name] = value
         self._reached = self._accepted = self._taken = self.planned_commands = 0
         self._ended = 0
-        """Number of commands that have completed without the engine, after a defect."""
+        """Number of commands that were completed outside the engine, after a defect."""
         self._planning = False
         self._settled = 0
         """Number of completions whose bytes have been moved."""
@@ -142,7 +142,7 @@ class CommandSystem(System):
 
     @cached_property
     def _entries(self) -> Entries:
-        """Compiled programs of the calls that every command takes part in."""
+        """Compiled functions that are called for every command."""
         none = as_records(np.zeros(0, COMMAND))
         records = self._limits, self._transfers, self.requested, self._waits
         return Entries(
@@ -156,14 +156,14 @@ class CommandSystem(System):
     def submit(self, commands: np.ndarray) -> None:
         """Accept all commands (command.COMMAND[n], sorted by arrival), or none of them.
 
-        Raises InputError naming the first command that breaks a rule of nvme/submission.py, for
-        example for bytes outside the drive, an arrival before ``now`` or before the previous
-        arrival, or an unsupported field.
+        Raises InputError, which names the first command that breaks a rule of nvme/submission.py.
+        Examples are bytes outside the drive, an arrival before ``now`` or before the previous
+        arrival, and an unsupported field.
         """
         self._submit(commands, int(self._base[0]))
 
     def _submit(self, commands: np.ndarray, base: int) -> None:
-        """Check and accept ``commands`` (COMMAND[n]) whose bytes are in the memory at ``base``."""
+        """Check and accept ``commands`` (COMMAND[n]), whose data buffer is at address ``base``."""
         self.check_power()
         self._earliest[0] = self.earliest_arrival
         if (
@@ -191,15 +191,16 @@ class CommandSystem(System):
             self._keep_waiting(commands, base)
 
     def _keep_waiting(self, commands: np.ndarray, base: int) -> None:
-        """Keep the commands that have not been loaded, by queue pair, and clear their marks."""
+        """Add the commands that were not loaded to the waiting commands of their queue pairs, and
+        clear the marks in ``_waits``."""
         left = commands[self._waits[: len(commands)] != 0]
         self._waits[: len(commands)] = 0
         for queue in np.unique(left["queue"]).tolist():
             self._waiting[queue].append((left[left["queue"] == queue], base))
 
     def _load_waiting(self, queue: int) -> bool:
-        """Load waiting commands of queue pair ``queue`` while its ring has room; return True if any
-        were loaded."""
+        """Load waiting commands of queue pair ``queue`` while its ring has room. Return True if any
+        command was loaded."""
         waiting, self._waiting[queue] = self._waiting[queue], []
         self.arrays.pair["more"][queue] = 0
         any_loaded = False
@@ -215,13 +216,13 @@ class CommandSystem(System):
         return any_loaded
 
     def _load(self, chunk: np.ndarray) -> None:
-        """Load a chunk of plan rows, and count its commands."""
+        """Load a chunk of plan rows, and count its NVMe commands."""
         self.planned_commands += int((chunk["resource"] == plan_rows.NVME).sum())
         super()._load(chunk)
 
     def supply(self) -> bool:
-        """Load rows of a plan, and waiting commands while their queue pairs have room. Return True
-        if any were loaded."""
+        """Load rows of plans, and waiting commands whose queue pairs have room. Return True if
+        anything was loaded."""
         self._planning = True  # an error of the plan's generator is none of the engine
         loaded = super().supply()
         self._planning = False
@@ -236,7 +237,7 @@ class CommandSystem(System):
 
     def warm_up(self) -> float:
         """Compile the event loop and the functions that commands need, or load them from the cache.
-        Return the time for this in seconds."""
+        Return the time that this took in seconds."""
         begin = time.perf_counter()
         super().warm_up()
         self.submit(np.zeros(0, COMMAND))  # also refuses a drive that is closed or owned
@@ -244,40 +245,39 @@ class CommandSystem(System):
 
     @property
     def outstanding(self) -> int:
-        """Number of accepted commands that have not completed."""
+        """Number of accepted commands that have not been completed."""
         return self._accepted - int(self.registers[COMPLETED]) - self._ended
 
     @property
     def now(self) -> int:
-        """Current simulation time (ps). Later commands must not arrive before this
-        time."""
+        """Current simulation time (ps), before which no newly submitted command may arrive."""
         return self._reached
 
     @property
     def earliest_arrival(self) -> int:
-        """Earliest arrival of the next command (ps): ``now``, or that of the last command."""
+        """Earliest permitted arrival (ps): the later of ``now`` and the last command's arrival."""
         return max(int(self._earliest[0]), self._reached)
 
     def run_until(
         self, t_ps: int | None = None, max_events: int | None = None, completions: int = 0,
         plan_end: bool = False,
     ) -> int:  # fmt: skip
-        """Handle events up to time ``t_ps``, at most ``max_events``; return their number. With
-        ``completions``, stop after this number of further completions. With ``plan_end``, stop when
-        all plans are done.
+        """Handle events up to time ``t_ps``, at most ``max_events``; return the number of events
+        handled.
 
-        ``t_ps`` = None: until no work is left; the clock then stays at the last event. Raises
-        InputError if ``t_ps`` is before ``now`` or not below clock.NEVER, for a negative
-        ``max_events`` or ``completions``, or if a plan waits for space that garbage collection
-        cannot free. An error of the engine becomes :attr:`defect`; the drive is then offline.
+        If ``t_ps`` is None, run until no work is left, and leave the clock at the last event. If
+        ``completions`` is not 0, stop after this number of further completions. If ``plan_end`` is
+        set, stop when all plans are done.
 
-        With ``strict``, also raises InputError if commands wait for such space, and SimulationError
-        or Imbalance for a defect of the engine.
-        """
+        Raises InputError if ``t_ps`` is before ``now`` or not below clock.NEVER, if ``max_events``
+        or ``completions`` is negative, or if a plan waits for space that garbage collection cannot
+        free. An error of the engine is stored in :attr:`defect`; the drive is then offline. With
+        ``strict``, also raises InputError if commands wait for such space, and SimulationError or
+        Imbalance for a defect of the engine."""
         self.check_power()
         limit = NEVER - 1 if t_ps is None else whole_number("t_ps", t_ps, 0, NEVER - 1)
         if limit < self._reached:
-            raise InputError(f"t_ps = {t_ps}: must not be before the device's time {self.now} ps")
+            raise InputError(f"t_ps = {t_ps}: must not be before the current time, {self.now} ps")
         completions = whole_number("completions", completions, 0, NEVER)
         if max_events is not None:
             max_events = whole_number("max_events", max_events, 0, NEVER)
@@ -305,9 +305,8 @@ class CommandSystem(System):
     def _handle_events(
         self, t_ps: int, max_events: int | None, wanted: int, plan_end: bool
     ) -> None:
-        """Handle events as :meth:`run_until` does. Raises the engine's errors, and InputError or
-        SimulationError if no event is pending, but commands or rows are incomplete.
-        """
+        """Handle events as :meth:`run_until` does. Raises the engine's errors. Raises InputError or
+        SimulationError if commands or rows are incomplete although no event is pending."""
         if self.events_left is not None:
             super().run_until(t_ps, max_events)
         else:
@@ -318,7 +317,8 @@ class CommandSystem(System):
             self.check_finished()
 
     def _is_full(self, error: Exception) -> bool:
-        """Return True if ``error`` says that a plan on a drive without events finds no space."""
+        """Return True if ``error`` states that a plan finds no space and the drive has no other
+        work."""
         return isinstance(error, InputError) and self.next_event >= NEVER and not self.outstanding
 
     @property
@@ -327,10 +327,10 @@ class CommandSystem(System):
         return bool(self._reports) or self._taken < int(self.registers[COMPLETED])
 
     def _run_events(self, t_ps: int, most: int, wanted: int, plan_end: bool = False) -> int:
-        """Handle events up to ``t_ps``, at most ``most``, until ``wanted`` commands have completed
-        since the start, or (``plan_end``) no row of a plan is left; return the number of events.
-        No power cut is due.
-        """
+        """Handle events up to ``t_ps``, at most ``most``; return the number of events handled.
+
+        Stop when the total number of completed commands reaches ``wanted`` or, with ``plan_end``,
+        when all plans are done. The caller must not have scheduled a power cut."""
         reg, key, done, tried = self.registers, self.arrays.key, 0, -1
         run = self._entries.run
         self._supply_waiting()
@@ -350,12 +350,13 @@ class CommandSystem(System):
                 return done
 
     def _has_work(self, t_ps: int) -> bool:
-        """Return True if an event is pending up to ``t_ps``, or upkeep is due until then."""
+        """Return True if an event is pending or upkeep is due at or before ``t_ps``."""
         return self.next_event <= t_ps or self.next_upkeep <= t_ps < NEVER - 1
 
     def _end_waiting(self, certain: bool) -> bool:
-        """End the commands that wait for space, if no collection can free any. Return True if the
-        event loop may have work now. ``certain``: True if no event is pending.
+        """End the commands that wait for space, if no garbage collection can free any space.
+
+        ``certain``: True if no event is pending. Return True if the event loop may have work now.
         """
         if self.strict or not (certain or self._doubt[0]):
             return False
@@ -364,41 +365,41 @@ class CommandSystem(System):
         return bool(write_errors.end_waiting(self.state, 0, int(certain)))
 
     def _supply_waiting(self) -> bool:
-        """Load what waits for room, if anything does; return True if any was loaded."""
+        """Load waiting commands and plan rows, if any. Return True if anything was loaded."""
         return (any(self._waiting) or not self.plan_done) and self.supply()
 
     def run(self, plan: Iterable[np.ndarray] | None = None, max_events: int | None = None) -> int:
-        """Start a plan (chunks of plan_rows.PLAN), if one is given, and run plans and commands
-        until no work is left, at most ``max_events`` events; return the number of events handled.
+        """Run commands and plans until no work is left, or for at most ``max_events`` events;
+        return the number of events handled.
 
-        The clock stays at the time of the last event.
-        """
+        ``plan``: plan to start first (chunks of plan_rows.PLAN), or None. The clock stays at the
+        time of the last event."""
         if plan is not None:
             self.start(plan)
         return self.run_until(None, max_events)
 
     def start(self, plan: Iterable[np.ndarray]) -> None:
-        """Start a plan (chunks of plan_rows.PLAN) now; it runs with the events that follow.
+        """Start a plan (chunks of plan_rows.PLAN) at the current time. Later calls that handle
+        events run the plan.
 
-        Raises InputError if a plan is running.
-        """
+        Raises InputError if a plan is running."""
         self.check_power()
         if not self.plan_done:
-            raise InputError("a plan is running; a drive runs one at a time")
+            raise InputError("a plan is running; wait until it is done")
         self._begin_now()
         super().start(plan)
 
     def start_beside(self, plan: Iterable[np.ndarray]) -> MixedPlan:
-        """Start a plan now, concurrently with others that were started with this method.
+        """Start a plan at the current time, concurrently with other plans that this method has
+        started.
 
-        Raises InputError if a plan runs that was started otherwise.
-        """
+        Raises InputError if a plan that :meth:`start` or :meth:`run` has started is running."""
         self.check_power()
         self._begin_now()
         return super().start_beside(plan)
 
     def _begin_now(self) -> None:
-        """Let rows that are loaded next begin at the time that has been reached."""
+        """Set the clock so that rows that are loaded next start at the time already reached."""
         if self.next_event >= self._reached:
             self.registers[NOW] = max(self._reached, super().now)
 
@@ -408,15 +409,14 @@ class CommandSystem(System):
 
         ``start`` is the time at which the command entered the submission queue: its arrival, or
         later if the queue was full. ``status`` is one of nvme.status.Status; 0 is success. After
-        UNRECOVERED_READ_ERROR, the bytes of a page are wrong. After another error of a write, each
-        of its mapping units has the old or the new bytes.
-        """
+        UNRECOVERED_READ_ERROR, the bytes of at least one page are wrong. After another error of a
+        write, each mapping unit of the write contains either the old or the new bytes."""
         self._collect()
         reports, self._reports = self._reports, []
         return reports[0] if len(reports) == 1 else np.concatenate([self._out[:0], *reports])
 
     def _collect(self) -> None:
-        """Record the completions of finished commands before their places are used again."""
+        """Copy the completions of finished commands, before their slots in the rings are reused."""
         while self._taken < self.registers[COMPLETED]:
             count = int(self._entries.take(self.state, self._transfers, self._taken, self._out))
             self._taken += count
@@ -426,13 +426,16 @@ class CommandSystem(System):
     # --- after a defect
 
     def finish_batch(self) -> None:
-        """Deliver the log of the last batch of events, and raise its error if there is one."""
+        """Deliver the log of the last batch of events, and raise the batch's error if there is
+        one."""
         super().finish_batch()
         self._settled = int(self.registers[COMPLETED])
 
     def _go_offline(self, defect: Exception) -> None:
-        """Keep ``defect``, and complete all outstanding commands with INTERNAL_ERROR, also those
-        that have completed in the batch of events that has met the defect."""
+        """Store ``defect``, and complete all outstanding commands with INTERNAL_ERROR.
+
+        Commands that completed in the batch of events in which the defect occurred also get this
+        status."""
         self._collect()
         unsure = int(self.registers[COMPLETED]) - self._settled
         for report in reversed(self._reports):
@@ -447,7 +450,7 @@ class CommandSystem(System):
         self._report_ended(np.concatenate([self._out[:0], *ended]))
 
     def _unfinished_requests(self) -> list[np.ndarray]:
-        """Return the completions, COMPLETION[1], of the requests in the rings that are not done."""
+        """Return a completion, COMPLETION[1], for each unfinished request in the rings."""
         ended = []
         mask = int(self.arrays.cfg.ring[0]) - 1
         for queue, pair in enumerate(np.asarray(self.arrays.pair).view(np.ndarray)):
@@ -467,8 +470,9 @@ class CommandSystem(System):
 
     def _end_at_once(self, commands: np.ndarray) -> None:
         """Check commands (COMMAND[n]) for a drive that is offline, and complete them with
-        INTERNAL_ERROR. Raises InputError for a command that breaks a rule.
-        """
+        INTERNAL_ERROR.
+
+        Raises InputError if a command breaks a rule of nvme/submission.py."""
         submission.check(commands, self._limits)
         if len(commands):
             self._earliest[0] = commands["arrival"][-1]
@@ -476,15 +480,16 @@ class CommandSystem(System):
             self._report_ended(_internal_errors(commands, self._reached))
 
     def _report_ended(self, ended: np.ndarray) -> None:
-        """Report completions (COMPLETION[n]) that the engine has not made, in order of time."""
+        """Report completions (COMPLETION[n]) that the engine did not make, in order of their end
+        times."""
         self._ended += len(ended)
         if len(ended):
             self._reports.append(ended[np.argsort(ended["end"], kind="stable")])
 
 
 def _internal_errors(commands: np.ndarray, now: int) -> np.ndarray:
-    """Return the completions, COMPLETION[n], of commands that end with INTERNAL_ERROR at ``now``
-    (ps), or when they arrive."""
+    """Return completions, COMPLETION[n], with status INTERNAL_ERROR for ``commands``, which end at
+    ``now`` (ps) or at their arrival if that is later."""
     ended = np.zeros(len(commands), COMPLETION)
     for name in ("tag", "arrival", "queue"):
         ended[name] = commands[name]

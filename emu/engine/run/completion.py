@@ -1,18 +1,19 @@
-"""Completion of die operations: one table from operation and owner to the handler.
+"""Completion of die operations: a table that assigns a handler to each operation and owner.
 
 Owns the dispatch, and the order in which FTL, data cache and host are notified of the end of an
 operation. Does not own the actions of FTL, data cache and processing elements (ftl/completion.py,
-nvme/data_cache.py, pe_completion.py). Source: as in NVMeVirt, each command has one completion
-function; the FTL does not call the front end.
+nvme/data_cache.py, pe_completion.py).
+Source: NVMeVirt, in which each command has one completion function and the FTL does not call the
+front end.
 
 ============ ============================ ==========================================
 operation    owner                        handler
 ============ ============================ ==========================================
-any          reservoir, controller's help pe_completion.on_helped_done
-READ         collection                   completion.move, after ECC and DRAM
+any          reservoir, for controller    pe_completion.on_helped_done
+READ         garbage collection           write_collected_page, after ECC, DRAM
 READ         translation page, scrubbing  stage MAP_SENSED (datapath.py)
 READ         host, ISP                    stage SENSED (datapath.py)
-PROGRAM      collection, translation page completion.on_own_program_done
+PROGRAM      FTL: GC, translation page    completion.on_own_program_done
 PROGRAM      data cache                   on_cache_program_done
 PROGRAM      host, ISP                    completion.map_host_write
 ERASE        FTL                          on_erase_done
@@ -48,7 +49,9 @@ from ondie.kernels.jit import cold, njit
 
 @njit
 def on_erase_done(st, tid):
-    """Complete an erase. If it ends a collection, retry the writes that wait for a free block."""
+    """Complete an erase. If the erase ends a garbage collection, retry the writes that wait for a
+    free block.
+    """
     cfg = st.cfg[0]
     dev = st.txn[tid].dev
     page = st.txn[tid].page
@@ -64,8 +67,10 @@ def on_erase_done(st, tid):
 
 @njit
 def check_unit(st, dev, unit):
-    """Make the check of unit ``unit`` that schedule_check has scheduled. If events are ordered,
-    stalled writes are retried only after erases, as in MQSim.
+    """Perform the check of unit ``unit`` that schedule_check has scheduled: retry internal writes
+    that wait for a free block and, unless events are ordered, the other stalled writes.
+
+    With ordered events, stalled host writes are retried only after erases, as in MQSim.
     """
     if st.cfg[0].ordered != 0:
         write_path.retry_internal(st, dev, unit)
@@ -84,8 +89,9 @@ def retry_stalled(st, dev, unit):
 
 @cold
 def on_cache_program_done(st, tid):
-    """Complete a program in a drive with a data cache. Return True if the write came from the
-    cache, so that no command waits for the program.
+    """Complete a program in a drive with a data cache.
+
+    Return True if the write came from the cache, so that no command waits for the program.
     """
     cfg = st.cfg[0]
     if cfg.cache != mqsim_cache.BUFFER:
@@ -97,8 +103,9 @@ def on_cache_program_done(st, tid):
 
 @njit
 def on_program_done(st, tid):
-    """Complete program ``tid`` and map its pages. Return ``tid`` if a command waits for the
-    program, else -1.
+    """Complete program ``tid`` and map its pages.
+
+    Return ``tid`` if a command waits for the program, else -1.
     """
     cfg = st.cfg[0]
     block = completion.on_pages_programmed(st, tid)
@@ -132,7 +139,9 @@ def on_program_done(st, tid):
 @njit
 def on_read_done(st, tid):
     """Send a sensed page to its destination: the host (through ECC), the cached mapping table, or
-    another flash page. A page with raw bit errors may be sensed again first.
+    another flash page.
+
+    A page with bit errors may be sensed again first.
     """
     txn = st.txn[tid]
     dev = txn.dev
@@ -161,7 +170,9 @@ def on_read_done(st, tid):
 
 @njit
 def on_flash_done(st, tid):
-    """Complete the die operation of transaction ``tid`` by the handler for its operation and owner.
+    """Complete the die operation of transaction ``tid`` with the handler for its operation and
+    owner.
+
     Return ``tid`` if the transaction is finished, else -1.
     """
     txn = st.txn[tid]

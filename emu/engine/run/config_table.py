@@ -1,8 +1,8 @@
 """Integer copy of the configuration, which compiled code reads.
 
 Owns the constants of geometry, link, die scheduling and reservoir. Does not own the constants of
-flash management (ftl/tables.py) and of the data cache (nvme/tables.py).
-Source: none.
+flash management (ftl/tables.py) or of the data cache (nvme/tables.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -126,8 +126,9 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
 
 
 def set_reservoir(cfg: Config, geometry: Geometry, table: np.recarray, planes: int) -> None:
-    """Set the constants of the reservoir, whose super-pages have ``planes`` planes each. Raises
-    InputError if moving a page between registers takes too long for the clock.
+    """Set the constants of the reservoir, whose super-pages have ``planes`` planes each.
+
+    Raises InputError if the time to move a page between registers exceeds the range of the clock.
     """
     table.reservoir_pages = geometry.reservoir_blocks * geometry.pages
     table.reservoir_planes = planes
@@ -136,13 +137,13 @@ def set_reservoir(cfg: Config, geometry: Geometry, table: np.recarray, planes: i
         move = pe.register_move_ps(cfg)
         if move >= NEVER:
             raise InputError(
-                f"{cfg.system.name}: the move of a page between registers takes {move:.4g} ps "
-                f"(pe.clock_divider = {cfg.pe.clock_divider:.4g}); must be at most {NEVER:.4g} "
-                "ps to keep the clock exact"
+                f"{cfg.system.name}: moving a page between registers takes {move:.4g} ps "
+                f"(pe.clock_divider = {cfg.pe.clock_divider:.4g}); the time must be below "
+                f"{NEVER:.4g} ps to keep the clock exact"
             )
         table.register_move = move
 
 
 def log2_of(n: int) -> int:
-    """Return log2 of a power of two, -1 for other numbers."""
+    """Return log2 of a power of two, or -1 for other numbers."""
     return n.bit_length() - 1 if n & (n - 1) == 0 else -1

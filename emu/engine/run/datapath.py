@@ -1,8 +1,9 @@
 """Data paths of a device: the next step of a transaction that leaves a station or a die.
 
-Owns the walk of a transaction through the stages of its drive, and the dispatch to their handlers.
-Does not own the order of stages (stage_table.py), the decisions of handlers (stage_handlers.py),
-plan rows and requests: engine/run/loop.py completes the row or request of a finished transaction.
+Owns the advance of a transaction through the stages of its drive, and the calls of the stages'
+handlers. Does not own the order of stages (stage_table.py), the decisions of handlers
+(stage_handlers.py), or plan rows and requests (engine/run/loop.py completes the row or request of a
+finished transaction).
 Source: the record of a stage (engine/core/stages.py).
 """
 
@@ -46,7 +47,7 @@ from ondie.kernels.jit import inline, njit
 
 @njit
 def decide(st, tid, step):
-    """Call the handler that decides stage ``step``. Return the stage that follows, or WAITS."""
+    """Call the handler that decides stage ``step``. Return the next stage, or WAITS."""
     if step == stages.ENCODED:
         return queue_program(st, tid)
     if step == stages.WRITE_IN_DRAM:
@@ -115,7 +116,7 @@ def hand_over(st, tid, step):
 def cross(st, tid, stage):
     """Pass a transaction through the link, DRAM, decoder or other station of its stage.
 
-    Return False if that takes no time.
+    Return False if the transaction does not have to wait.
     """
     txn = st.txn[tid]
     size = stage.bytes
@@ -145,8 +146,8 @@ def cross(st, tid, stage):
 def travel(st, tid):
     """Advance transaction ``tid`` from its last completed step until it waits or is finished.
 
-    Return -1 if it waits, ``tid`` if it is finished. A station may advance the clock directly to
-    the end of a crossing (``reg.hop``), if no other event precedes that end.
+    Return -1 if the transaction waits, or ``tid`` if it is finished. A station may advance the
+    clock directly to the end of a crossing (``reg.hop``), if no other event precedes that end.
     """
     while True:
         step = st.txn[tid].step

@@ -1,8 +1,8 @@
 """Report of a drive's state after a defect of the engine, as a JSON file.
 
-Owns the contents of the report. Does not own the state, the decision that the drive is offline
+Owns the contents of the report. Does not own the state, the switch of the drive to offline
 (command_system.py) or the file (drive.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import Arrays
 
 LAST_ENTRIES = 256
-"""Number of the last log entries that a report contains."""
+"""Maximum number of log entries in a report."""
 
 
 def report(
     arrays: Arrays, cfg: Config, logged: int, defect: Exception | None, now: int
 ) -> dict[str, Any]:
-    """Return the report as a JSON document: ``defect`` (None without one), the time in ps,
-    the engine's registers, the records of device, queue pairs and data cache, the counters that
-    are not 0, the last of ``logged`` entries of the log, and the configuration.
+    """Return the report as a JSON document.
+
+    The document contains ``defect`` (null if there is no defect), the time in ps, the engine's
+    registers, the records of device, queue pairs, data cache and units, the counters that are not
+    0, the last entries of the log, and the configuration. ``logged``: number of entries in the log.
     """
     names = zip(COUNTERS, arrays.count[0].tolist(), strict=True)
     return {

@@ -1,10 +1,10 @@
 """Driver of the engine: the only Python code that runs the compiled event loop.
 
-Owns the state of a simulation, the run of the event loop in batches, the loop's errors, log and
-wall time, power cuts, and the check that no work is left. Does not own the work: subclasses supply
-it between two batches, as plans (system.py), commands of one drive (command_system.py) or requests
-through queue pairs (replay/player.py).
-Source: none. The event loop pauses for the reasons that engine/run/loop.py lists.
+Owns the state of a simulation, the execution of the event loop in batches, the loop's errors, log
+and wall time, power cuts, and the check that no work is left. Does not own the work. Subclasses
+supply work between two batches: plans (system.py), commands of one drive (command_system.py) or
+requests through queue pairs (replay/player.py).
+Source: this project. engine/run/loop.py lists the reasons for which the event loop pauses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ NOW, EVENTS, ERROR, TAIL, NEXT_ROW, LOGGED, CLOSING, PAUSE, COMPLETED, WANTED, U
 )  # fmt: skip
 """Indices of registers in ``Driver.registers``."""
 EVENTS_PER_CALL = 1 << 22
-"""Number of events between two checks for interrupts and progress; less than a second of work."""
+"""Maximum number of events between two checks for interrupts and progress. These events take less
+than a second of wall time."""
 
 
 class PowerCut(Exception):
@@ -40,10 +41,11 @@ class PowerCut(Exception):
 
 
 class Driver:
-    """Runs the event loop on ``arrays``, which engine/run/build.py made from ``cfg``.
+    """Driver of the event loop on ``arrays``, which engine/run/build.py made from ``cfg``.
 
-    A subclass overrides up to four methods. :meth:`supply` loads work, :meth:`batch_limit` bounds a
-    batch of events, :meth:`take_log` receives the log, and :meth:`report` follows each batch.
+    A subclass may override four methods. :meth:`supply` loads work, :meth:`batch_limit` limits the
+    number of events in a batch, :meth:`take_log` receives the log, and :meth:`report` is called
+    after each batch.
     """
 
     def __init__(self, cfg: Config, arrays: Arrays) -> None:
@@ -52,20 +54,24 @@ class Driver:
         self.geometry = Geometry.of(cfg)
         self.state = arrays.handle()
         self.registers = arrays.reg.view(np.ndarray).view(np.int64).data
-        """The engine's registers as numbers, int64[registers], in the order of events.REG. They
-        are read as Python numbers, sooner than those of an array."""
+        """The engine's registers, int64[registers], in the order of events.REG.
+
+        Items of this memoryview are read as Python numbers, which is faster than reading an array.
+        """
         self._keys = arrays.key.data
         self._keeps_up = bool(arrays.cfg.upkeep[0])
         self.rows_wanted = 0
-        """Number of free rows in the ring at which the loop pauses for more rows; 0: no pause."""
+        """Number of free rows in the ring at which the loop pauses to load more rows; 0 if it does
+        not pause.
+        """
         self.events_left: int | None = None
-        """Number of events before the power cut; None: no power cut."""
+        """Number of events until the power cut; None if no power cut is scheduled."""
         self.off = False
         """True after a power cut."""
         self.last_logged = 0
-        """Number of records of ``arrays.log`` that the last batch of events has written."""
+        """Number of records that the last batch of events has written to ``arrays.log``."""
         self.loop_s = self.loop_cpu_s = 0.0
-        """Wall time and processor time of the event loop so far, in seconds."""
+        """Wall time and CPU time of the event loop so far, in seconds."""
 
     @property
     def now(self) -> int:
@@ -74,13 +80,16 @@ class Driver:
 
     @property
     def next_event(self) -> int:
-        """Time of the next event (ps), NEVER if no event is pending."""
+        """Time of the next event (ps), or NEVER if no event is pending."""
         return int(self._keys[1])
 
     @property
     def next_upkeep(self) -> int:
-        """Time of the next check for blocks to be refreshed or scrubbed (ps), NEVER if these are
-        off. This check is not an event, so it does not keep a run going."""
+        """Time of the next check for blocks to be refreshed or scrubbed (ps), or NEVER if refresh
+        and scrubbing are off.
+
+        This check is not an event, so it does not prolong a run.
+        """
         return int(self.registers[UPKEEP]) if self._keeps_up else NEVER
 
     @property
@@ -90,7 +99,7 @@ class Driver:
 
     @property
     def rows_done(self) -> int:
-        """Number of plan rows before the oldest incomplete row, all of which are complete."""
+        """Number of plan rows before the oldest incomplete row. All of these rows are complete."""
         return int(self.registers[TAIL])
 
     @property
@@ -120,14 +129,14 @@ class Driver:
     # --- hooks
 
     def supply(self) -> bool:
-        """Collect completed work, and load further work until the ring or the queues are full.
+        """Collect completed work, and load further work while the ring and the queues have room.
 
         Return True if any work was loaded.
         """
         return False
 
     def batch_limit(self) -> int:
-        """Return the largest number of events until the next call of :meth:`supply`."""
+        """Return the maximum number of events until the next call of :meth:`supply`."""
         return EVENTS_PER_CALL
 
     def take_log(self, count: int) -> None:
@@ -142,19 +151,20 @@ class Driver:
     # --- running
 
     def warm_up(self) -> float:
-        """Compile the event loop, or load it from the cache, by a run without events.
+        """Compile the event loop, or load it from the cache, by a call that handles no events.
 
-        Return the seconds that this took.
+        Return the time that this took in seconds.
         """
         begin = time.perf_counter()
         loop.run(self.state, -1, 0, 0)
         return time.perf_counter() - begin
 
     def run_until(self, t_ps: int = NEVER - 1, max_events: int | None = None) -> int:
-        """Handle events up to ``t_ps``, at most ``max_events``; return their number.
+        """Handle events up to ``t_ps``, at most ``max_events``; return the number of events
+        handled.
 
         Stops early if no event is pending and no work can be loaded. Raises PowerCut when
-        ``events_left`` reaches 0, InputError or SimulationError for an error of the engine.
+        ``events_left`` reaches 0, and InputError or SimulationError for an error of the engine.
         """
         self.check_power()
         limit = NEVER if max_events is None else max_events
@@ -168,8 +178,9 @@ class Driver:
             self.report()
 
     def _run_batch(self, t_ps: int, max_events: int) -> int:
-        """Call the event loop once, deliver its log, and raise its error if there is one. Return
-        the number of events handled.
+        """Call the event loop once, deliver the log, and raise the engine's error if there is one.
+
+        Return the number of events handled.
         """
         if self.events_left is not None:
             self._cut_power_if_due()
@@ -185,7 +196,9 @@ class Driver:
         return count
 
     def finish_batch(self) -> None:
-        """Deliver the log of the last batch of events, and raise its error if there is one."""
+        """Deliver the log of the last batch of events, and raise the batch's error if there is
+        one.
+        """
         logged = self.last_logged = int(self.registers[LOGGED])
         if logged:
             try:
@@ -203,13 +216,17 @@ class Driver:
     def check_power(self) -> None:
         """Raise InputError if the power has been cut."""
         if self.off:
-            raise InputError("the drive handles no commands after a power cut")
+            raise InputError(
+                "the drive is offline after a power cut and cannot execute commands; turn the "
+                "power on first"
+            )
 
     def check_finished(self) -> None:
-        """Raise an error if plan rows, requests or writes of the data cache are incomplete.
+        """Raise an error if plan rows, requests, or writes from the data cache to flash are
+        incomplete.
 
-        The caller has run the events until none was left. Raises InputError for a full drive,
-        otherwise SimulationError.
+        The caller must have handled all events. Raises InputError for a full drive, otherwise
+        SimulationError.
         """
         if (
             self.rows_done != self.next_row

@@ -1,8 +1,8 @@
 """Error messages of a simulation.
 
-Owns SimulationError and the messages for the error codes of compiled code.
-Does not own the detection of errors (events.fail and the callers of events.fail).
-Source: none. Project rule: an error about bad input is one line that names the key, its value and
+Owns SimulationError and the messages for the error codes of compiled code. Does not own the
+detection of errors (events.fail and its callers).
+Source: this project. Rules: an error about bad input is one line that names the key, its value and
 the allowed values; a run whose totals do not balance fails.
 """
 
@@ -38,7 +38,7 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
         case error_codes.E_POOL if first > 0:
             raise InputError(
                 f"command of {first - 1} pages: must be at most {second - 1} pages, "
-                "the maximum in flight"
+                "the maximum number of pages in flight"
             )
         case error_codes.E_PAST_END:
             raise InputError(
@@ -68,7 +68,7 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
             name = FIELDS[first]
             raise InputError(
                 f"{' or '.join(given)} reads st.{name}[{second}], which is outside the table "
-                f"(shape {getattr(arrays, name).shape})"
+                f"(shape {getattr(arrays, name).shape}); use an index inside the table"
             )
         case error_codes.E_STREAM:
             raise InputError(
@@ -78,7 +78,7 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
         case error_codes.E_FULL:
             raise InputError(
                 f"the drive is full: the read of unwritten page {first} needs a flash page "
-                f"(ftl.unwritten={cfg.ftl.unwritten}), and none is free "
+                f"(ftl.unwritten={cfg.ftl.unwritten}), and no flash page is free "
                 f"(ftl.over_provisioning={cfg.ftl.over_provisioning}; use a larger value)"
             )
         case error_codes.E_REGISTER:
@@ -102,7 +102,7 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
 
 
 def raise_full(arrays: Arrays, cfg: Config) -> None:
-    """Raise InputError if writes of a device wait for a free block. Call this when no event is
+    """Raise InputError if writes of a device wait for a free block. Must be called when no event is
     pending.
     """
     units, blocks = int(arrays.cfg.units[0]), int(arrays.cfg.device_blocks[0])
@@ -119,14 +119,18 @@ def raise_full(arrays: Arrays, cfg: Config) -> None:
             words += f"; {bad} of its {blocks} blocks are bad"
         waiting = int(arrays.pool.retiring[dev * units : (dev + 1) * units].sum())
         if waiting:
-            words += f"; {waiting} more have a failed program and data for which there is no room"
+            words += (
+                f"; {waiting} more blocks had a failed program and contain data that cannot be "
+                "moved"
+            )
         raise InputError(words)
 
 
 def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
-    """Raise an error that names the plan rows, requests or writes of the data cache that are
-    incomplete although no event is pending. Raises InputError for a full drive, otherwise
-    SimulationError.
+    """Raise an error that names the plan rows, requests, or writes from the data cache to flash
+    that are incomplete although no event is pending.
+
+    Raises InputError for a full drive, otherwise SimulationError.
     """
     raise_full(arrays, cfg)
     reg = arrays.reg[0]
@@ -136,5 +140,7 @@ def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
     elif requests:
         reason = f"{requests} requests never complete"
     else:
-        reason = f"{int(arrays.cache.flying.sum())} pages of the data cache are never written"
+        reason = (
+            f"{int(arrays.cache.flying.sum())} pages of the data cache are never written to flash"
+        )
     raise SimulationError(f"the simulation is stuck at {int(reg.now)} ps: {reason}")

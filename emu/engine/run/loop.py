@@ -1,7 +1,7 @@
 """Event loop and start of plan rows.
 
 Owns the start of every kind of row, the budget of transactions and the event loop, which handles
-events in order of time. Does not own the routes inside a device (engine/run/datapath.py) or the
+events in order of time. Does not own the data paths inside a device (engine/run/datapath.py) or the
 dependencies of rows (engine/core/plan_rows.py).
 Source: the plan format (engine/core/plan_rows.py); the tournament tree (engine/core/events.py).
 """
@@ -72,14 +72,14 @@ from ondie.emu.nvme import (
 from ondie.kernels.jit import apart, cold, njit
 
 STEPPED = 1 << 12
-"""Number of final events of a call that are handled one at a time, so that the call ends exactly at
-the requested event.
+"""Number of events at the end of a call that are handled one at a time, so that the call ends
+exactly at the requested event.
 """
 
 
 @njit
 def start_ready(st):
-    """Start the ready rows in order while the budget has transactions for them."""
+    """Start ready rows in order, until the budget has too few transactions for the next row."""
     reg = st.reg[0]
     while reg.ready_head >= 0 and reg.error == 0 and reg.halted == 0:
         rid = reg.ready_head
@@ -106,11 +106,12 @@ def start_ready(st):
 
 @njit
 def transactions_needed(st, rid):
-    """Return the maximum number of transactions that row ``rid`` may need at once.
+    """Return the maximum number of transactions that row ``rid`` may need at the same time.
 
     NVMe and ISP commands: one, plus one per page (TRIM: one). DMA down: MAX_PIECES. DMA up: one,
-    plus one per piece. BPP (with the erase before it), VPP and computation (with their DRAM
-    traffic): two. Programs by the controller (with both): three. Tunnel messages: five.
+    plus one per piece. BPP (with the preceding erase), VPP and computation (with their DRAM
+    traffic): two. Programs by the controller (with erase and DRAM traffic): three. Tunnel messages:
+    five.
     """
     row = st.row[rid]
     if row.resource == NVME or row.resource == ISP_IO:
@@ -130,10 +131,11 @@ def transactions_needed(st, rid):
 
 @njit
 def reserve_transactions(st, rid):
-    """Reserve the transactions that row ``rid`` may need. Return False if the budget has too few.
+    """Reserve the transactions that row ``rid`` may need. Return False if the budget has too few
+    transactions.
 
-    The reservation ensures that the pool never runs dry in the middle of a command. A row that
-    needs more than the whole budget is an error (E_POOL).
+    The reservation ensures that the pool never becomes empty in the middle of a command. A row that
+    needs more transactions than the whole budget is an error (E_POOL).
     """
     reg = st.reg[0]
     need = transactions_needed(st, rid)
@@ -186,7 +188,8 @@ def admit_commands(st, dev):
 
 @njit
 def submit_command(st, tid):
-    """Write the submission queue entry of a command, which occupies the host CPU (SUBMIT)."""
+    """Write the submission queue entry of a command. The write occupies station SUBMIT of the
+    host."""
     st.row[st.txn[tid].row].start = st.reg[0].now
     if not enter(st, stages.SUBMIT, tid, 0, st.cfg[0].submit, stages.SUBMITTED):
         go(st, tid, stages.SUBMITTED)
@@ -229,8 +232,8 @@ def start_row(st, rid):
 
 @njit
 def start_isp_io(st, rid, tid):
-    """Start a read or write of the conventional namespace by the ISP, which bypasses front end and
-    NVMe.
+    """Start a read or write of the conventional namespace by the ISP, which bypasses the front end
+    and NVMe.
     """
     cfg = st.cfg[0]
     row = st.row[rid]
@@ -253,8 +256,8 @@ def start_isp_io(st, rid, tid):
 
 @apart
 def finish_part(st, tid):
-    """Finish transaction ``tid`` of a row or request. After the last transaction, complete the row
-    or request.
+    """Finish transaction ``tid`` of a row or request. If it was the last unfinished transaction of
+    the row or request, complete the row or request.
     """
     if st.txn[tid].kind == REQUEST:
         queue_pair.on_part_done(st, tid)
@@ -288,7 +291,9 @@ def finish_part(st, tid):
 
 @cold
 def register_next(st, leaf):
-    """Register the next event of station ``leaf``, whose last event has now been handled."""
+    """Register the next event of station ``leaf``, after the station's last event has been
+    handled.
+    """
     if st.fifo[leaf - st.reg[0].station0].head >= 0:
         register(st, leaf)
 
@@ -321,9 +326,11 @@ def on_channel_event(st, bus):
 
 @cold
 def on_first_of_channel(st, bus):
-    """Handle the first of the simultaneous events of channel ``bus``, with all its consequences.
+    """Handle the first of the simultaneous events of channel ``bus``, and everything that follows
+    from it at the same time.
 
-    Until then, the die and the channel of a command that has finished take no other command.
+    Until this handling ends, the die and the channel of the finished command accept no other
+    command.
     """
     kind = event_order.first_due(st, bus)[1]
     die, tid = event_order.begin_event(st, bus, kind)
@@ -343,8 +350,8 @@ def on_first_of_channel(st, bus):
 def place_cached(st, tid):
     """Advance transaction ``tid`` of the data cache, in a drive with ordered events.
 
-    A write is queued at its die as soon as it has a page. After the last write of a set that is
-    submitted together, the channels are granted, before the next set.
+    A write is queued at its die as soon as a page is allocated to it. After the last write of a set
+    that is submitted together, the channels are granted before the next set follows.
     """
     reg = st.reg[0]
     last = st.txn[tid].step == stages.WRITE_IN_DRAM and st.txn[tid].gathered != 0
@@ -391,9 +398,10 @@ def drain(st, tid):
 def run(st, until, max_events, want_room):
     """Handle events in order of time, up to ``until`` ps and ``max_events`` events.
 
-    Pause when the ring has room for ``want_room`` rows (0: never), when a queue pair has issued
-    all loaded requests and needs more, or when the log is more than half full. Return the number
-    of events. The clock stays at the time of the last event.
+    Pause when the ring has room for ``want_room`` rows (0: never), when a queue pair has issued all
+    loaded requests and needs more requests, when the wanted number of requests has completed, or
+    when the log is more than half full. Return the number of events handled. The clock stays at the
+    time of the last event.
     """
     reg = st.reg[0]
     # Each log record belongs to a transaction, which returns to the pool only later.

@@ -1,9 +1,9 @@
 """System of one drive with payload: the bytes of commands and pages.
 
-Owns the memory of commands, the application of the engine's log to the bytes, and what completes
-although it could not be stored. Does not own the commands and their clock (command_system.py), the
-store and the power (power_system.py), the copies themselves (nvme/moved_bytes.py) or files
-(nand/store_folder.py).
+Owns the memory of commands, the application of the engine's log to the bytes, and the statuses of
+commands whose data could not be stored. Does not own the commands and their clock
+(command_system.py), the store and the power (power_system.py), the copies themselves
+(nvme/moved_bytes.py) or files (nand/store_folder.py).
 Source: NVMe base specification (FLUSH, FUA).
 """
 
@@ -29,17 +29,19 @@ from ondie.emu.units import InputError, whole_number
 
 NO_PAYLOAD = "this drive keeps no payload; use Drive(cfg, payload=True)"
 MOST_HELD = 64
-"""Number of kept arrays of commands from which on a drive checks which can be released."""
+"""Number of buffers of commands above which a busy drive checks which buffers can be released."""
 
 
 END, STATUS = 3, 9
-"""Indices in a completion: of the end, viewed as int64[5], and of the status, viewed as
-int32[10]."""
+"""Positions in a completion: ``END`` is the index of field ``end`` if the record is viewed as
+int64[5], ``STATUS`` the index of field ``status`` if it is viewed as int32[10]."""
 
 
 class MemoryLimits(NamedTuple):
-    """Fields of submission.LIMITS about memory, each int64[1]: items of a memoryview are set in a
-    tenth of the time that those of records take."""
+    """Fields of submission.LIMITS that describe a buffer, each int64[1].
+
+    Assigning an item of a memoryview takes a tenth of the time of assigning a field of a record.
+    """
 
     buffer: memoryview
     base: memoryview
@@ -47,8 +49,9 @@ class MemoryLimits(NamedTuple):
 
 
 class PayloadSystem(CommandSystem):
-    """A CommandSystem of one drive that keeps the bytes of its pages in ``store``, and those of its
-    data cache also in ``cache_file``; without ``store``, a drive without payload.
+    """A CommandSystem of one drive that stores the bytes of its pages in ``store``. If
+    ``cache_file`` is given, the bytes of the drive's data cache are stored in this file. If
+    ``store`` is None, the drive has no payload.
     """
 
     _buffer: np.ndarray | None = None
@@ -66,21 +69,22 @@ class PayloadSystem(CommandSystem):
         super().__init__(cfg, options)
         self.store, self._cache_file = store, cache_file
         self._store_error: InputError | None = None
-        """Why the store is not changed any more; None: it is."""
+        """Error after which the store is not changed; None if there was no such error."""
         self._stored_until = 0
-        """With such an error: number of commands that had completed before it."""
+        """If ``_store_error`` is set: number of commands that had completed before the error."""
         self._in_use: list[np.ndarray] = []
-        """Other memory that commands in flight may use."""
+        """Buffers, in addition to :attr:`buffer`, that commands in flight may use."""
         self._older: list[np.ndarray] = []
-        """The same of earlier commands: of those before the places ``_older_until`` of the queue
-        pairs, int64[queues]."""
+        """Buffers that only commands in flight before the positions ``_older_until`` of the queue
+        pairs (int64[queues]) may use.
+        """
         self._older_until = self.arrays.pair["loaded"].copy()
         self._first_words = self._out_bytes[: COMPLETION.itemsize].view(np.int64).data
         self._first_status = self._out_bytes[: COMPLETION.itemsize].view(np.int32).data
         held = self._limits.view(np.ndarray)
         self._memory_limits = MemoryLimits(*(held[name].data for name in MemoryLimits._fields))
         self._plans: DrivePlanBytes | None = None
-        """Bytes of plans; None: plans move none."""
+        """Bytes that plans move; None if plans move no bytes."""
         self._bytes: MovedBytes | None = None
         if self._decoder is not None:
             self._decoder.close()  # of the last start
@@ -94,22 +98,27 @@ class PayloadSystem(CommandSystem):
             self._bytes.prepare_memory(self._ahead)
 
     def prepare_memory(self, ahead: MemoryAhead | None) -> None:
-        """Let ``ahead`` prepare the memory of pages that are programmed next; None: memory is not
-        prepared ahead."""
+        """Let ``ahead`` allocate the memory of pages that will be programmed next. None disables
+        this allocation."""
         self._ahead = ahead
         if self._bytes is not None:
             self._bytes.prepare_memory(ahead)
 
     @property
     def moved(self) -> MovedBytes:
-        """Bytes of the drive, which follow its log. Raises InputError without payload."""
+        """Bytes of the drive, updated from the engine's log. Raises InputError if the drive has no
+        payload.
+        """
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
         return self._bytes
 
     def follow(self, plans: DrivePlanBytes | None) -> None:
-        """Let ``plans`` determine the bytes that plans move, until the power is cut; None: plans
-        move none. Raises InputError without payload, or while a plan is running."""
+        """Let ``plans`` determine the bytes that plans move, until the power is cut. If ``plans``
+        is None, plans move no bytes.
+
+        Raises InputError if the drive has no payload or a plan is running.
+        """
         if not self.plan_done:
             raise InputError("a plan is running; wait until it is done")
         self.moved.follow(plans)
@@ -117,8 +126,9 @@ class PayloadSystem(CommandSystem):
 
     @property
     def decode_counts(self) -> DecodeCounts | None:
-        """Counters of the decoder of a real code (ecc.code bch or ldpc) since power-on; None
-        without one, or without payload."""
+        """Counters of the ECC decoder (ecc.code = bch or ldpc) since power-on; None if the drive
+        has no decoder or no payload.
+        """
         return None if self._decoder is None else self._decoder.counts
 
     def _check_open(self) -> None:
@@ -130,7 +140,7 @@ class PayloadSystem(CommandSystem):
 
     @property
     def buffer(self) -> np.ndarray | None:
-        """Contiguous memory of the caller for the bytes of commands; None if there is none."""
+        """Contiguous memory of the caller for the data of commands; None if no buffer is set."""
         return self._buffer
 
     @buffer.setter
@@ -142,21 +152,24 @@ class PayloadSystem(CommandSystem):
         self._limits["buffer"], self._limits["base"] = memory.nbytes, memory.ctypes.data
 
     def _check_buffer(self, memory: np.ndarray) -> None:
-        """Raise InputError unless ``memory`` can hold the bytes of commands."""
+        """Raise InputError unless ``memory`` can be a buffer for the data of commands."""
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
         self._check_open()
         if not isinstance(memory, np.ndarray) or memory.dtype.hasobject:
-            raise InputError(f"buffer: {type(memory).__name__}: must be an array of numbers")
+            raise InputError(
+                f"buffer of type {type(memory).__name__}: must be a NumPy array of numbers"
+            )
         if not memory.flags.c_contiguous or not memory.flags.writeable:
-            raise InputError("buffer: must be a contiguous array that can be written")
+            raise InputError("buffer: must be a contiguous, writable array")
 
     def _collect(self) -> None:
-        """Record the completions of finished commands, and release memory that none uses.
+        """Record the completions of finished commands, and release buffers that no command uses.
 
-        With durability "host", what a FLUSH or a write with FUA has completed is made durable
-        first. A drive that is never idle releases memory in two parts: the older one when all
-        commands that were loaded before the newer one began have completed.
+        With durability "host", the data that a completed FLUSH or write with FUA guarantees is made
+        durable first. A drive that is never idle releases buffers in two generations: the older
+        generation is released when all commands that were loaded before the newer generation began
+        have completed.
         """
         lost, first, at = self._lost_changes(), len(self._reports), 0
         super()._collect()
@@ -177,10 +190,12 @@ class PayloadSystem(CommandSystem):
             self._older_until = pair["loaded"].copy()
 
     def _lost_changes(self) -> np.ndarray | None:
-        """Return which of the completions that are next to be taken are not in the store though
-        they should be, bool[n]; None: none, or without a store in files.
+        """Return a mask, bool[n], of the completed commands that have not been collected yet: True
+        if the changes of the command should be in the store but are not. Return None if the store
+        has no error or no files.
 
-        With durability "host", sync first what they have promised.
+        With durability "host", the store is first synced for the commands that guarantee
+        durability.
         """
         files = None if self.store is None else self.store.files
         if files is None:
@@ -199,16 +214,20 @@ class PayloadSystem(CommandSystem):
         return (requests["op"] != READ) & (taken >= self._stored_until)
 
     def _stop_storing(self, error: InputError, completions: int) -> None:
-        """Protect the drive from writes because its store cannot be changed any more.
+        """Write-protect the drive because its store can no longer be changed.
 
-        ``completions``: number of commands that had completed when everything was stored.
+        ``error``: cause. ``completions``: number of completed commands whose data was stored
+        completely.
         """
         self._store_error, self._stored_until = error, completions
         self.arrays.dev["protected"] = condition.PROTECTED_STORE
 
     def take_log(self, count: int) -> None:
-        """Apply the engine's log to the bytes of pages and commands. Raises what the decoder has
-        failed with."""
+        """Apply the engine's log to the bytes of pages and commands.
+
+        Raises an exception that the decoder has raised. With ``strict``, also raises the error of a
+        full store.
+        """
         if self._bytes is None:
             return
         self._bytes.apply(count)
@@ -222,10 +241,11 @@ class PayloadSystem(CommandSystem):
     def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> None:
         """Accept all commands (command.COMMAND[n], sorted by arrival), or none of them.
 
-        ``buffer``: memory of these commands instead of :attr:`buffer`, with the same rules. Raises
-        InputError naming the first command that breaks a rule of nvme/submission.py, for example
-        for bytes outside the drive, an arrival before ``now`` or before the previous arrival, or an
-        unsupported field; for a bad buffer, or one without payload.
+        ``buffer``: memory for the data of these commands, used instead of :attr:`buffer`, with the
+        same rules. Raises InputError, which names the first command that breaks a rule of
+        nvme/submission.py. Examples are bytes outside the drive, an arrival before ``now`` or
+        before the previous arrival, and an unsupported field. Also raises InputError if ``buffer``
+        is not usable or the drive has no payload.
         """
         if buffer is None:
             super().submit(commands)
@@ -234,7 +254,8 @@ class PayloadSystem(CommandSystem):
         self._submit_from(commands, buffer, own=0)
 
     def _submit_from(self, commands: np.ndarray, memory: np.ndarray, own: int) -> None:
-        """Submit commands whose bytes are in ``memory``. ``own``: 1 for those of read and write."""
+        """Submit commands whose data buffer is ``memory``. ``own``: 1 if the drive's methods read
+        and write issue the commands, 0 if the caller does."""
         limits, address = self._memory_limits, int(memory.ctypes.data)
         before = limits.buffer[0], limits.base[0], limits.own[0]
         limits.buffer[0], limits.base[0], limits.own[0] = memory.nbytes, address, own
@@ -246,8 +267,12 @@ class PayloadSystem(CommandSystem):
 
     @property
     def takes_single(self) -> bool:
-        """True if :meth:`run_single` can take a command: the drive has payload, no command is in
-        flight, all completions were returned, and no power cut is due."""
+        """True if :meth:`run_single` can be called.
+
+        The drive must have payload and must be open and powered, without ``strict`` and without an
+        earlier error. No command may be in flight, no plan may be running, all completions must
+        have been returned, and no power cut may be scheduled.
+        """
         done = self.registers[COMPLETED]
         busy = self._accepted - self._ended != done or self._taken != done or self._reports
         if busy or self.defect is not None or self.strict or self.off or self._closed:
@@ -257,12 +282,17 @@ class PayloadSystem(CommandSystem):
         return self.events_left is None and self.plan_done
 
     def run_single(self, single: Single, arrival: int, until: int, tag: int) -> int:
-        """Run one command, which arrives at ``arrival`` ps, at the earliest ``earliest_arrival``,
-        while :attr:`takes_single`: what submit, run_until and completions do, but in a third of the
-        time. Return its status, and its end in ``single``; IN_FLIGHT if it has not completed until
-        ``until`` ps, or it has to be taken with :meth:`completions`, as ``tag``: also after an
-        error, and if completions promise that what they say is in the store; REFUSED, without
-        effect, if it breaks a rule.
+        """Run one command that arrives at ``arrival`` ps, not before ``earliest_arrival``, and
+        return its status.
+
+        Equivalent to submit, run_until and completions, in a third of the time.
+        :attr:`takes_single` must be True. The end time (ps) of the command is stored in
+        ``single.end_ps``.
+
+        Return IN_FLIGHT if the command has not completed by ``until`` ps, after an error, or if
+        completions guarantee durability. The completion then has tag ``tag`` and must be collected
+        with :meth:`completions`. Return REFUSED, without any effect, if the command breaks a rule
+        of nvme/submission.py.
         """
         reg, words, limits = self.registers, single.words, self._memory_limits
         own, words[TAG], words[ARRIVAL] = words[TAG], tag, arrival
@@ -288,13 +318,16 @@ class PayloadSystem(CommandSystem):
 
     @property
     def _syncs(self) -> bool:
-        """True if completions promise that files are synced."""
+        """True if the files of the store are synced before completions that guarantee durability
+        are reported."""
         files = None if self.store is None else self.store.files
         return files is not None and files.folder.syncs
 
     def _run_once(self, until: int) -> None:
-        """Handle events up to ``until`` ps, without more commands or rows than have been loaded.
-        After an error, the drive is offline."""
+        """Handle events up to ``until`` ps, without loading further commands or rows.
+
+        After an error, the drive is offline.
+        """
         self.registers[PAUSE] = 0
         try:
             self._entries.run(self.state, until, EVENTS_PER_CALL, 0)
@@ -306,9 +339,11 @@ class PayloadSystem(CommandSystem):
         self._reached = max(self._reached, self.registers[NOW])
 
     def _run_command(self, op: int, offset: int, memory: np.ndarray, idle: bool = True) -> Status:
-        """Run one command on ``memory`` (uint8[n]) at the current time until the drive is idle, or
-        only until the command has completed. Return its status; its completion is not reported.
-        Raises InputError without payload.
+        """Run one command on ``memory`` (uint8[n]) at the current time and return its status.
+
+        ``idle``: True to run until the drive is idle, False to run only until the next completion.
+        The completion of the command is not reported. Raises InputError if the drive has no
+        payload.
         """
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
@@ -328,7 +363,7 @@ class PayloadSystem(CommandSystem):
         """Return a copy of the flash contents of a mapping unit, uint8[unit_bytes].
 
         Return None if the unit is not mapped. The call takes no simulated time. Raises InputError
-        without payload.
+        if the drive has no payload.
         """
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
@@ -337,11 +372,11 @@ class PayloadSystem(CommandSystem):
         return self._bytes.stored(unit)
 
     def cached(self, unit: int) -> np.ndarray | None:
-        """Return a copy of a mapping unit in the data cache, uint8[unit_bytes], of which only
-        the cached sectors have a meaning.
+        """Return a copy of a mapping unit in the data cache, uint8[unit_bytes], in which only the
+        cached sectors are valid.
 
-        Return None if the unit is not in the cache, or after a power cut. Raises InputError without
-        payload.
+        Return None if the unit is not in the cache, or after a power cut. Raises InputError if the
+        drive has no payload.
         """
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)

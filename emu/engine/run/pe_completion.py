@@ -1,10 +1,10 @@
 """Completion handlers for operations on the reservoir: on-die computation and its data.
 
-Owns the end of the operations of processing elements (VPP, BPR, ODC, BPP) and of the operations
+Owns the completion of operations of processing elements (VPP, BPR, ODC, BPP), and of operations
 that the controller runs for processing elements. Does not own the operations of the conventional
 namespace (completion.py).
-Source: OptimStore's operations on the die (Kim et al., HPCA 2023), with the controller's help for
-protection, parity and moves.
+Source: OptimStore's operations on the die (Kim et al., HPCA 2023); operations of the controller for
+protection, parity and moves are this project's.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ from ondie.kernels.jit import cold, njit
 
 @cold
 def on_helped_done(st, tid):
-    """Complete die operation ``tid``, which the controller runs for on-die computation. Return
-    ``tid`` if the transaction is finished, else -1.
+    """Complete die operation ``tid``, which the controller runs for on-die computation.
+
+    Return ``tid`` if the transaction is finished, else -1.
     """
     txn = st.txn[tid]
     dev = txn.dev
@@ -90,8 +91,9 @@ def on_helped_done(st, tid):
 
 @njit
 def on_pe_done(st, tid):
-    """Complete operation ``tid`` of the processing elements. Return ``tid`` if the transaction is
-    finished, else -1.
+    """Complete operation ``tid`` of the processing elements.
+
+    Return ``tid`` if the transaction is finished, else -1.
     """
     txn = st.txn[tid]
     dev = txn.dev

@@ -1,10 +1,10 @@
-"""System of one drive with a power supply: the store, power cuts, and every start of the drive.
+"""System of one drive with a power supply: the store, power cuts, and power-on.
 
 Owns the opening and closing of the store, power cuts, and the start of a drive from a checkpoint or
 by recovery. Does not own the bytes of commands (payload_system.py), files (nand/store_folder.py),
-recovery (ftl/recovery.py, recovery_time.py), what power-loss protection saves
-(nvme/power_loss_protection.py) or what is left of an interrupted operation (nand/torn_pages.py,
-nvme/power_cut.py).
+recovery (ftl/recovery.py, recovery_time.py), the data that power-loss protection saves
+(nvme/power_loss_protection.py) or the contents that an interrupted operation leaves
+(nand/torn_pages.py, nvme/power_cut.py).
 Source: NVMe base specification (shutdown).
 """
 
@@ -47,25 +47,30 @@ class Start(Enum):
     NEW = "new"
     """The drive is new: nothing has been written."""
     CHECKPOINT = "checkpoint"
-    """The drive was closed: all tables, including those of the engine, come from its checkpoint."""
+    """The drive was closed: all tables, including the engine's tables, come from its checkpoint."""
     RECOVERY = "recovery"
     """The tables come from the out-of-band data of the pages on flash."""
 
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """Storage of the pages of a drive with payload."""
+    """Options for the storage of the pages of a drive with payload."""
 
     path: str | os.PathLike[str] | None = None
-    """Folder of the store; None: in memory."""
+    """Folder of the store; None if the pages are in memory only."""
     durability: str | None = None
-    """One of superblock.DURABILITIES; None: that of the store, for a new one "process"."""
+    """One of superblock.DURABILITIES. None selects the durability of an existing store, and
+    "process" for a new store.
+    """
     read_only: bool = False
-    """True if the files of the store must not change."""
+    """True if the files of the store must not be changed."""
 
     def open(self, cfg: Config, options: CommandOptions) -> StoreFolder | None:
-        """Open or create the folder of a drive with ``cfg`` and ``options``; None if it has none.
-        Raises InputError for options that exclude each other, or a folder that cannot be used."""
+        """Open or create the store's folder for a drive with ``cfg`` and ``options``. Return None
+        if ``path`` is None.
+
+        Raises InputError if options exclude each other or the folder cannot be used.
+        """
         path, durability = self.path, self.durability
         if path is not None:
             if not options.payload:
@@ -75,37 +80,41 @@ class StoreOptions:
                 path, cfg, seed=options.seed, durability=durability, create=not self.read_only
             )
         if durability is not None:
-            raise InputError(f"durability = {durability!r}: only a drive with a store has one")
+            raise InputError(
+                f"durability = {durability!r}: requires a store; set store to a folder"
+            )
         if self.read_only:
-            raise InputError("read_only = True: only a drive with a store can be read-only")
+            raise InputError("read_only = True: requires a store; set store to a folder")
         return None
 
 
 @dataclass
 class EndedStarts:
-    """Counters of those starts of a drive, since it was opened, that a power cut has ended."""
+    """Sums over the ended starts of a drive since the drive was opened. A start ends with a power
+    cut and is added at the next power-on."""
 
     number: int = 0
     time_ps: int = 0
     held_up: int = 0
-    """Number of power cuts at which capacitors began to save data, including that of the last
-    start."""
+    """Number of power cuts at which capacitors began to save data, including the power cut that may
+    have ended the current start.
+    """
     counts: np.ndarray = field(default_factory=lambda: np.zeros(len(COUNTERS), np.int64))
-    """Counters (engine/core/counters.py), int64[len(COUNTERS)]."""
+    """Sums of the counters (engine/core/counters.py), int64[len(COUNTERS)]."""
 
     def add(self, counts: np.ndarray, now_ps: int) -> None:
-        """Add a start that has ended at ``now_ps`` with ``counts``."""
+        """Add a start that ended at ``now_ps`` with the counters ``counts``."""
         self.number += 1
         self.time_ps += now_ps
         self.counts += counts
 
 
 class PowerSystem(PayloadSystem):
-    """A PayloadSystem with a power supply, whose pages are in memory (``options.payload``) or in
-    the place that ``kept`` states.
+    """A PayloadSystem with a power supply. If ``options.payload`` is set, the pages of the drive
+    are stored as ``kept`` specifies.
 
-    Raises InputError for a folder that cannot be used, or for a store of a drive whose tables
-    cannot be recovered.
+    Raises InputError if the folder of the store cannot be used, or if the tables of a drive with
+    this configuration cannot be recovered.
     """
 
     def __init__(self, cfg: Config, options: CommandOptions, kept: StoreOptions) -> None:
@@ -124,7 +133,9 @@ class PowerSystem(PayloadSystem):
                     )
             self._hold_up_j = cfg.cache.hold_up_fj / FJ_PER_J
             self.held_up: HeldUp | None = None
-            """What they have done at the last power cut; None: there was none."""
+            """Result of power-loss protection at the last power cut; None if it has not been
+            used.
+            """
             self.ended = EndedStarts()
             self._power_up(cfg)
         except BaseException:
@@ -133,14 +144,21 @@ class PowerSystem(PayloadSystem):
             raise
 
     def _power_up(self, cfg: Config) -> None:
-        """Build the engine, and its tables from what is on flash. If the store has no room for what
-        recovery overwrites, or must not be changed, keep changes in memory; the drive is then
-        read-only."""
+        """Build the engine and its tables from the data on flash.
+
+        If the store has no room for the pages that recovery overwrites, or must not be changed,
+        changes are kept in memory, and the drive is read-only.
+        """
         if self._read_only:
             assert self.store is not None
             self.store.keep_in_memory()
             self._build(cfg)
-            self._stop_storing(InputError("the drive was opened with read_only"), 0)
+            self._stop_storing(
+                InputError(
+                    "the drive was opened with read_only = True; open it without read_only to write"
+                ),
+                0,
+            )
             return
         try:
             self._build(cfg)
@@ -151,12 +169,12 @@ class PowerSystem(PayloadSystem):
             self._stop_storing(error, 0)
 
     def _build(self, cfg: Config) -> None:
-        """Build the engine, and its tables from what is on flash."""
+        """Build the engine and its tables from the data on flash."""
         super().__init__(cfg, self._options, self.store, self._cache_file)
         self.started = Start.NEW
-        """Where the tables of the drive come from."""
+        """Source of the tables of the drive."""
         self.recovered: recovery.Recovered | None = None
-        """What recovery has found; None: there was none."""
+        """Result of the recovery; None if the drive started without a recovery."""
         if self.store is not None:
             assert self._bytes is not None
             saved = None
@@ -191,18 +209,22 @@ class PowerSystem(PayloadSystem):
             if self.store is not None and not self.store.full:
                 self._bytes.save_cache()
         self._loaded_units = int(self.requested[1]) - int(self.arrays.dev.refused_pages[0])
-        """Mapping units whose writes had been loaded before the start."""
+        """Number of mapping units written by writes that were loaded before the start."""
 
     def _conventional(self) -> Flash:
-        """Return the pages from which the tables of commands are recovered."""
+        """Return the pages from which the page map is recovered, without the pages of the
+        reservoir.
+        """
         assert self.store is not None
         if not self.geometry.reservoir_blocks:
             return self.store
         return ConventionalPages(self.store, self.geometry)
 
     def _start_epoch(self) -> None:
-        """Write the root of the last checkpoint with the next fencing epoch. Commands arrive when
-        it is on flash."""
+        """Write the root of the last map checkpoint with the next fencing epoch.
+
+        Commands can arrive only after the root is on flash.
+        """
         dev, found = self.arrays.dev, self.recovered
         self.registers[NOW] = self._reached = max(self._reached, super().now)
         if found is not None:
@@ -218,11 +240,13 @@ class PowerSystem(PayloadSystem):
                 dev["meta_since"] = self.arrays.cfg.meta_every
 
     def _restore(self, op: int, offset: int, memory: np.ndarray) -> Status:
-        """Run one command of a restore until it completes, with others behind it."""
+        """Run one command of a restore until it completes. Later commands of the restore may follow
+        before the drive is idle.
+        """
         return self._run_command(op, offset, memory, idle=False)
 
     def _save_all(self) -> None:
-        """Write all that a power cut would lose to flash, until no work is left."""
+        """Write to flash all data that a power cut would lose, and run until no work is left."""
         power_loss_protection.start_saving(self.state, 0)
         self.run_until()
         power_loss_protection.end_saving(self.arrays)
@@ -231,11 +255,11 @@ class PowerSystem(PayloadSystem):
 
     def _close(self) -> tuple[Status, str]:
         """Flush the data cache, write a checkpoint, and close the store. Return the status of the
-        FLUSH and what is lost; "": nothing.
+        FLUSH and a text that lists the lost data, or "" if no data is lost.
 
         The store is then clean, and the next start continues as if the drive had not been closed.
-        After a power cut or a defect, and while no data can be stored, the next start is a
-        recovery. What a power cut has taken does not count as lost. Raises StoreFull or InputError
+        After a power cut or a defect, or if data cannot be stored, the next start is a recovery.
+        Data that a power cut has destroyed does not count as lost. Raises StoreFull or InputError
         if the store cannot be synced.
         """
         status, lost, saved = Status.SUCCESS, "", None
@@ -261,14 +285,18 @@ class PowerSystem(PayloadSystem):
         return status if self.defect is None else Status.INTERNAL_ERROR, lost
 
     def abandon(self) -> None:
-        """Close a drive that has accepted no command, without a FLUSH and a checkpoint, which need
-        the compiled engine. The next start is like one after a kill of this process."""
+        """Close a drive that has not accepted a command, without a FLUSH and a checkpoint, because
+        both need the compiled engine.
+
+        The next start is the same as if this process had been killed.
+        """
         self._closed = True
         if self.store is not None:
             self.store.close()
 
     def _unsaved(self) -> str:
-        """Return what is lost if the drive is closed now; "": nothing."""
+        """Return a text that lists the data that would be lost if the drive were closed now, or ""
+        if no data would be lost."""
         lost = []
         if self.outstanding:
             lost.append(f"{plural(self.outstanding, 'command')} in flight")
@@ -277,24 +305,27 @@ class PowerSystem(PayloadSystem):
             lost.append(f"{plural(cached, 'mapping unit')} in the data cache")
         stored = int(self.requested[1]) - int(self.arrays.dev.refused_pages[0])
         if self._store_error is not None and stored > self._loaded_units:
-            lost.append("what was written since the store cannot be changed")
+            lost.append("the data written after the store could no longer be changed")
         return f"lost: {', '.join(lost)}" if lost else ""
 
     def _all_on_flash(self) -> bool:
-        """Return True if the drive is idle, and all data and trims are on flash."""
+        """Return True if the drive is idle and has no defect, and all data and trims are on
+        flash.
+        """
         volatile = self.arrays.cache.contents.any() or self.arrays.dev.unsaved.any()
         return bool(self.defect is None and self.outstanding == 0 and self.idle and not volatile)
 
     def power_on(self) -> None:
-        """Switch the power on again after a power cut. The tables are recovered from flash. The
-        clock starts at 0, and recovery takes its time (Recovered.time_ps).
+        """Switch the power on after a power cut. The tables are recovered from flash. The clock
+        starts at 0, and recovery takes simulated time (Recovered.time_ps).
 
-        Raises InputError if the power is on or the drive is closed, without payload, and for a
-        configuration whose tables cannot be recovered; and what its decoder has failed with.
+        Raises InputError if the power is on, the drive is closed or has no payload, or the
+        configuration does not support recovery. Also raises an exception that the decoder has
+        raised.
         """
         self._check_open()
         if not self.off:
-            raise InputError("the power is on")
+            raise InputError("the power is already on; power_on must follow a power cut")
         if self.store is None:
             raise InputError(NO_PAYLOAD)
         recovery.check_supported(self.cfg, "power_on")
@@ -314,16 +345,17 @@ class PowerSystem(PayloadSystem):
             self.buffer = self._buffer
 
     def power_cut(self, after_events: int, work: Callable[[], object] | None = None) -> int:
-        """Run ``after_events`` events, then cut the power at some time before the next event;
-        afterwards the drive handles no commands until :meth:`power_on`.
+        """Run ``after_events`` events, then cut the power at a random time before the next event.
+        The drive handles no commands until :meth:`power_on`.
 
-        ``work``: function that is called meanwhile, such as the recovery of the reservoir; None:
-        the work that the drive has.
+        ``work``: function that runs events of the drive, such as the recovery of the reservoir.
+        None runs the outstanding commands and plans.
 
-        Commands that have not completed and data that is only in the data cache are lost.
-        Finished programs remain on flash. A page whose program, and a block whose erase, is in
-        progress has arbitrary contents (nand/torn_pages.py). Returns the number of events handled,
-        which is smaller than ``after_events`` if no work was left.
+        Commands that have not completed are lost. Data that is only in the data cache is lost
+        unless power-loss protection saves it. Finished programs remain on flash. If the power cut
+        interrupts the program of a page or the erase of a block, the page or block has arbitrary
+        contents (nand/torn_pages.py). Return the number of events handled, which is smaller than
+        ``after_events`` if no work was left.
         """
         self.check_power()
         before = self.events
@@ -351,8 +383,9 @@ class PowerSystem(PayloadSystem):
 
     @property
     def hold_up_j(self) -> float:
-        """Energy of the capacitors of power-loss protection (J), at most ``cache.hold_up``; it
-        decreases as they age."""
+        """Energy of the capacitors of power-loss protection (J), at most ``cache.hold_up``. A
+        smaller value models aged capacitors.
+        """
         return self._hold_up_j
 
     @hold_up_j.setter
@@ -363,7 +396,9 @@ class PowerSystem(PayloadSystem):
         self._hold_up_j = energy
 
     def _hold_up(self) -> None:
-        """Let the capacitors save what has completed (nvme/power_loss_protection.py)."""
+        """Save the data of completed commands with the energy of the capacitors
+        (nvme/power_loss_protection.py).
+        """
         self.ended.held_up += 1
         self._collect()
         completed = int(self.registers[COMPLETED])
@@ -390,10 +425,10 @@ class PowerSystem(PayloadSystem):
     # --- checkpoint
 
     _KEPT = ("_reached", "_accepted", "_taken", "_ended", "_settled", "planned_commands")
-    """Numbers of CommandSystem that a checkpoint keeps."""
+    """Attributes of CommandSystem, all integers, that a checkpoint contains."""
 
     def _tables(self) -> dict[str, np.ndarray]:
-        """Return the arrays that a checkpoint keeps, by name."""
+        """Return the arrays that a checkpoint contains, by name."""
         assert self._bytes is not None
         return checkpoint.of_engine(self.arrays) | {
             "requested": self.requested,
@@ -403,7 +438,9 @@ class PowerSystem(PayloadSystem):
         }
 
     def _checkpoint(self) -> int:
-        """Write a checkpoint of the idle drive to the store. Return its checksum."""
+        """Write a checkpoint of the idle drive to the store. Return the checksum of the
+        checkpoint.
+        """
         assert self.store is not None and self.store.files is not None and self._bytes is not None
         self._collect()
         numbers = {name: int(getattr(self, name)) for name in self._KEPT}
@@ -411,8 +448,11 @@ class PowerSystem(PayloadSystem):
         return checkpoint.save(self.store.files.folder, self._tables(), numbers)
 
     def _load_checkpoint(self) -> bool:
-        """Take the tables of a checkpoint, if the store is clean and the checkpoint is of a drive
-        with the same queue pairs. Return True if it was taken."""
+        """Load the tables of a checkpoint, if the store is clean and the checkpoint is from a drive
+        with the same queue pairs.
+
+        Return True if the tables were loaded.
+        """
         assert self._bytes is not None
         files = None if self.store is None else self.store.files
         if files is None or files.folder.superblock.checkpoint is None:
@@ -432,6 +472,6 @@ class PowerSystem(PayloadSystem):
 
     @property
     def lost_at_cut(self) -> str:
-        """One sentence about the data that power-loss protection could not save at the last power
-        cut; empty: nothing was lost."""
+        """Sentence about the data that power-loss protection could not save at the last power cut;
+        empty if no data was lost."""
         return "" if self.held_up is None else self.held_up.why

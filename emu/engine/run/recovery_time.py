@@ -1,9 +1,11 @@
-"""Simulated time of a recovery: the reads and programs of its scan, on all dies at once.
+"""Simulated time of a recovery: the reads and programs of its scan, which runs on all dies in
+parallel.
 
 Owns the list of flash operations that a recovery executes. Does not own their simulation
 (nand/raw_jobs.py) or the results of recovery (ftl/recovery.py).
-Source: this project. Each die scans its own blocks, one operation after the other; channels are
-shared. Not included: the boot of the firmware, its computations, and the reads of trim maps.
+Source: this project. Each die scans its blocks with one operation after the other. The dies of a
+channel share the channel. Not included: the boot of the firmware, its computations, and the reads
+of trim maps.
 """
 
 from __future__ import annotations
@@ -26,14 +28,15 @@ WINDOW = 2
 
 
 def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
-    """Simulate the operations of recovery ``found`` and return their time (ps).
+    """Simulate the flash operations of recovery ``found`` and return their time (ps).
 
-    Of each conventional block, the out-of-band data of all pages up to the last visible one are
-    read (of a blank block, those of the first page), then the newest stripes whole; the stripe
-    behind them is overwritten. Pages with the same offset in all planes of a unit are read
-    together. Pages of blocks in pSLC mode take the times of that mode. With a checkpoint of the
-    mapping table, that holds for scanned blocks; of others, the first page is read, and the
-    metadata pages are read whole.
+    In each conventional block, the out-of-band data of all pages up to the last visible page is
+    read. In a blank block, only the out-of-band data of the first page is read. Then the newest
+    visible stripes are read as whole pages, and the stripe after the last visible stripe is
+    overwritten. Pages with the same offset in all planes of a unit are read together. Operations on
+    blocks in pSLC mode take the times that apply in pSLC mode. If recovery used a checkpoint of the
+    mapping table, only scanned blocks are treated in this way. In other blocks, only the
+    out-of-band data of the first page is read. The metadata pages are read as whole pages.
     """
     together = geometry.unit_planes * geometry.slots
     own = conventional(geometry, np.arange(len(found.visible_stripes)))

@@ -1,10 +1,11 @@
 """Handlers of stages: actions on a transaction before it crosses the next station.
 
-Owns the decisions that the stage table cannot state. Each handler returns the next stage: its
+Owns the decisions that the stage table cannot express. Each handler returns the next stage: its
 current stage, a branch, FINISHED, or WAITS. Does not own the order of stages (stage_table.py, which
 lists the branches of each handler), the crossings, or the handlers that only call another package
 (both in datapath.py).
-Source: the data paths of Newport and Laguna; the messages of an NVMe command.
+Source: STANNIS (DAC 2020) for Newport and HyperTune (HeydariGorji et al.) for Laguna; NVMe base
+specification for the messages of a command.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def enter_adapter_queue(st, tid):
 
 @cold
 def limit_fetches(st, tid):
-    """Hold a command while the drive processes the maximum number of commands of the queue pair."""
+    """Hold a command while the drive is processing the maximum number of commands of its queue
+    pair."""
     return stages.WAITS if queue_pair.hold_at_limit(st, tid) else stages.RUNG
 
 
@@ -71,7 +73,9 @@ def count_entry(st, tid):
 
 @inline
 def route_command(st, tid):
-    """Select the firmware latency of a decoded command: of reads, or of other commands."""
+    """Select the firmware latency of a decoded command: that of reads, or that of other
+    commands.
+    """
     return stages.PARSED if st.txn[tid].op == timing.READ else stages.PARSED_WRITE
 
 
@@ -79,8 +83,8 @@ def route_command(st, tid):
 def execute_command(st, tid):
     """Execute an NVMe command that the front end has decoded.
 
-    The transaction is then finished, unless the data of the whole write command must cross the link
-    first.
+    The transaction is then finished, except for a write whose data first crosses the link in one
+    transfer.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -139,14 +143,16 @@ def send_command_data(st, tid):
 
 @njit
 def send_answer(st, tid):
-    """Send all data of a read command to the host, directly followed by the completion."""
+    """Send all data of a read command to the host; the completion follows directly."""
     send_off(st, tid, stages.UP, st.txn[tid].size)
     return stages.DATA_UP
 
 
 @njit
 def ring_completion_doorbell(st, tid):
-    """Send the doorbell of a completion over the link; no transaction waits for its arrival."""
+    """Send the doorbell of a completion over the link. No other action waits for the doorbell's
+    arrival.
+    """
     size = st.cfg[0].doorbell
     st.count[st.txn[tid].dev, LINK_EXTRA_DOWN_BYTES] += size
     send_off(st, tid, stages.DOWN, size)
@@ -159,7 +165,8 @@ def ring_completion_doorbell(st, tid):
 
 @njit
 def route_sensed(st, tid):
-    """Select the path of data that have left a die, by owner and role."""
+    """Select the path of data that has left a die, by the role of its transaction and the kind of
+    its plan row."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if txn.role == Role.NONE:
@@ -180,7 +187,8 @@ def route_sensed(st, tid):
 
 @njit
 def route_decoded(st, tid):
-    """Select the path of a decoded page: to the ISP, or to the host and into the data cache."""
+    """Return the next stage of a decoded page: to the ISP, or to the host. If reads fill the
+    drive's cache (``cache_fills``), also store the page of an ordinary host read in the cache."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if of_isp(st, txn):
@@ -207,9 +215,8 @@ def route_unmapped(st, tid):
 
 @njit
 def route_read_data(st, tid):
-    """Send read data up the link, unless the ISP reads the data or the command sends all its data
-    later in one transfer.
-    """
+    """Send read data up the link. Finish the transaction instead if the ISP reads the data, or if
+    all data of the command is sent later in one transfer."""
     txn = st.txn[tid]
     if of_isp(st, txn) or (st.cfg[0].whole_commands != 0 and txn.role == Role.NONE):
         return stages.FINISHED
@@ -219,7 +226,9 @@ def route_read_data(st, tid):
 @cold
 def route_map_page(st, tid):
     """Select the number of DRAM passes of a translation page: two if the page is changed and
-    written back, otherwise one. A page that was read for scrubbing is not kept.
+    written back, otherwise one.
+
+    A page that was read for scrubbing is not stored in DRAM.
     """
     txn = st.txn[tid]
     if txn.role == Role.SCRUB:
@@ -235,7 +244,9 @@ def route_map_page(st, tid):
 
 @njit
 def place_write(st, tid):
-    """Allocate a flash page to a written page in DRAM, once its mapping entry is known."""
+    """Allocate a flash page for a written page in DRAM, as soon as the mapping entry of the page is
+    available.
+    """
     cfg = st.cfg[0]
     st.reg[0].prompt = 1
     if cfg.map_entries == 0 or not cmt.waits_for_mapping(st, tid):
@@ -263,7 +274,7 @@ def cache_write(st, tid):
 
 @njit
 def queue_program(st, tid):
-    """Queue an encoded page at its die, in the queue of its owner and role."""
+    """Queue an encoded page at its die, in the queue for its owner and role."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.line > 1 and txn.role != Role.RESERVOIR and txn.role < Role.REGISTERS:
@@ -285,8 +296,8 @@ def queue_program(st, tid):
 
 @cold
 def resume_translated(st, tid):
-    """Continue transaction ``tid``, whose mapping entries are known: read its pages from flash, or
-    allocate flash pages for its write.
+    """Continue transaction ``tid``, whose mapping entries are available: read its pages from flash,
+    or allocate flash pages for its write.
     """
     if st.cfg[0].map_entries != 0 and cmt.waits_for_mapping(st, tid):
         return stages.WAITS
@@ -302,7 +313,7 @@ def resume_translated(st, tid):
 
 @njit
 def continue_transfer(st, tid):
-    """Pass the next piece of a row's traffic through DRAM, or finish after the last piece."""
+    """Pass the next piece of a row's DRAM traffic through DRAM, or finish after the last piece."""
     if st.command[tid].bytes_left == 0:
         return stages.FINISHED
     next_piece(st, tid, stages.TRAFFIC_PIECE)
@@ -325,7 +336,9 @@ def send_piece(st, tid):
 
 @cold
 def send_message_down(st, tid):
-    """Send the tail of a message that has reached the host down to the destination drive."""
+    """Send the tail of a message, whose other parts have reached the host, down to the destination
+    drive.
+    """
     txn = st.txn[tid]
     row = st.row[txn.row]
     down = stages.station(st, row.lpn, stages.TUNNEL_DOWN)
@@ -347,8 +360,9 @@ def return_to_die(st, tid):
 
 @cold
 def check_idle(st, tid):
-    """Handle the expiry of the idle timer: if the drive has been idle, check every unit for
-    collections and pSLC folding."""
+    """Handle the expiry of the idle timer: if the drive has been idle, check every unit for garbage
+    collection and pSLC folding.
+    """
     cfg = st.cfg[0]
     dev = st.txn[tid].dev
     if idle_timer.on_expired(st, tid):

@@ -3,10 +3,12 @@
 Owns the order of stations on every data path of a drive, the number of bytes that cross each
 station, the conditions on the configuration, and the branches of each handler. Does not own the
 handlers (stage_handlers.py), the crossings (datapath.py) or the service times (ftl/transfers.py,
-engine/run/build.py). docs/architecture.md shows this table, and docs/tour.md two walks through it.
-Source: the data paths of Newport and Laguna (host <-> front end <-> back end <-> flash; ISP <->
-back end <-> flash, bypassing front end and NVMe), with pages stored and forwarded in the
-controller's DRAM; the link messages of an NVMe command (doorbell, fetch, data, completion).
+engine/run/build.py). docs/architecture.md shows this table, and docs/tour.md shows two paths
+through it.
+Source: STANNIS (DAC 2020) for Newport and HyperTune (HeydariGorji et al.) for Laguna: host <->
+front end <-> back end <-> flash, and ISP <-> back end <-> flash, bypassing front end and NVMe.
+Pages are stored and forwarded in the controller's DRAM. NVMe base specification for the link
+messages of a command (doorbell, fetch, data, completion).
 """
 
 from __future__ import annotations
@@ -119,7 +121,7 @@ from ondie.emu.ftl.transfers import HOST_PASSES
 from ondie.emu.nvme import mqsim_cache
 
 DATA = ""
-"""Value of ``Stage.size`` if the transaction's data cross the resource."""
+"""Value of ``Stage.size`` if the data of the transaction crosses the resource."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,8 @@ class Over:
     """Resource that a transaction crosses.
 
     ``station``: number of the station. ``passes``: number of times that the bytes cross the DRAM.
-    ``time``: field of the configuration with the time at the station (ps), or "" if bytes and rate
-    determine the time.
+    ``time``: field of the configuration with the time at the station (ps), or "" if the time
+    follows from the number of bytes and the station's rate.
     """
 
     name: str
@@ -176,19 +178,21 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "separate ISP writes": lambda cfg: cfg.isp_writes_apart != 0,
     "destage buffer": lambda cfg: cfg.cache == mqsim_cache.BUFFER,
 }
-"""Conditions on the configuration of a drive under which a stage exists, by name."""
+"""Conditions under which a stage exists, by name. Each condition is a function of a drive's integer
+configuration."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Actions that follow ``step``: a handler, then a crossing. Step ``next`` is complete after the
-    crossing.
+    """Actions that follow the completion of ``step``: a handler, then a crossing, which completes
+    step ``next``.
 
-    ``size``: field of the configuration with the number of bytes, or DATA. ``message``: the bytes
-    are not data and count as link overhead. ``when``: condition on the configuration. ``decides``:
-    handler that returns this stage, one of ``branches``, FINISHED or WAITS. ``takes``: function of
-    another package that takes the transaction over. ``leads``: steps at which the transaction, or
-    transactions created from it, continue after a handler or such a function.
+    ``size``: field of the configuration with the number of bytes, or DATA. ``message``: True if the
+    bytes are not data and count as link overhead. ``when``: name of the condition under which the
+    stage exists (CONDITIONS). ``decides``: handler that returns this stage, one of ``branches``,
+    FINISHED or WAITS. ``takes``: function of another package that takes the transaction over.
+    ``leads``: steps at which the transaction, or transactions created from it, continue after
+    ``decides`` or ``takes``.
     """
 
     step: int
@@ -329,11 +333,12 @@ def _stages_under(held: tuple[str, ...]) -> Iterator[Stage]:
 
 @functools.cache
 def _constant_stages(held: tuple[str, ...]) -> tuple[np.ndarray, dict[str, dict[str, list[int]]]]:
-    """Return the stages that are common to all drives that meet exactly the conditions ``held``.
+    """Return the part of the stages that is common to all drives that meet exactly the conditions
+    ``held``.
 
-    Return (records stages.STAGE[STEPS], fields). The records lack the values of the integer
-    configuration. ``fields`` lists the steps that need them, by column ("time" or "bytes") and
-    field of the configuration.
+    Return (records stages.STAGE[STEPS], fields). The records lack the values that come from the
+    integer configuration. ``fields`` lists the steps whose records need such values, by column
+    ("time" or "bytes") and field of the configuration.
     """
     table = np.zeros(stages.STEPS, stages.STAGE)
     copied: dict[str, dict[str, list[int]]] = {"time": {}, "bytes": {}}

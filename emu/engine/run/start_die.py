@@ -1,7 +1,7 @@
-"""Start of plan rows that work on the reservoir: on-die computation and its data.
+"""Start of plan rows that operate on the reservoir: on-die computation, and transfers of its data.
 
 Owns the transactions of these rows and of their DRAM traffic. Does not own other kinds of rows
-(loop.py) or the end of the operations (pe_completion.py).
+(loop.py) or the completion of the operations (pe_completion.py).
 Source: the plan format (engine/core/plan_rows.py); OptimStore's operations (Kim et al., HPCA 2023).
 """
 
@@ -34,13 +34,15 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def pages_of_bytes(st, n_bytes):
-    """Return the number of pages that hold ``n_bytes`` bytes, rounded up."""
+    """Return the number of pages that ``n_bytes`` bytes occupy, rounded up."""
     return (n_bytes + st.cfg[0].page_bytes - 1) // st.cfg[0].page_bytes
 
 
 @inline
 def set_size(st, tid, n_bytes):
-    """Set the number of pages, and of planes, of the reservoir operation ``tid`` on ``n_bytes``."""
+    """Set the number of pages and the mask of planes of reservoir operation ``tid`` on ``n_bytes``
+    bytes.
+    """
     txn = st.txn[tid]
     txn.n = pages_of_bytes(st, n_bytes)
     if st.cfg[0].slots > 1:
@@ -49,7 +51,7 @@ def set_size(st, tid, n_bytes):
 
 @njit
 def take_part(st, rid):
-    """Take a transaction from the pool for row ``rid``, and return the number of the transaction.
+    """Take a transaction from the pool for row ``rid``, and return the index of the transaction.
 
     The row is complete when all its transactions are finished.
     """
@@ -148,7 +150,7 @@ def start_help(st, rid, tid):
             fail(st, E_UNWRITTEN, row.lpn, txn.die)
             return
         txn.turn = reservoir.rotation_of(st, txn.die, txn.ppn)
-        txn.held_back = 1  # the data do not go to the host
+        txn.held_back = 1  # the data does not go to the host
         st.count[dev, LIFTED_PAGES] += txn.n
         st.count[dev, ARRAY_READS] += 1
         push(st, txn.die, tid, Q_READ)
@@ -189,7 +191,7 @@ def start_help(st, rid, tid):
 def start_by_place(st, rid, tid):
     """Start a reservoir operation (SCAN or PAD) on a physical super-page.
 
-    ``row.lpn`` counts the physical super-pages round-robin over the dies.
+    ``row.lpn`` is the number of the physical super-page, counted round-robin over the dies.
     """
     cfg = st.cfg[0]
     row = st.row[rid]

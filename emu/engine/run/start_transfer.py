@@ -1,6 +1,6 @@
 """Start of plan rows that transfer data without flash: tunnel messages and data down the link.
 
-Owns the start of these rows. Does not own the other rows (loop.py) or the cost of messages
+Owns the start of these rows. Does not own other rows (loop.py) or the cost of messages
 (nvme/tunnel/).
 Source: the plan format (engine/core/plan_rows.py).
 """
@@ -21,12 +21,14 @@ from ondie.emu.engine.run.start_die import take_part
 from ondie.kernels.jit import cold, njit
 
 MAX_PIECES = 64
-"""Maximum number of pieces into which one row splits its transfer down the link."""
+"""Maximum number of pieces into which a row's transfer down the link is split."""
 
 
 @njit
 def occupy_station(st, station, tid, time):
-    """Occupy a station for ``time`` ps with transaction ``tid``, which is then finished."""
+    """Occupy a station for ``time`` ps with transaction ``tid``. The transaction is finished after
+    this time.
+    """
     if not enter(st, station, tid, 0, time, stages.PART_DONE):
         go(st, tid, stages.PART_DONE)
 
@@ -36,8 +38,9 @@ def start_message(st, rid, tid):
     """Start a tunnel message: from a drive up to the host, down to a drive, or across to another
     drive.
 
-    The message occupies the host relay at the same time and, if drives share the uplink, also the
-    uplink. The message is delivered when all these resources have completed their transfers.
+    The message also occupies the host relay, starting at the same time. If drives share an uplink,
+    the message also occupies the uplink. The message is delivered when all these occupations have
+    ended.
     """
     row = st.row[rid]
     dev = row.device

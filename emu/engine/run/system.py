@@ -44,10 +44,12 @@ EVENTS_PER_TURN = 1 << 14
 
 @dataclass(frozen=True)
 class ReservoirOptions:
-    """Reservoir of a drive that also takes commands, and the plans that use it."""
+    """Sizes of the reservoir of a drive that also executes commands, and phases of the plans that
+    use the reservoir.
+    """
 
     super_pages: int
-    """Number of logical super-pages that are mapped."""
+    """Number of logical super-pages in the reservoir map; some of them may be unmapped."""
     planes: int
     """Number of planes that a super-page uses."""
     phases: tuple[str, ...]
@@ -55,24 +57,26 @@ class ReservoirOptions:
 
 
 NO_RESERVOIR = ReservoirOptions(0, 0, ("",))
-"""Options of a drive without plans, or with plans that use no reservoir and one phase."""
+"""Options of a drive on which no plan runs, or only plans with one phase that do not use the
+reservoir.
+"""
 
 
 class ForegroundFeed(Protocol):
     """Interface of a source that loads requests into the system's queue pairs while plans run."""
 
     def supply(self, plan_done: bool) -> bool:
-        """Collect completions and load more requests; return True if any was loaded."""
+        """Collect completions and load more requests; return True if any request was loaded."""
 
 
 class System(Driver):
     """One host and ``cfg.system.devices`` devices, on which plans run.
 
-    ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of
-    moved bytes (payload_log.LOG, in order of events) when ``payload`` is on. ``pairs``: number of
-    queue pairs, into which ``foreground`` loads requests while plans run. ``relay_wait_ps``:
-    time that the tunnel relay waits for a host core before each task, according to its cost
-    model (cluster/collectives/allreduce.py).
+    ``phases``: names of the phases that plan rows refer to by index. ``on_log``: function that
+    receives the log of moved bytes (payload_log.LOG, in order of events) if ``payload`` is set.
+    ``pairs``: number of queue pairs, into which ``foreground`` loads requests while plans run.
+    ``relay_wait_ps``: time that the tunnel relay waits for a host core before each task, according
+    to the cost model of collectives (cluster/collectives/allreduce.py).
     """
 
     def __init__(
@@ -113,58 +117,62 @@ class System(Driver):
         self._mix: PlanMix | None = None  # the plans that run at the same time
         self.filled_pages = 0
         self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
-        """Totals that the plans requested, int64[devices, PLANNED]. The ledger
-        (analysis/ledger.py) compares the simulated totals with them.
+        """Totals that the plans requested, int64[devices, PLANNED].
+
+        The ledger (analysis/ledger.py) compares the simulated totals with these totals.
         """
 
     def fill(self, device: int, lpn: int, count: int) -> None:
-        """Place ``count`` logical pages on flash as if written sequentially before the run,
-        untimed.
+        """Place ``count`` logical pages on flash as if they had been written sequentially before
+        the run.
 
-        Raises InputError if the pages exceed the namespace or no free block is left.
+        Takes no simulated time. Raises InputError if the pages exceed the namespace or no free
+        block is left.
         """
         lpns = int(self.arrays.cfg.lpns[0])
         if lpn < 0 or count < 0 or lpn + count > lpns:
             raise InputError(
-                f"pages {lpn} to {lpn + count}: must be within the device's {lpns} logical pages"
+                f"{count} pages starting at page {lpn}: must be within the device's {lpns} logical "
+                "pages"
             )
         rest = write_frontier.fill(self.state, device, lpn, count, 0)
         if rest:
             raise InputError(
-                f"{rest} of {count} pages have no free block on device {device}; use fewer logical "
-                "pages"
+                f"device {device} has no free block for {rest} of the {count} pages; use fewer "
+                "logical pages"
             )
         if self.arrays.cfg.map_entries[0] and cmt.fill_translation_pages(
             self.state, device, lpn, count
         ):
             raise InputError(
-                f"translation pages have no free block on device {device}; use fewer logical pages"
+                f"device {device} has no free block for translation pages; use fewer logical pages"
             )
         self.filled_pages += count
 
     def fill_reservoir(self, device: int, super_page: int, count: int) -> None:
-        """Place ``count`` super-pages in the reservoir as if written sequentially before the
-        run.
-        """
+        """Place ``count`` super-pages, starting at ``super_page``, in the reservoir of device
+        ``device`` as if they had been written sequentially before the run."""
         reservoir.fill(self.state, device, super_page, count)
         raise_error(self.arrays, self.cfg)
 
     def start(self, plan: Iterable[np.ndarray]) -> None:
-        """Start a plan (chunks of plan_rows.PLAN), which runs with the events that follow."""
+        """Start a plan (chunks of plan_rows.PLAN). Later calls that handle events run the plan."""
         self._chunks = _chunks(plan)
         self._next_chunk = next(self._chunks, None)
 
     def start_beside(self, plan: Iterable[np.ndarray]) -> MixedPlan:
-        """Start a plan as :meth:`start` does, concurrently with others that were started with this
-        method.
+        """Start a plan as :meth:`start` does, concurrently with other plans that this method has
+        started.
 
-        An error of ``plan`` itself is kept in MixedPlan.error. Raises InputError if a plan runs
-        that was started otherwise.
+        An exception that the iterator ``plan`` raises is stored in MixedPlan.error. Raises
+        InputError if a plan that :meth:`start` has started is running.
         """
         if self.plan_done:
             self._chunks = self._mix = PlanMix(self)
         elif self._mix is None or self._chunks is not self._mix:
-            raise InputError("a plan is running that allows no concurrent plan")
+            raise InputError(
+                "the running plan excludes concurrent plans; wait until it has completed"
+            )
         mixed = self._mix.add(_chunks(plan))
         if self._next_chunk is None:
             self._next_chunk = next(self._mix, None)
@@ -173,7 +181,8 @@ class System(Driver):
     def run(self, plan: Iterable[np.ndarray]) -> int:
         """Run a plan (chunks of plan_rows.PLAN) to its end; return the number of events handled.
 
-        Raises SimulationError if the plan gets stuck, PowerCut if ``events_left`` reaches 0 first.
+        Raises InputError or SimulationError if rows cannot complete, and PowerCut if
+        ``events_left`` reaches 0 before the end.
         """
         self.start(plan)
         try:
@@ -189,7 +198,10 @@ class System(Driver):
         return self._next_chunk is None and self.rows_done == self.next_row
 
     def supply(self) -> bool:
-        """Load the chunks of the plan for which the ring has room, then foreground requests."""
+        """Load the plan's chunks for which the ring has room, then foreground requests.
+
+        Return True if anything was loaded.
+        """
         loaded = False
         while self._next_chunk is not None and len(self._next_chunk) <= self.free_rows:
             self._load(self._next_chunk)
@@ -204,7 +216,9 @@ class System(Driver):
         return loaded
 
     def _load(self, chunk: np.ndarray) -> None:
-        """Check a chunk of rows, add its requested amounts to ``planned``, and load the chunk."""
+        """Check a chunk of rows, add the amounts that the rows request to ``planned``, and load the
+        chunk.
+        """
         self._check_ids(chunk)
         chunk = self._with_message_costs(chunk)
         self.planned += self.requested_amounts(chunk)
@@ -213,7 +227,8 @@ class System(Driver):
     def batch_limit(self) -> int:
         """Return the maximum number of events until the next call of :meth:`supply`.
 
-        The number is smaller with ``foreground``, which must learn soon that the plan is done.
+        The number is smaller if ``foreground`` is set, so that the feed detects the end of the plan
+        soon.
         """
         return super().batch_limit() if self.foreground is None else EVENTS_PER_TURN
 
@@ -223,7 +238,7 @@ class System(Driver):
             self.on_log(self.arrays.log[:count])
 
     def report(self) -> None:
-        """Call ``on_progress`` with the number of rows done."""
+        """Call ``on_progress`` with the number of completed rows."""
         if self.on_progress is not None:
             self.on_progress(self.rows_done)
 
@@ -239,13 +254,15 @@ class System(Driver):
             or min(chunk["bytes_in"].min(), chunk["bytes_out"].min(), chunk["array_ps"].min()) < 0
         ):
             raise SimulationError(
-                f"plan rows from {first} on: an id, dependency, device, phase or amount is out of "
-                "range"
+                f"invalid chunk of plan rows: ids must be consecutive, starting with {first}, "
+                "dependencies must be earlier rows, devices must be from 0 to "
+                f"{self.devices - 1} and phases from 0 to {len(self.phases) - 1}, and byte counts "
+                "and array_ps must not be negative"
             )
         longest = int(max(chunk["bytes_in"].max(initial=0), chunk["bytes_out"].max(initial=0)))
         if longest > MOST_BYTES:
             raise InputError(
-                f"plan row with a transfer of {longest:,} bytes: must be at most "
+                f"a plan row transfers {longest:,} bytes; a row must transfer at most "
                 f"{MOST_BYTES:,} bytes to keep the clock exact"
             )
 
@@ -253,7 +270,7 @@ class System(Driver):
         """Return the chunk with the index of each tunnel message's cost record in column
         ``stream``.
 
-        A chunk that contains messages is copied.
+        The chunk is copied if it contains tunnel messages.
         """
         sent = np.flatnonzero(chunk["resource"] == plan_rows.TUNNEL)
         if not len(sent):
@@ -280,7 +297,9 @@ class System(Driver):
         }
 
     def requested_amounts(self, chunk: np.ndarray) -> np.ndarray:
-        """Return the amounts that rows request, from their columns: int64[devices, PLANNED]."""
+        """Return the amounts that rows request, computed from the columns: int64[devices,
+        PLANNED].
+        """
         amounts = np.zeros_like(self.planned)
         bytes_in, bytes_out = chunk["bytes_in"], chunk["bytes_out"]
         pages = -(-(bytes_in + bytes_out) // self.geometry.page_bytes)
@@ -329,13 +348,12 @@ class System(Driver):
         return amounts
 
     def drop_callbacks(self) -> None:
-        """Drop all callbacks, so that their objects and the drives' state can be freed."""
+        """Drop all callbacks, so that the callbacks' objects and the drives' state can be freed."""
         self.on_log = self.on_progress = self.foreground = None
 
     def add_planned(self, device: int, what: str, amount: int) -> None:
-        """Add an amount that was requested outside the plans to the total ``what`` (one of PLANNED)
-        of a device.
-        """
+        """Add ``amount`` to the total ``what`` (one of PLANNED) of device ``device``, for work that
+        was requested outside the plans."""
         self.planned[device, PLANNED.index(what)] += amount
 
     def totals(self, steps: StepClock) -> Totals:
@@ -391,7 +409,9 @@ class System(Driver):
         )
 
     def leaf_name(self, leaf: int) -> tuple[int, str]:
-        """Return (device or -1 for the host, name) of the resource with index ``leaf``."""
+        """Return (device, name) of the resource with index ``leaf``. The device is -1 for the
+        host.
+        """
         return leaf_name(self.devices, self.geometry, self.lanes, leaf)
 
     @property
@@ -408,8 +428,8 @@ def _chunks(plan: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 
 
 def leaf_name(devices: int, index: Geometry, lanes: int, leaf: int) -> tuple[int, str]:
-    """Return (device or -1 for the host, name) of the resource with index ``leaf`` in a system: a
-    die, a plane, a channel or a station.
+    """Return (device, name) of the resource with index ``leaf`` in a system: a die, a plane, a
+    channel or a station. The device is -1 for the host.
     """
     bus0 = devices * index.dies * lanes
     fifo0 = bus0 + devices * index.channels

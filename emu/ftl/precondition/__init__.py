@@ -1,1 +1,1 @@
-"""Preconditioning: state of a drive after years of writes, computed without timed simulation."""
+"""Preconditioning: state of a drive after many overwrites, computed without timed simulation."""

@@ -2,9 +2,11 @@
 
 Owns the conversion of a steady state or of a sequential fill into the mapping tables, blocks, free
 rings and write frontiers of a drive. Does not own the computation of a steady state
-(steady_state.py) or drives of which only some pages hold data (per_stream.py).
+(steady_state.py) or drives on which only some pages contain data (per_stream.py).
 Source: SNIA, Solid State Storage Performance Test Specification: a drive filled once, or written
-until its performance is constant. Block ages are counted at the full program rate of a unit.
+until its performance is constant.
+
+The age of a block is computed as if its unit had programmed pages without a pause.
 """
 
 from __future__ import annotations
@@ -31,13 +33,12 @@ UNIFORM = (Region(1.0, 1.0),)
 def precondition(
     arrays: Arrays, cfg: Config, kind: str, *, seed: int = 0, accesses: Accesses | None = None
 ) -> Steady | None:
-    """Put a stand-alone drive (device 0), which has seen no command, into the state ``kind``
-    (PRECONDITIONS).
-
-    "fill" writes all logical pages once in order. "steady" calls set_steady_state() with uniform
-    writes and returns its result. ``accesses``: pages that the run will access; a fill leaves other
-    pages unmapped if that cannot change the run. Raises InputError for an unknown kind or a drive
-    without room.
+    """Put a stand-alone drive (device 0), which has executed no command, into the state ``kind``
+    (PRECONDITIONS). "fill" writes all logical pages once in order. "steady" calls
+    set_steady_state() with uniform writes and returns its result. ``accesses``: pages that the run
+    will access; a fill leaves other pages unmapped if that cannot change the results of the run.
+    Raises InputError if the kind is unknown, if the pages do not fit on flash, or if "steady" does
+    not support the victim policy.
     """
     if kind == "steady":
         return set_steady_state(arrays, cfg, seed=seed)
@@ -47,41 +48,42 @@ def precondition(
         else:
             fill(arrays, cfg)
     elif kind != "none":
-        raise InputError(f"precondition {kind!r}: must be one of {', '.join(PRECONDITIONS)}")
+        raise InputError(f"precondition = {kind!r}: must be one of {', '.join(PRECONDITIONS)}")
     return None
 
 
 def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) -> None:
     """Write the first ``lpns`` logical pages of a stream (default: all) once in order, without
-    simulated time or erases. Raises InputError for a drive without room.
+    simulated time or erases. Raises InputError if these pages or their translation pages do not fit
+    on flash.
     """
     zone = arrays.zone[stream]
     count = int(zone.last_lpn - zone.first_lpn) if lpns is None else lpns
     without = write_frontier.fill(arrays.handle(), 0, int(zone.first_lpn), count, stream)
     if without:
         raise InputError(
-            f"precondition: {without} of {count} logical pages do not fit on flash "
-            f"(ftl.over_provisioning={cfg.ftl.over_provisioning}; use a larger value)"
+            f"precondition: {without} of {count} logical pages do not fit on flash with "
+            f"ftl.over_provisioning={cfg.ftl.over_provisioning}; use a larger value"
         )
     whole_pages(arrays, slice(int(zone.first_lpn), int(zone.first_lpn) + count))
     _lay_map(arrays, cfg, int(zone.first_lpn), count)
 
 
 def _lay_map(arrays: Arrays, cfg: Config, lpn: int, count: int) -> None:
-    """Write the translation pages of ``count`` logical pages from ``lpn`` on, if the mapping table
-    is stored on flash. Raises InputError for a drive without room.
+    """Write the translation pages of ``count`` logical pages, starting at ``lpn``, if the mapping
+    table is stored on flash. Raises InputError if they do not fit on flash.
     """
     if arrays.cfg.map_entries[0]:
         without = cmt.fill_translation_pages(arrays.handle(), 0, lpn, count)
         if without:
             raise InputError(
-                f"precondition: {without} translation pages do not fit on flash "
-                f"(ftl.over_provisioning={cfg.ftl.over_provisioning}; use a larger value)"
+                f"precondition: {without} translation pages do not fit on flash with "
+                f"ftl.over_provisioning={cfg.ftl.over_provisioning}; use a larger value"
             )
 
 
 def whole_pages(arrays: Arrays, lpns: slice | np.ndarray) -> None:
-    """Mark all sectors of logical pages ``lpns`` as written if the drive keeps sector masks."""
+    """Mark all sectors of logical pages ``lpns`` as written if the drive has sector masks."""
     cfg = arrays.cfg[0]
     if cfg.partial:
         sectors = int(cfg.page_bytes) // SECTOR_BYTES
@@ -89,16 +91,16 @@ def whole_pages(arrays: Arrays, lpns: slice | np.ndarray) -> None:
 
 
 def make_plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Plan:
-    """Return the Plan of the drive and of the writes to its ``regions``, for steady_state.py.
+    """Return the Plan (steady_state.py) of the drive with writes to ``regions``.
 
-    Raises InputError for a user-defined victim policy: the untimed simulation has only the built-in
-    policies.
+    Raises InputError if the victim policy is user-defined, because the untimed simulation supports
+    only the built-in policies.
     """
     geometry, ftl = Geometry.of(cfg), cfg.ftl
     if ftl.gc_policy not in untimed_ftl.POLICIES:
         raise InputError(
             f"precondition steady does not support ftl.gc_policy = {ftl.gc_policy!r}; use one of "
-            f"{', '.join(untimed_ftl.POLICIES)}, or --precondition fill, which supports all"
+            f"{', '.join(untimed_ftl.POLICIES)}, or --precondition fill (any policy)"
         )
     ahead = ftl.open_blocks == "ahead"
     low = int(arrays.cfg.gc_low[0])
@@ -124,7 +126,7 @@ def make_plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) 
 
 def unit_table(arrays: Arrays, stream: int) -> np.ndarray | None:
     """Return the unit of each logical page of a stream, int[n], or None if allocation is not
-    static. Index the table with the page number within the zone modulo n.
+    static. The index into the table is the page number within the zone modulo n.
     """
     cfg, zone = arrays.cfg[0], arrays.zone[stream]
     if not cfg.static:
@@ -142,14 +144,14 @@ def set_steady_state(
     footprint: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> Steady:
-    """Put the drive into the state after overwriting the ``regions`` of the footprint until steady
-    state.
+    """Put the drive into the steady state that results from overwriting the ``regions`` of the
+    footprint.
 
-    ``footprint``: (first page, page behind the last), by default all pages; ``sequential``:
-    overwrite in order, otherwise at random. Garbage collection is assumed to keep up with the
-    writes; a busy drive that is short of free blocks has a lower WAF until it is idle. Host writes
-    use the frontier of stream 0. Raises InputError as make_plan() does, and for a drive without
-    room.
+    ``footprint``: (first page, last page + 1), by default all pages; ``sequential``: overwrite in
+    order, otherwise at random. Garbage collection is assumed to keep up with the writes. If it does
+    not keep up in a busy drive, the WAF of that drive is lower until the drive is idle. Host writes
+    use the frontier of stream 0. Raises InputError as make_plan() does, and if the pages do not fit
+    on flash.
     """
     wanted = replace(make_plan(arrays, cfg, regions), sequential=sequential)
     lpns = int(arrays.cfg.lpns[0])
@@ -204,12 +206,12 @@ def copy_to_drive(arrays: Arrays, cfg: Config, steady: Steady) -> None:
 
 
 def block_ps(cfg: Config, die: Geometry) -> int:
-    """Return the time between two block fills of a unit that programs without a pause (ps)."""
+    """Return the time that a unit needs to fill a block if it programs without a pause (ps)."""
     return die.pages * cfg.flash.t_program_ps
 
 
 def _order_by_wear(free: np.ndarray, steady: Steady) -> None:
-    """Sort the free rings by erase count; blocks with equal counts keep their order (by age)."""
+    """Sort the free rings by erase count. Blocks with equal counts keep their order (by age)."""
     for unit, count in enumerate(steady.free_n):
         ring = steady.free[unit, :count]
         free[unit, :count] = ring[np.argsort(steady.erases[unit, ring], kind="stable")]

@@ -2,7 +2,8 @@
 
 Owns the number of pages per unit and the assignment of LPNs to units. Does not own the location of
 a page within its unit (untimed_ftl.py).
-Source: derived here; static allocation as in MQSim (FAST 2018): the LPN determines the plane.
+Source: derived in this module; static allocation as in MQSim (FAST 2018): the LPN determines the
+plane.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from ondie.kernels.jit import njit
 
 
 def static_counts(unit_of: np.ndarray, units: int, edges: np.ndarray) -> np.ndarray:
-    """Return the number of pages per unit and region, int64[units, regions], in static allocation.
+    """Return the number of pages per unit and region with static allocation, int64[units, regions].
 
-    Unit ``unit_of[l mod n]`` holds LPN l. ``unit_of``: int64[n]; ``edges``: int64[regions + 1],
-    ascending LPNs.
+    LPN l is in unit ``unit_of[l mod n]``. ``unit_of``: int64[n]; ``edges``: int64[regions + 1], the
+    first LPN of each region and the end of the last region, ascending.
     """
     count = len(unit_of)
     below_edge = (
@@ -32,8 +33,8 @@ def static_counts(unit_of: np.ndarray, units: int, edges: np.ndarray) -> np.ndar
 def dynamic_counts(
     units: int, pages: np.ndarray, writes: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draw the number of pages per unit and region, int64[units, regions], in dynamic allocation:
-    writes use the units round-robin, regardless of their LPN.
+    """Draw the number of pages per unit and region, int64[units, regions], with dynamic allocation,
+    in which writes use the units round-robin, regardless of their LPN.
 
     ``pages``: int64[regions], pages on the drive; ``writes``: float64[regions], fractions of the
     writes.
@@ -80,7 +81,8 @@ def deal_by_table(l2p, held, lo, hi, unit_of, cursor):
 def deal_at_random(l2p, held, lo, hi, left, cursor, rng):
     """Fill l2p[lo:hi] from ``held`` with a uniformly random assignment of LPNs to units.
 
-    ``left``: int64[units], LPNs per unit, counted down to 0; ``cursor``: as in deal_by_table().
+    ``left``: int64[units], number of LPNs to assign to each unit, which the function counts down to
+    0; ``cursor``: as in deal_by_table().
     """
     units = left.size
     most = left.max()
@@ -100,7 +102,7 @@ def deal_at_random(l2p, held, lo, hi, left, cursor, rng):
 
 @njit
 def invert(l2p, p2l, lo, hi):
-    """Compute p2l as the inverse of l2p[lo:hi]; all other entries become 0."""
+    """Compute p2l as the inverse of l2p[lo:hi]. All other entries of p2l become 0."""
     p2l[:] = 0
     for lpn in range(lo, hi):
         p2l[int(l2p[lpn]) - 1] = lpn + 1

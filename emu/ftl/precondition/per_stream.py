@@ -1,9 +1,9 @@
-"""Preconditioning of drives in which only some pages hold data, with separate blocks per stream.
+"""Preconditioning of drives in which only some pages contain data, with separate blocks per stream.
 
 Owns the distribution of free blocks to streams and the steady state of each stream on its blocks.
 Does not own the selection of the pages (replay/mqsim/initial_occupancy.py) or the state of a whole
 drive (apply.py).
-Source: MQSim's blocks, each of which holds pages of one flow.
+Source: MQSim, in which each block contains pages of one flow only.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from ondie.emu.nand.geometry import Geometry
 
 @dataclass(frozen=True)
 class Occupied:
-    """Pages of a stream's zone that hold data, and the frequency of writes to them.
+    """Pages of a stream's zone that contain data, and the frequency of writes to them.
 
     ``lpns``: int64[n], counted from the start of the zone, ascending. ``regions``: consecutive
-    sections of ``lpns``, each with its fraction of the writes. ``sequential``: writes are in order.
+    sections of ``lpns``, each with its fraction of the writes. ``sequential``: True if writes are
+    in order.
     """
 
     lpns: np.ndarray
@@ -45,13 +46,14 @@ class Occupied:
 def occupy(
     arrays: Arrays, cfg: Config, streams: Sequence[Occupied], free: int, *, seed: int = 0
 ) -> None:
-    """Set the pages of each stream, on separate blocks, to the state after overwriting them until
-    steady state.
+    """Set the pages of each stream, on separate blocks, to the steady state that results from
+    overwriting them.
 
     The free blocks of a unit are divided among the streams in proportion to the pages that each
-    stream has on the unit. ``free``: number of blocks of a unit that are free at the end. Requires
-    static allocation, collected pages that stay in their stream, and an unwritten drive. Erase
-    counts stay 0. Raises InputError for a drive without room.
+    stream has on the unit. ``free``: number of blocks of a unit that are free in the steady state.
+    Requires static allocation, garbage collection that moves pages within their stream, and an
+    unwritten drive. Erase counts stay 0. Raises InputError as make_plan() does, and if the pages do
+    not fit on the drive.
     """
     geometry = Geometry.of(cfg)
     counts = np.array([_by_unit(arrays, geometry, i, one) for i, one in enumerate(streams)])
@@ -81,9 +83,9 @@ def _by_unit(arrays: Arrays, die: Geometry, stream: int, one: Occupied) -> np.nd
 
 def _deal(arrays: Arrays, die: Geometry, counts: np.ndarray) -> list[list[np.ndarray]]:
     """Divide the free blocks of each unit among the streams, in proportion to the pages that each
-    stream has on the unit. Return arrays of block numbers, by stream and unit.
+    stream has on the unit. Return arrays of block numbers, indexed by stream and unit.
 
-    ``counts``: int64[streams, units].
+    ``counts``: int64[streams, units], pages of each stream on each unit.
     """
     dealt: list[list[np.ndarray]] = [[] for _ in counts]
     for unit in range(die.units):
@@ -108,8 +110,9 @@ def _occupy_one(
     rings: list[list[np.ndarray]],
     seed: tuple[int, int],
 ) -> None:
-    """Write one stream's pages to the free blocks assigned to it and to its two open blocks,
-    without simulated time.
+    """Write the pages of stream ``stream`` to the free blocks assigned to it (``dealt``, by unit)
+    and to its two open blocks, without simulated time. Append the blocks that stay free to
+    ``rings``, by unit.
     """
     geometry, own = Geometry.of(cfg), arrays.cfg[0]
     table = unit_table(arrays, stream)
@@ -155,7 +158,8 @@ def _blocks_of(
 ) -> None:
     """Copy a steady state to the blocks ``usable`` (bool[units, blocks]) of the units ``units``.
 
-    Also set their two write frontiers, of the streams ``fronts`` (host writes, collected pages).
+    Also set the two write frontiers of each unit. ``fronts``: their streams, for host writes and
+    for collected pages.
     """
     geometry = Geometry.of(cfg)
     states = np.array([page_map.FREE, page_map.OPEN, page_map.FULL], np.int32)

@@ -18,20 +18,21 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Region of consecutive logical pages that are written equally often."""
+    """Region of consecutive logical pages with equal write frequency."""
 
     share: float
-    """Fraction of the footprint's pages that are in the region, 0 to 1."""
+    """Fraction of the footprint's pages that belong to the region, 0 to 1."""
     writes: float
-    """Fraction of all writes that go to the region, 0 to 1. All pages of the region are equally
-    likely.
+    """Fraction of all writes that go to the region, 0 to 1. Within the region, each page is written
+    with the same probability.
     """
     user_front: int = 0
-    """Number of the write frontier of the region's user writes."""
+    """Index of the write frontier for user writes to the region."""
     moved_front: int = 1
-    """Number of the write frontier of the region's collected pages.
+    """Index of the write frontier for the region's collected pages.
 
-    If moved_front equals user_front, user writes and collected pages fill the same open block.
+    If ``moved_front`` equals ``user_front``, user writes and collected pages fill the same open
+    block.
     """
 
 
@@ -42,22 +43,27 @@ class Plan:
     units: int
     """Number of units (planes, or dies with super-blocks).
 
-    Each has separate free blocks and garbage collection.
+    Each unit has separate free blocks and separate garbage collection.
     """
     blocks: int
     """Number of blocks per unit, including excluded blocks."""
     unit_pages: int
     """Number of pages per block of a unit."""
     low: int
-    """Number of free blocks at which collection starts, counted after a block has been opened.
-    Collection stops when one more block is free. If the drive starts collection when a block is
-    full and opens the next block later, the value is one less than the drive's threshold.
+    """Number of free blocks at which garbage collection starts, counted after a block has been
+    opened.
+
+    Garbage collection stops when one more block is free. If the drive starts garbage collection
+    when a block is full and opens the next block later, ``low`` is one less than the drive's
+    threshold.
     """
     stride: int = 0
-    """Number of physical pages from the start of one unit to the next; 0: blocks x unit_pages."""
+    """Number of physical pages from the start of one unit to the start of the next unit. 0 means
+    ``blocks`` x ``unit_pages``.
+    """
     align: int = 1
-    """Number of pages programmed together. The next page of an open block is a multiple of
-    ``align``.
+    """Number of pages that are programmed together. The index of the next page of an open block is
+    a multiple of ``align``.
     """
     policy: str = "greedy"
     """Victim selection policy, one of untimed_ftl.POLICIES."""
@@ -66,15 +72,19 @@ class Plan:
     spare_parts: int = 10
     """The policy random_some accepts a block if at least 1/spare_parts of its pages are invalid."""
     level_wear: bool = False
-    """True: open the free block with the fewest erases. False: open the block freed first."""
+    """True: open the free block with the fewest erases. False: open the block that became free
+    first.
+    """
     regions: tuple[Region, ...] = (Region(1.0, 1.0),)
     """Regions of the footprint (the overwritten logical pages), in order of LPN."""
     sequential: bool = False
     """True: overwrite the footprint repeatedly in order. False: overwrite it at random."""
     unit_of: np.ndarray | None = None
-    """Unit of each LPN by LPN mod n, int[n]. None: dynamic allocation, round-robin over units."""
+    """Unit of each LPN by LPN mod n, int[n], or None for dynamic (round-robin) allocation."""
     excluded: np.ndarray | None = None
-    """Mask of the blocks that are bad or reserved for other uses, bool[units, blocks]."""
+    """Mask of the blocks that are bad or reserved for other uses, bool[units, blocks], or None if
+    all blocks are usable.
+    """
 
     @property
     def fronts(self) -> int:
@@ -83,22 +93,21 @@ class Plan:
 
     @property
     def pitch(self) -> int:
-        """Number of physical pages from the start of one unit to the next: ``stride``, or
-        ``blocks`` x ``unit_pages`` if ``stride`` is 0.
+        """Number of physical pages from the start of one unit to the start of the next unit:
+        ``stride``, or ``blocks`` x ``unit_pages`` if ``stride`` is 0.
         """
         return self.stride or self.blocks * self.unit_pages
 
     def check(self, lpns: int, ppns: int, footprint: tuple[int, int]) -> None:
-        """Raise InputError if the plan contradicts itself, the footprint, or the sizes of l2p
-        (``lpns``) and p2l (``ppns``)."""
+        """Raise InputError if the plan is inconsistent, or if it does not match the footprint or
+        the sizes of l2p (``lpns``) and p2l (``ppns``).
+        """
         if self.policy not in POLICIES:
-            raise InputError(
-                f"plan with policy {self.policy!r}: must be one of {', '.join(POLICIES)}"
-            )
+            raise InputError(f"policy = {self.policy!r}: must be one of {', '.join(POLICIES)}")
         if min(self.units, self.blocks, self.unit_pages) < 1:
             raise InputError(
-                f"plan of {self.units} units of {self.blocks} blocks of {self.unit_pages} pages: "
-                f"must be at least 1 each"
+                f"plan with {self.units} units, {self.blocks} blocks per unit, {self.unit_pages} "
+                f"pages per block: each number must be at least 1"
             )
         if not 0 <= footprint[0] < footprint[1] <= lpns:
             raise InputError(
@@ -107,63 +116,67 @@ class Plan:
             )
         if self.pitch < self.blocks * self.unit_pages or ppns != self.units * self.pitch:
             raise InputError(
-                f"p2l has {ppns} entries; must have {self.units} (units) x {self.pitch}, and at "
-                f"least {self.blocks} (blocks) x {self.unit_pages} (pages) for each unit"
+                f"p2l has {ppns} entries; must have {self.units} units x {self.pitch} pages, and "
+                f"{self.pitch} must be at least {self.blocks} blocks x {self.unit_pages} pages"
             )
         if (self.blocks + 1) << (self.unit_pages - 1).bit_length() >= 2**31:
             raise InputError(
-                f"{self.blocks} blocks of {self.unit_pages} pages in one unit: must be below "
-                f"2**31 pages"
+                f"{self.blocks} blocks of {self.unit_pages} pages in one unit: must be fewer than "
+                f"2**31 pages, with the pages of a block rounded up to a power of two"
             )
         if self.choices < 1 or self.spare_parts < 1:
             raise InputError(
-                f"choices {self.choices}, spare_parts {self.spare_parts}: must be at least 1 each"
+                f"choices = {self.choices}, spare_parts = {self.spare_parts}: each must be at "
+                "least 1"
             )
         if self.align < 1 or self.unit_pages % self.align:
             raise InputError(
-                f"align {self.align}: must divide the {self.unit_pages} pages of a block"
+                f"align = {self.align}: must divide the {self.unit_pages} pages of a block"
             )
         self._check_regions()
         if self.unit_of is not None:
             table = np.asarray(self.unit_of)
             if table.ndim != 1 or not table.size or {*np.unique(table)} - {*range(self.units)}:
-                raise InputError(f"unit_of: must be a list of units from 0 to {self.units - 1}")
+                raise InputError(
+                    f"unit_of: must be a non-empty list of units from 0 to {self.units - 1}"
+                )
         if self.excluded is not None and self.excluded.shape != (self.units, self.blocks):
             raise InputError(
-                f"excluded has shape {self.excluded.shape}: must be one flag for each of "
-                f"{self.units} x {self.blocks} blocks"
+                f"excluded has shape {self.excluded.shape}: must be ({self.units}, {self.blocks}), "
+                f"one flag per block"
             )
 
     def _check_regions(self) -> None:
         if self.sequential and len(self.regions) != 1:
             raise InputError(
-                f"sequential plan with {len(self.regions)} regions: must be one region"
+                f"sequential plan with {len(self.regions)} regions: must have one region"
             )
         for name in ("share", "writes"):
             parts = [getattr(region, name) for region in self.regions]
             if abs(sum(parts) - 1) > 1e-9 or min(parts) < 0:
                 raise InputError(
-                    f"regions: {name} is {parts}; each value must be at least 0, the sum must be 1"
+                    f"regions: {name} is {parts}; each must be at least 0, and the sum must be 1"
                 )
         if min(min(region.user_front, region.moved_front) for region in self.regions) < 0:
             raise InputError("regions: user_front and moved_front must be at least 0")
 
     def check_room(self, pages: np.ndarray, blocks: np.ndarray) -> None:
-        """Raise InputError unless every unit can open all its frontiers and collection frees space.
+        """Raise InputError if ``low`` is less than the number of write frontiers for collected
+        pages, or if a unit has so many logical pages that garbage collection frees no space.
 
-        ``pages``, ``blocks``: int64[units], logical pages and usable blocks.
+        ``pages``, ``blocks``: int64[units], number of logical pages and of usable blocks.
         """
         moved = len({region.moved_front for region in self.regions})
         if self.low < moved:
             raise InputError(
-                f"plan with low = {self.low}: must be at least {moved}, one free block per "
-                f"frontier of collection"
+                f"low = {self.low}: must be at least {moved}, one free block per write "
+                f"frontier for collected pages"
             )
         room = np.maximum(blocks - self.low - self.fronts - 1, 0) * self.unit_pages
         unit = int(np.argmin(room - pages))
         if room[unit] <= pages[unit]:
             raise InputError(
                 f"unit {unit}: {pages[unit]} logical pages on {blocks[unit]} blocks of "
-                f"{self.unit_pages} pages, with {self.low} blocks kept free: collection would gain "
-                f"no space; must be below {room[unit]} pages"
+                f"{self.unit_pages} pages, of which {self.low} are kept free: garbage collection "
+                f"would free no space; use fewer than {room[unit]} logical pages"
             )

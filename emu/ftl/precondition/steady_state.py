@@ -1,22 +1,23 @@
-"""Steady state of a drive: the mapping tables and blocks after overwriting until WAF is constant.
+"""Steady state of a drive: mapping tables and blocks after overwriting until the WAF is constant.
 
-Owns the steady state of a whole drive, computed in a time proportional to its physical pages. Does
-not own the simulation of a unit (untimed_ftl.py), the number of LPNs per unit (lpn_distribution.py)
-or the conversion to the drive's state (apply.py).
-Source: derived below; distributions as in Desnoyers (ACM TOS 2014), Van Houdt (SIGMETRICS 2013).
+Owns the steady state of a whole drive, computed in a time proportional to the number of physical
+pages. Does not own the simulation of a unit (untimed_ftl.py), the number of LPNs per unit
+(lpn_distribution.py) or the conversion to the drive's state (apply.py). Source: derived below;
+distributions as in Desnoyers (ACM TOS 2014), Van Houdt (SIGMETRICS 2013).
 
-Writing 1 TB a few times over takes billions of page programs in mapping tables far larger than any
-cache. But the units of a drive (planes, or dies with super-blocks) are alike, and collection never
-leaves its unit. Therefore one unit is simulated exactly, on tables that fit a cache, from a start
-close to its steady state until it reaches that state. The unit's state at any later time is a
-sample of the steady state: each time every block has been rewritten once on average, the state is
-used for the next unit of the drive. The states of adjacent units are therefore not independent. To
-keep LPNs from aligning across units, the order of the labels within each region of a unit is
-rotated by a random amount; all orders are equally likely.
+To overwrite 1 TB several times takes billions of page programs in mapping tables that are far
+larger than any CPU cache. However, the units of a drive (planes, or dies with super-blocks) are
+alike, and garbage collection never moves a page to another unit. Therefore one unit is simulated
+exactly, on tables that fit in a CPU cache, from a start close to its steady state until it reaches
+that state. The state of this unit at any later time is a sample of the steady state. Each time
+every block has been rewritten once on average, the state is used for the next unit of the drive.
+The states of adjacent units are therefore not independent. To keep LPNs from aligning across units,
+the order of the labels (the logical pages of a unit) within each region of a unit is rotated by a
+random amount. This does not bias the result, because all orders are equally likely.
 
-With static allocation, a table names the unit of each LPN. With dynamic allocation, writes use the
-units round-robin: all units have been written equally often, so their user frontiers are at the
-same page. Sequential overwrites start from an empty unit.
+With static allocation, a table gives the unit of each LPN. With dynamic allocation, writes use the
+units round-robin. All units have then been written equally often, so their user frontiers are at
+the same page. Sequential overwrites start from an empty unit.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ FREE, OPEN, FULL, EXCLUDED = range(4)
 TURNOVERS = 8
 """Number of turnovers (programs per physical page) before the first sample.
 
-With random victims, a block is not collected within k turnovers with probability exp(-k), here 0.03
-%. Erases are counted over the same number of turnovers.
+If victims are random, a block is not collected within k turnovers with probability exp(-k), here
+0.03 %. Erases are counted over the same number of turnovers.
 """
 
 
@@ -67,19 +68,19 @@ class Steady:
     clock: np.ndarray
     """Number of blocks of each unit that have been filled so far, int64[units]."""
     free: np.ndarray
-    """Free blocks in the order in which they will be opened, int32[units, blocks]; -1 after the
-    last.
+    """Free blocks in the order in which they will be opened, int32[units, blocks]. Entries after
+    the last free block are -1.
     """
     free_n: np.ndarray
     """Number of free blocks, int64[units]."""
     front_block: np.ndarray
-    """Open block of each write frontier, int64[fronts, units]; -1 = none."""
+    """Open block of each write frontier, int64[fronts, units]; -1 if no block is open."""
     front_next: np.ndarray
     """Next page of the open block of each write frontier, int64[fronts, units]."""
     waf: float = 0.0
     """Write amplification factor: (user + collected) / user pages programmed, mean over units."""
     programs: int = 0
-    """Number of pages that the simulation programmed to reach the state."""
+    """Number of pages that the simulation has programmed to reach the state."""
 
 
 def steady(
@@ -90,14 +91,15 @@ def steady(
     footprint: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> Steady:
-    """Fill the mapping tables as if the plan's regions had been overwritten until steady state, and
-    return the state of the blocks.
+    """Fill the mapping tables as if the plan's regions had been overwritten until steady state.
+    Return the state of the blocks.
 
     ``l2p``: uint32/uint64[lpns], ppn + 1, 0 = unmapped; written from footprint[0] to footprint[1]
     (default: all), unchanged elsewhere. ``p2l``: same dtype, [units x stride], lpn + 1, 0 = not
-    valid; written completely, and used as scratch space before. Both must be contiguous.
-    ppn = unit x stride + block x unit_pages + page.
-    Raises InputError for a plan that contradicts itself or has no room for the footprint.
+    valid. All its entries are overwritten; the function also uses it as scratch space. Both arrays
+    must be contiguous. ppn = unit x stride + block x unit_pages + page. Raises InputError if the
+    plan is inconsistent, if the footprint does not fit, or if garbage collection can free no more
+    space.
     """
     lo, hi = footprint if footprint is not None else (0, len(l2p))
     plan.check(len(l2p), len(p2l), (lo, hi))
@@ -139,10 +141,11 @@ def _sample(
     dynamic: bool,
     rng: np.random.Generator,
 ) -> Steady:
-    """Sample and return the state of every unit. Write ppn + 1 of the pages of each unit to
-    ``held``, in order of LPN, one unit after the other.
+    """Sample and return the state of every unit. For each unit, write ppn + 1 of its pages to
+    ``held``, in order of LPN. The lists of the units are concatenated.
 
-    ``counts``: int64[units, regions], pages; ``active``: bool[units, blocks], usable blocks.
+    ``counts``: int64[units, regions], number of pages; ``active``: bool[units, blocks], usable
+    blocks.
     """
     out = _nothing(plan)
     most = counts.max(axis=0)
@@ -187,7 +190,7 @@ def _sample(
         if reg.stuck[0]:
             raise InputError(
                 f"unit {index}: {pages[index]} logical pages on {usable} blocks of "
-                f"{plan.unit_pages} pages: collection by {plan.policy} frees no more space; "
+                f"{plan.unit_pages} pages: garbage collection ({plan.policy}) frees no more space; "
                 "use fewer logical pages"
             )
         out.waf += (1 + (reg.moved[0] - moved) / (reg.user[0] - user)) / plan.units
@@ -222,8 +225,8 @@ def _report(
     out: Steady, index: int, unit: Unit, place: np.ndarray, erases: np.ndarray, plan: Plan
 ) -> None:
     """Copy the blocks of the simulated unit to unit ``index`` of ``out``. ``place``: int64[blocks],
-    block numbers in ``out`` (-1: unused). An open block becomes full if alignment skips its
-    remaining pages.
+    the block number in ``out`` of each simulated block, or -1 if the block is unused. An open block
+    becomes full if alignment skips its remaining pages.
     """
     reg = unit.reg[0]
     blocks = np.flatnonzero(place >= 0)

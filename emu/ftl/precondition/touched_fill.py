@@ -3,11 +3,12 @@
 Owns the condition under which the other pages of the drive cannot change the run, and the fill that
 maps only the accessed pages. Does not own the fill of the whole drive (write_frontier.py) or the
 requests (replay/block_trace.py).
-Source: a full block without an invalid page is read, moved or erased only if its data are accessed
-or a collection selects it. Without a collection, its mapping entries have no effect.
+Source: this project.
 
+A full block without an invalid page is read, moved or erased only if its data is accessed or if
+garbage collection selects it. If neither happens, the mapping entries of the block have no effect.
 The fill uses the same blocks, in the same order, as a fill of the whole drive. A block whose pages
-are not accessed is full without mapping entries.
+are not accessed is full but has no mapping entries.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Accesses:
-    """Logical pages that a run accesses: first and last page of each request (reads, writes and
-    TRIMs), int64[n], and a mask of the writes, bool[n].
+    """Logical pages that a run accesses. ``first``, ``last``: first and last page of each request
+    (reads, writes and TRIMs), int64[n]; ``writes``: mask of the write requests, bool[n].
     """
 
     first: I64
@@ -37,12 +38,16 @@ class Accesses:
     writes: npt.NDArray[np.bool_]
 
     def written_pages(self) -> int:
-        """Return the number of pages that the writes cover; each write counts its pages."""
+        """Return the sum of the pages of all write requests. A page that several requests write is
+        counted once per request.
+        """
         return int((self.last - self.first + 1)[self.writes].sum())
 
 
 def stripe_pages(arrays: Arrays) -> int:
-    """Return the number of logical pages that a sequential write puts into a unit at a time."""
+    """Return the number of consecutive logical pages that a sequential write stores in one unit
+    before it continues in the next unit.
+    """
     table = arrays.cfg[0]
     if table.stripe > table.slots:
         return int(table.stripe)
@@ -52,8 +57,9 @@ def stripe_pages(arrays: Arrays) -> int:
 def rest_is_idle(arrays: Arrays, cfg: Config, accesses: Accesses) -> bool:
     """Return True if no block of the filled drive can be collected or moved in the run.
 
-    The bound assumes that each write takes at most its pages, one further incomplete stripe, and
-    the stripes that are padded for the write. Writes use the units round-robin.
+    The result is conservative. It assumes that each write needs at most its pages, one further
+    incomplete stripe, and the stripes that are padded for the write. Writes use the units
+    round-robin.
     """
     table, ftl = arrays.cfg[0], cfg.ftl
     if (
@@ -79,8 +85,8 @@ def rest_is_idle(arrays: Arrays, cfg: Config, accesses: Accesses) -> bool:
 
 
 def intervals(arrays: Arrays, accesses: Accesses) -> tuple[I64, I64]:
-    """Return the accessed stripes as disjoint intervals in order: (first stripe, one past the last
-    stripe), both int64[k]. The intervals include the last stripe of the drive.
+    """Return the accessed stripes as disjoint intervals in ascending order: (first stripe, last
+    stripe + 1), both int64[k]. The intervals include the last stripe of the drive.
     """
     stripe = stripe_pages(arrays)
     end = (int(arrays.cfg.lpns[0]) - 1) // stripe
@@ -101,7 +107,7 @@ def touched_pages(arrays: Arrays, accesses: Accesses) -> int:
 def fill(arrays: Arrays, accesses: Accesses) -> None:
     """Fill device 0 in order, without simulated time or erases, and map only the accessed stripes.
 
-    Requires ``rest_is_idle``, and a drive that has seen no command.
+    Requires that ``rest_is_idle`` is True and that the drive has executed no command.
     """
     low, high = intervals(arrays, accesses)
     sectors = int(arrays.cfg.page_bytes[0]) // SECTOR_BYTES
@@ -111,7 +117,7 @@ def fill(arrays: Arrays, accesses: Accesses) -> None:
 
 @njit
 def fill_stripes(st, dev, stripe, low, high, mask):
-    """Fill the drive. Map only the stripes of the intervals ``low`` to ``high`` - 1 (int64[k]
+    """Fill device ``dev``. Map only the stripes of the intervals ``low`` to ``high`` - 1 (int64[k]
     each), with sector mask ``mask``.
     """
     cfg = st.cfg[0]
@@ -146,8 +152,8 @@ def fill_block(st, dev, unit):
 
 @njit
 def fill_pages(st, dev, lpn, count, touched, mask):
-    """Allocate up to ``count`` pages from ``lpn`` on, and map the pages if they are accessed
-    (``touched``). Return the number of pages allocated.
+    """Allocate up to ``count`` pages, starting at ``lpn``. If ``touched`` is set, map them with
+    sector mask ``mask``. Return the number of pages allocated.
     """
     cfg = st.cfg[0]
     unit = write_frontier.unit_of(st, dev, lpn, 0)

@@ -1,9 +1,9 @@
 """Initial state, resizing and readout of the unit in the untimed simulation.
 
-Owns the initial placement of the unit's pages, and the change of its size when the simulation
-continues with another unit of the drive. Does not own the writes that follow (untimed_ftl.py).
-Source: initial state: the number of valid pages falls exponentially with a block's age, the limit
-of large blocks (Desnoyers, ACM TOS 2014).
+Owns the initial placement of the unit's pages, and the change of the unit's size when the
+simulation continues with another unit of the drive. Does not own the writes that follow
+(untimed_ftl.py). Source: Desnoyers, ACM TOS 2014: the number of valid pages falls exponentially
+with the age of a block, in the limit of large blocks (initial state).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ondie.kernels.jit import njit
 
 FOREVER = 1 << 60
 OVERWRITES = 6
-"""Number of initial user writes per page of the coldest region. exp(-6) = 0.2 % of the pages of
-that region are not overwritten.
+"""Number of initial user writes per page of the coldest region. The fraction exp(-6) = 0.2 % of the
+pages of that region is not overwritten.
 """
 SMALL_PAGES = 1 << 20
 SMALL_BLOCKS = 256
 """Approximate number of blocks of the small unit on which a long initial simulation runs.
 
-The result is then enlarged to the actual unit.
+The resulting state is then enlarged to the actual unit.
 """
 
 
 def key(rng: np.random.Generator) -> np.ndarray:
-    """Return the initial state of a compiled random number generator, uint64[1]."""
+    """Return a random initial state for the random number generator of compiled code, uint64[1]."""
     return rng.integers(0, 2**63, 1, np.uint64)
 
 
@@ -76,9 +76,9 @@ def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Ge
 def start(unit: Unit, plan: Plan, counts: np.ndarray, rng: np.random.Generator) -> int:
     """Fill an empty unit with ``counts`` (int64[regions]) labels, close to its steady state.
 
-    Return the number of pages programmed. Several regions are overwritten until the coldest region
-    has been overwritten. A large unit is simulated as a small unit first, and each block of the
-    small unit is then copied to several blocks.
+    Return the number of pages programmed. If the plan has several regions, the unit is overwritten
+    until most pages of the coldest region have been overwritten. A large unit is simulated as a
+    small unit first, and each block of the small unit is then copied to several blocks.
     """
     free = int(unit.reg.free[0])
     spare = plan.low + 1 + plan.fronts
@@ -98,8 +98,8 @@ def start(unit: Unit, plan: Plan, counts: np.ndarray, rng: np.random.Generator) 
 
 
 def _open_as_full(unit: Unit, count: int) -> np.ndarray:
-    """Take the next ``count`` free blocks from the ring, mark them full without a valid page, and
-    return their numbers.
+    """Remove the next ``count`` free blocks from the ring, mark them as full without a valid page,
+    and return their numbers.
     """
     reg = unit.reg
     blocks = unit.ring[:count].copy()  # the ring starts at 0 in an unwritten unit
@@ -110,11 +110,12 @@ def _open_as_full(unit: Unit, count: int) -> np.ndarray:
 
 
 def _lay(unit: Unit, counts: np.ndarray, rng: np.random.Generator) -> None:
-    """Write the labels (logical pages) in random order to all blocks except the blocks that
+    """Write the labels (logical pages) in random order to all blocks except the blocks that garbage
     collection keeps free.
 
-    In a block of age a (0 to 1 over the blocks), the fraction exp(-t a) of the pages is valid; t is
-    chosen so that the valid pages of all blocks sum to the number of labels.
+    In a block of relative age a (from 0 to 1 over the blocks), the fraction exp(-t a) of the pages
+    is valid. The value t is chosen so that the valid pages of all blocks sum to the number of
+    labels.
     """
     reg = unit.reg[0]
     pages, shift = int(reg.pages), int(reg.shift)
@@ -150,7 +151,7 @@ def _lay(unit: Unit, counts: np.ndarray, rng: np.random.Generator) -> None:
 
 def _grow(unit: Unit, small: Unit, counts: np.ndarray, times: int) -> int:
     """Copy each full block of ``small`` to ``times`` blocks of the empty ``unit``, and each label
-    to ``times`` labels. Then write the labels without a slot. Return the number of pages
+    to ``times`` labels. Then write the labels that have no slot. Return the number of pages
     programmed.
     """
     pages, shift = int(unit.reg.pages[0]), int(unit.reg.shift[0])
@@ -188,8 +189,8 @@ def write(unit: Unit, labels: np.ndarray) -> None:
 
 
 def resize(unit: Unit, counts: np.ndarray) -> None:
-    """Set the number of labels of each region to ``counts``: write new labels, invalidate surplus
-    labels.
+    """Set the number of labels of each region to ``counts`` (int64[regions]): write new labels, and
+    invalidate surplus labels.
     """
     reg = unit.reg[0]
     new = []
@@ -220,10 +221,10 @@ def set_blocks(unit: Unit, live: np.ndarray, count: int) -> None:
 
 @njit
 def copy_out(unit, held, at, first_ppn, turn):
-    """Write ppn + 1 of each label of the unit to held[at:], with the labels of each region rotated
-    by ``turn``.
+    """Write ppn + 1 of each label of the unit to ``held``, starting at index ``at``, with the
+    labels of each region rotated by ``turn``.
 
-    ``first_ppn``: int64[blocks], ppn of each block's first page; ``turn``: int64[regions].
+    ``first_ppn``: int64[blocks], ppn of the first page of each block; ``turn``: int64[regions].
     """
     shift = unit.reg[0].shift
     page = (1 << shift) - 1

@@ -6,10 +6,11 @@ collection (ftl/gc.py).
 Source: page-level mapping; victim selection as in ftl/policies.py: Van Houdt (SIGMETRICS 2013),
 Kawaguchi et al. (USENIX 1995), MQSim's RANDOM_PP.
 
-Logical pages of a unit are *labels*, numbered from 0, region by region. Physical pages are *slots*.
-`where[label]` is the slot of a label, `who[slot]` the label last written to a slot. A slot is valid
-while `where[who[slot]] == slot`. The number of a slot is block << shift | page: blocks are padded
-to a power of two, so that no access needs a division.
+Logical pages of a unit are called *labels*, numbered from 0, region by region. Physical pages are
+called *slots*. ``where[label]`` is the slot of a label; ``who[slot]`` is the label that was last
+written to a slot. A slot is valid while ``where[who[slot]] == slot``. The number of a slot is
+``block << shift | page``: the pages of a block are padded to a power of two, so that no access
+needs a division.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ AT_RANDOM, IN_SEQUENCE, BY_LIST = range(3)
 NOT_FULL = 1 << 30
 """Offset added to the valid count of a free or open block, so that no policy selects the block."""
 AHEAD = 24
-"""Number of pages by which a prefetch precedes the access to the prefetched page."""
+"""Number of loop iterations by which a prefetch precedes the access to the prefetched entry."""
 HOPELESS = 64
-"""Collection gives up the search for a free block after this number of victims per block of the
-unit.
+"""Number of victims per block of the unit after which garbage collection gives up the search for a
+free block.
 """
 
 
@@ -93,7 +94,7 @@ def random_bits(rng):
 
 @njit
 def below(rng, count):
-    """Return a uniform random integer from 0 to ``count`` - 1, from 53 random bits."""
+    """Return a uniformly random integer from 0 to ``count`` - 1, from 53 random bits."""
     return int((random_bits(rng) >> 11) * UNIT * count)
 
 
@@ -122,7 +123,7 @@ def take(unit, front):
 
 @njit
 def give(unit, block):
-    """Put an empty block at the end of the ring of free blocks."""
+    """Append an empty block to the ring of free blocks."""
     reg = unit.reg[0]
     at = reg.head + reg.free
     unit.ring[at - unit.ring.size if at >= unit.ring.size else at] = block
@@ -154,7 +155,9 @@ def _sample(unit):
 
 @njit
 def _emptiest(unit):
-    """Return the full block with the fewest valid pages; of several, the lowest block number."""
+    """Return the full block with the fewest valid pages. If several blocks tie, return the block
+    with the lowest number.
+    """
     score = unit.score
     fewest = score[0]
     for block in range(unit.reg[0].blocks):
@@ -167,7 +170,7 @@ def _emptiest(unit):
 
 @njit
 def victim(unit):
-    """Select a victim among the full blocks by the policy of the unit; return the block."""
+    """Select a victim among the full blocks with the policy of the unit, and return the block."""
     reg = unit.reg[0]
     score = unit.score
     best = 0
@@ -216,7 +219,7 @@ def region_of(unit, label):
 def collect(unit):
     """Move the valid pages of one victim and free the victim.
 
-    Set reg.stuck if the greedy policy finds no block with an invalid page.
+    Set ``reg.stuck`` if the greedy policy finds no block with an invalid page.
     """
     reg = unit.reg[0]
     where, who, score = unit.where, unit.who, unit.score
@@ -262,7 +265,9 @@ def collect(unit):
 
 @njit
 def make_room(unit):
-    """Collect until more than ``reg.low`` blocks are free. Set reg.stuck if collection gives up."""
+    """Collect blocks until more than ``reg.low`` blocks are free. Set ``reg.stuck`` if this fails
+    after many victims.
+    """
     reg = unit.reg[0]
     tries = 0
     while reg.free <= reg.low and reg.stuck == 0:
@@ -277,8 +282,8 @@ def make_room(unit):
 
 @njit
 def _draw(unit, count):
-    """Store the labels of the next ``count`` writes in unit.draw and, if the unit has several
-    regions, the regions of these labels in unit.drawn.
+    """Store the labels of the next ``count`` writes in ``unit.draw``. If the unit has several
+    regions, store the regions of these labels in ``unit.drawn``.
     """
     reg = unit.reg[0]
     draw, drawn = unit.draw, unit.drawn
@@ -307,9 +312,9 @@ def _draw(unit, count):
 
 @njit
 def overwrite(unit, writes, programs):
-    """Issue user writes until ``writes`` pages have been written or ``programs`` pages programmed,
-    including pages that collection programs. Collection after a block is opened may exceed the
-    limit ``programs``.
+    """Issue user writes until ``writes`` pages have been written or ``programs`` pages have been
+    programmed, including pages that garbage collection programs. The number of programs can exceed
+    ``programs``, because garbage collection runs whenever a block has been opened.
     """
     reg = unit.reg[0]
     where, who, score, draw, drawn = unit.where, unit.who, unit.score, unit.draw, unit.drawn

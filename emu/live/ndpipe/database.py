@@ -1,4 +1,4 @@
-"""SQLite files of the live system: open them, and name the file in every error.
+"""Access to the SQLite files of the live system; every error names the file.
 
 Owns the check of a file and its table, and the errors. Does not own tables (labels.py, shelf.py).
 Source: SQLite's documentation of PRAGMA quick_check and of result codes.
@@ -15,15 +15,15 @@ from typing import Any
 from ondie.emu.units import InputError
 
 WAIT_S = 30.0
-"""Longest time in which another process may write."""
+"""Maximum time to wait while another process writes, s."""
 
 
 class Database:
-    """SQLite database in the file ``path``. ``what``: its name in errors. ``create``: statements
-    that create its tables.
+    """SQLite database in the file ``path``. ``what``: description of the database in error
+    messages. ``create``: statements that create its tables.
 
-    Raises InputError, here and later, if SQLite cannot read or write the file, such as for one that
-    is not a database or is damaged; it stays as it is.
+    The constructor and all methods raise InputError if SQLite cannot read or write the file, for
+    example because the file is damaged or is not a database. The file is not changed in this case.
     """
 
     def __init__(self, path: Path, what: str, create: Sequence[str] = ()) -> None:
@@ -45,7 +45,7 @@ class Database:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Turn errors of SQLite in this context into InputError."""
+        """Convert errors of SQLite in this context to InputError."""
         try:
             yield
         except sqlite3.Error as error:
@@ -57,15 +57,16 @@ class Database:
             return self._base.execute(text, values).fetchall()
 
     def write(self, text: str, rows: Sequence[Sequence[object]]) -> int:
-        """Execute a statement for each of the rows of values, all or none; return the number of
-        rows that it has changed."""
+        """Execute a statement once for each row of values, in one transaction. Return the number of
+        changed rows."""
         with self._named(), self._base:
             before = self._base.total_changes
             self._base.executemany(text, rows)
             return self._base.total_changes - before
 
     def table(self, name: str) -> str | None:
-        """Return the statement that created a table; None without one."""
+        """Return the statement that created the table ``name``, or None if there is no such
+        table."""
         found = self.rows("SELECT sql FROM sqlite_master WHERE name = ?", (name,))
         return found[0][0] if found else None
 

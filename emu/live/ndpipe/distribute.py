@@ -1,7 +1,7 @@
-"""Distribution of new versions over a connection; an interrupted transfer continues.
+"""Distribution of new versions over a connection; an interrupted transfer is resumed.
 
 Owns the exchange of frames. Does not own versions, deltas and their checks (emu/ndpipe/versions).
-Source: NDPipe (ASPLOS 2024), version-aware redistribution; the frames are this project's.
+Source: NDPipe (ASPLOS 2024), version-aware redistribution; the frames are defined by this project.
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ from ondie.emu.units import InputError
 def send_update(
     link: Link, versions: Versions, version: int | None, checksum: bytes, chunk: int = CHUNK_BYTES
 ) -> Update:
-    """Bring the store behind ``link``, which has ``version`` with ``checksum``, to the latest
-    version; return the update. Raises LinkLost if the store is gone, InputError if it refuses."""
+    """Update the store at the other end of ``link`` to the latest version, and return the update.
+
+    ``version``, ``checksum``: current version of the store and checksum of its model. ``chunk``:
+    maximum number of bytes of the update in one frame. Raises LinkLost if the connection is lost or
+    an unexpected frame arrives. Raises InputError if the store refuses the update or reports
+    another version after it.
+    """
     update = versions.update(version, checksum)
     if update.form == NOTHING:
         return update
@@ -29,26 +34,29 @@ def send_update(
     found = answer(link, Kind.APPLIED)
     if found.fields["version"] != update.version:
         raise InputError(
-            f"version {update.version}: the store states version {found.fields['version']}"
+            f"version {update.version}: after the update, the store reports version "
+            f"{found.fields['version']}"
         )
     return update
 
 
 def answer(link: Link, kind: Kind) -> Frame:
-    """Return the next frame. Raises InputError if it is a refusal, LinkLost for another kind."""
+    """Return the next frame, which must have the kind ``kind``. Raises InputError if the frame is a
+    refusal. Raises LinkLost if the frame has any other kind, or if the connection is lost."""
     found = link.receive()
     if found.kind == Kind.REFUSED:
         raise InputError(str(found.fields["why"]))
     if found.kind != kind:
-        raise LinkLost(f"received a frame {found.kind.name}; expected {kind.name}")
+        raise LinkLost(f"received frame {found.kind.name}; expected {kind.name}")
     return found
 
 
 def take_update(link: Link, model: StoreModel, begun: Frame) -> None:
-    """Receive the update that the frame ``begun`` (UPDATE) announces and apply it to ``model``.
+    """Receive the update that the frame ``begun`` (UPDATE) announces, and apply it to ``model``.
 
-    A refusal (a damaged message, a delta on another base) is sent back; the model stays. Raises
-    LinkLost if the Tuner is gone; the received bytes are kept for the next attempt.
+    An invalid update (too large, damaged, or a delta on another base) is refused: a refusal is sent
+    to the Tuner, and the model is not changed. Raises LinkLost if the connection to the Tuner is
+    lost; the received bytes are kept for the next attempt.
     """
     size, version = int(begun.fields["size"]), int(begun.fields["version"])
     if not 0 <= size <= MOST_UPDATE:
@@ -62,7 +70,7 @@ def take_update(link: Link, model: StoreModel, begun: Frame) -> None:
         while at < size:
             part = link.receive()
             if part.kind != Kind.CHUNK or not part.body:
-                raise LinkLost(f"received a frame {part.kind.name}; expected CHUNK")
+                raise LinkLost(f"received frame {part.kind.name}; expected CHUNK")
             model.receive(int(part.fields["at"]), part.body)
             at += len(part.body)
         model.finish(update)

@@ -1,7 +1,8 @@
-"""Content of a system, and the versions, photos and labels that an interrupted job has added.
+"""Content of a system, and a description of the content that an interrupted job has added.
 
-Owns the counts and their text. Does not own the label database (labels.py) or the versions
-(kept_models.py). Source: this project.
+Owns the counts of the content, and the text of the description. Does not own the label database
+(labels.py) or the versions (kept_models.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from ondie.emu.units import InputError, plural
 
 @dataclass(frozen=True)
 class Holdings:
-    """``versions``, ``photos``: numbers of versions and photos. ``labels``: number of labels by
-    version."""
+    """Content of a system. ``versions``, ``photos``: numbers of versions and photos. ``labels``:
+    number of labels by version."""
 
     versions: int
     photos: int
@@ -26,8 +27,8 @@ class Holdings:
 
 
 def holdings(folder: Path) -> Holdings | None:
-    """Return the content of the system in ``folder``; None if there is no system that can be
-    read."""
+    """Return the content of the system in ``folder``, or None if the label database of the system
+    is missing or cannot be used."""
     try:
         labels = Labels(folder / "labels.sqlite")
         try:
@@ -40,8 +41,8 @@ def holdings(folder: Path) -> Holdings | None:
 
 
 def added(folder: Path, before: Holdings | None) -> str:
-    """Return a text about the content that was added to the system in ``folder`` since ``before``,
-    for a message about an interruption."""
+    """Return a text that lists the versions, photos and labels that were added to the system in
+    ``folder`` since ``before``. The text is part of the message about an interruption."""
     now = holdings(folder)
     if now is None:
         return "nothing was written"

@@ -1,6 +1,7 @@
 """Jobs of the Tuner.
 
-Owns their options and checks. Does not own their execution (tuner.py). Source: this project.
+Owns the parameters of jobs and their checks. Does not own the execution of jobs (tuner.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ FORMAT_NAMES = ("fp32", "fp16")
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """Fine-tuning of the head. ``cut``: last layer that the stores run. ``runs``: pipelined runs.
+    """Job that fine-tunes the head.
 
-    ``format``: of the features on the wire. ``epochs``: of pretraining and of each run.
-    ``photos``: photos of a new system; ``stores``: its stores. ``pretrain``, ``held_out``: crops
-    for pretraining and for the test. ``base``: version to start from; None: the latest. ``kill``:
-    store that dies after ``kill[1]`` photos. Raises InputError for a value outside its range.
+    ``stores``, ``photos``: number of stores and photos of a new system. ``runs``: number of
+    pipelined runs. ``cut``: last layer that the stores run. ``format``: format of the features on
+    the wire. ``epochs``: number of epochs of the pretraining and of each run. ``pretrain``,
+    ``held_out``: number of crops for the pretraining and for the test. ``base``: version from which
+    the training starts, or None for the latest version. ``kill``: (store, number of photos); the
+    store kills itself after it has sent the features of this number of photos. Raises InputError
+    for an unknown format, for a number out of range, or if there are fewer photos than stores.
     """
 
     stores: int = 3
@@ -54,14 +58,15 @@ class Train:
 
 @dataclass(frozen=True)
 class Infer:
-    """Online inference: photos (names of JPEG files) are stored and labelled."""
+    """Job that stores and labels new photos (online inference). ``photos``: names of JPEG files."""
 
     photos: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Relabel:
-    """Replacement of outdated labels; ``photos`` arrive meanwhile."""
+    """Job that replaces outdated labels. ``photos``: names of JPEG files that are inserted during
+    the job."""
 
     photos: tuple[str, ...] = ()
 

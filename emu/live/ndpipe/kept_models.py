@@ -1,8 +1,9 @@
 """All versions of a model in one file: `versions.npy`, uint8[versions, bytes].
 
 Owns the file and its checksum. Does not own the numbers and differences of versions
-(emu/ndpipe/versions.py). Source: this project. A checksum of 16 bytes follows the array, where
-numpy.load, which also reads the file, does not look.
+(emu/ndpipe/versions.py).
+Source: this project. A checksum of 16 bytes follows the array. numpy.load can also read the file,
+because it ignores the bytes after the array.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ NAME = "versions.npy"
 
 
 def write_versions(folder: Path, versions: Versions) -> None:
-    """Write all versions to ``folder``, complete or not at all."""
+    """Write all versions to ``folder`` in one atomic operation."""
     out = io.BytesIO()
     np.save(out, np.stack([versions.model(each) for each in range(versions.latest + 1)]))
     write_atomically({folder / NAME: out.getvalue() + digest(out.getvalue())})
 
 
 def read_models(folder: Path, size: int) -> np.ndarray:
-    """Return the models of ``folder``, uint8[versions, size]. Raises InputError if the file cannot
-    be read, is damaged or of an earlier version, or has models of another size."""
+    """Return the models in ``folder``, uint8[versions, size]. Raises InputError if the file cannot
+    be read or is damaged, if it was written by a version of ondie without checksums, or if its
+    models have another size."""
     path = folder / NAME
     try:
         data = path.read_bytes()
@@ -43,19 +45,20 @@ def read_models(folder: Path, size: int) -> np.ndarray:
         )
     if digest(text) != data[-DIGEST_BYTES:]:
         raise InputError(
-            f"{path}: is damaged, its checksum does not match; restore it, or train in a new folder"
+            f"{path}: is damaged: its checksum does not match; restore it, or train in a new folder"
         )
     models: np.ndarray = np.load(io.BytesIO(text))
     if models.dtype != np.uint8 or models.ndim != 2 or models.shape[1] != size:
         raise InputError(
-            f"{path}: has {models.dtype}{list(models.shape)}; must be uint8[versions, {size}], "
-            "models of this network"
+            f"{path}: has {models.dtype}{list(models.shape)}; must be uint8[versions, {size}] "
+            "for this network"
         )
     return models
 
 
 def _is_array(data: bytes) -> bool:
-    """Return True if the file is what numpy.save writes, and nothing follows."""
+    """Return True if ``data`` is an array in the format of numpy.save, without further bytes after
+    the array."""
     file = io.BytesIO(data)
     try:
         np.load(file)
@@ -65,8 +68,8 @@ def _is_array(data: bytes) -> bool:
 
 
 def count_versions(folder: Path) -> int:
-    """Return the number of versions by the head of the file; 0 if there is none that can be
-    read."""
+    """Return the number of versions according to the header of the file, or 0 if the file is
+    missing or cannot be read."""
     try:
         models = np.load(folder / NAME, mmap_mode="r")
     except (OSError, ValueError, EOFError):

@@ -1,8 +1,9 @@
-"""Labels of all photos in a SQLite database.
+"""Labels of all photos in an SQLite database.
 
 Owns the schema, inserts, and the replacement of outdated labels. Does not own photos (shelf.py),
-the file (database.py) or the computation of labels (store_process.py). Source: NDPipe (ASPLOS
-2024): labels are kept apart from photos, with the version of the model that gave them.
+the file (database.py) or the computation of labels (store_process.py).
+Source: NDPipe (ASPLOS 2024): labels are stored separately from photos, with the version of the
+model that produced them.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ TABLE = (
     "CREATE TABLE labels (photo INTEGER PRIMARY KEY, store INTEGER NOT NULL, "
     "copy INTEGER NOT NULL, truth INTEGER, label INTEGER, version INTEGER)"
 )
-"""``store``, ``copy``: where the photo lies. ``truth``: class for training, if known. ``label`` and
-``version``: result of inference and the model that gave it, both NULL without one."""
+"""``store``, ``copy``: numbers of the stores that contain the photo and its copy. ``truth``: class
+for training, or NULL if it is unknown. ``label``, ``version``: result of inference and the version
+of the model that produced it, both NULL before the first inference."""
 
 
 class Labels:
-    """The database in file ``path``; a missing one is created if ``create``.
+    """Label database in the file ``path``. ``create``: True to create the database.
 
-    Raises InputError if it is missing, has another schema, or cannot be used (database.py), the
-    last in all methods; the file stays as it is.
+    Raises InputError if the file does not exist and ``create`` is False, if it has another schema,
+    or if it cannot be used (database.py). All methods raise InputError if the file cannot be used.
+    The file is not changed in these cases.
     """
 
     def __init__(self, path: Path, create: bool = False) -> None:
@@ -38,25 +41,26 @@ class Labels:
             ((schema,),) = self._base.rows("PRAGMA user_version")
             if schema != SCHEMA or self._base.table("labels") != TABLE:
                 raise InputError(
-                    f"{path}: label database of schema {schema}; must have schema {SCHEMA} of ondie"
+                    f"{path}: label database with schema {schema}; must have schema {SCHEMA}"
                 )
         except InputError:
             self.close()
             raise
 
     def insert(self, rows: Iterable[tuple[int, int, int, int | None]]) -> None:
-        """Add photos without labels: number, store, copy, truth; all of them or none."""
+        """Add photos without labels, given as (number, store, copy, truth), in one transaction."""
         self._base.write(
             "INSERT INTO labels (photo, store, copy, truth) VALUES (?, ?, ?, ?)", [*rows]
         )
 
     def places(self) -> list[tuple[int, int, int, int | None]]:
-        """Return number, store, copy and truth of every photo, by number."""
+        """Return (number, store, copy, truth) of every photo, in ascending order of the photo
+        numbers."""
         return self._base.rows("SELECT photo, store, copy, truth FROM labels ORDER BY photo")
 
     def outdated(self, version: int) -> list[tuple[int, int, int]]:
-        """Return number, store and copy of the photos whose label is missing or of a version before
-        ``version``."""
+        """Return (number, store, copy) of the photos whose label is missing or belongs to a version
+        before ``version``."""
         return self._base.rows(
             "SELECT photo, store, copy FROM labels WHERE version IS NULL OR version < ? "
             "ORDER BY photo",
@@ -64,8 +68,9 @@ class Labels:
         )
 
     def replace(self, version: int, found: Iterable[tuple[int, int]]) -> int:
-        """Write labels (photo, label) of ``version`` where they are outdated, all or none; return
-        the number of photos. Others stay, such as those inserted meanwhile."""
+        """Write the labels ``found``, given as (photo, label), in one transaction. ``version``:
+        version of the model that produced them. Only missing labels and labels of earlier versions
+        are replaced. Return the number of changed photos."""
         return self._base.write(
             "UPDATE labels SET label = ?2, version = ?3 "
             "WHERE photo = ?1 AND (version IS NULL OR version < ?3)",
@@ -73,12 +78,13 @@ class Labels:
         )
 
     def all(self) -> dict[int, tuple[int | None, int | None]]:
-        """Return label and version of every photo."""
+        """Return (label, version) of every photo, by photo number."""
         rows = self._base.rows("SELECT photo, label, version FROM labels")
         return {photo: (label, version) for photo, label, version in rows}
 
     def counts(self) -> tuple[int, dict[int, int]]:
-        """Return the number of photos, and that of labels by the version that gave them."""
+        """Return the number of photos, and the number of labels by the version that produced
+        them."""
         rows = self._base.rows("SELECT version, count(*) FROM labels GROUP BY version")
         found = dict(rows)
         return sum(found.values()), {each: n for each, n in found.items() if each is not None}

@@ -1,9 +1,10 @@
-"""The network of the live system: a small backbone, its cut, its bytes, and the training of its
-head.
+"""Network of the live system: a small backbone, its cut, its parameters as bytes, and the training
+of its head.
 
 Owns the torch model, pretraining, and fine-tuning of the head on given features. Does not own the
-computation of features (store_process.py) or the runs (tuner.py). Source: this project; the damping
-of the learning rate over runs, (N - r/2)/N, is that of NDPipe's repository.
+computation of features (store_process.py) or the runs (tuner.py).
+Source: this project. The factor by which the learning rate decreases over the runs, (N - r/2)/N, is
+that of NDPipe's repository.
 """
 
 from __future__ import annotations
@@ -24,18 +25,21 @@ from ondie.emu.units import InputError, quoted
 SHAPE = (3, EDGE, EDGE)
 TITLE = "small network"
 RATE, MOMENTUM, BATCH = 0.02, 0.9, 32
-"""Parameters of the stochastic gradient descent of the head; pretraining uses BATCH, too."""
+"""Learning rate, momentum and batch size of the stochastic gradient descent that trains the head.
+The pretraining uses the same batch size."""
 ADAM_RATE, RISE = 1e-2, 0.3
-"""Highest learning rate of pretraining, and the share of its steps until it is reached. These and
-RATE were chosen with five photographs of TRAINED for training and the other four for validation."""
+"""Maximum learning rate of the pretraining, and the fraction of its steps in which the learning
+rate rises to the maximum. ADAM_RATE, RISE and RATE were chosen with five photographs of TRAINED for
+training and the other four for validation."""
 TESTED = 256
-"""Most crops that are tested at a time."""
+"""Maximum number of crops in one batch of a test."""
 FORMATS = {"fp32": np.float32, "fp16": np.float16}
-"""Formats of the features on the wire."""
+"""Formats of the features on the wire, by name."""
 
 
 def torch() -> Any:
-    """Return the module torch, with one thread. Raises InputError if it is not installed."""
+    """Return the module torch, limited to one thread. Raises InputError if torch is not
+    installed."""
     try:
         import torch as module
     except ModuleNotFoundError as error:
@@ -47,7 +51,7 @@ def torch() -> Any:
 
 
 def network(seed: int) -> Any:
-    """Return the torch model with random weights."""
+    """Return the torch model with random weights, which are determined by ``seed``."""
     nn = torch().nn
     torch().manual_seed(seed)
     sizes = (3, 16, 32, 64)
@@ -61,7 +65,7 @@ def network(seed: int) -> Any:
 
 
 def table(model: Any) -> Network:
-    """Return the layer table of the model."""
+    """Return the layer table of the torch model ``model``."""
     return from_torch(model, SHAPE, TITLE)
 
 
@@ -73,16 +77,17 @@ def check_cut(model: Any, cut: str) -> None:
 
 
 def model_bytes(model: Any) -> np.ndarray:
-    """Return all parameters of the model, uint8[n], FP32 in the order of its layers."""
+    """Return all parameters of the model in the order of its layers, FP32 values as uint8[n]."""
     flat = [value.detach().numpy().reshape(-1) for value in model.parameters()]
     return np.concatenate(flat).view(np.uint8).copy()
 
 
 def load_bytes(model: Any, data: np.ndarray) -> None:
-    """Set all parameters to those of :func:`model_bytes`. Raises InputError for another size."""
+    """Set all parameters of the model to ``data``, which has the format of :func:`model_bytes`.
+    Raises InputError if ``data`` has another size."""
     values, at = data.copy().view(np.float32), 0
     if len(values) != sum(each.numel() for each in model.parameters()):
-        raise InputError(f"model of {len(data)} bytes: has another size than this network")
+        raise InputError(f"model of {len(data)} bytes: must have {len(model_bytes(model))} bytes")
     with torch().no_grad():
         for each in model.parameters():
             part = values[at : at + each.numel()].reshape(tuple(each.shape))
@@ -91,8 +96,9 @@ def load_bytes(model: Any, data: np.ndarray) -> None:
 
 
 def layers(model: Any, cut: str, inputs: np.ndarray, behind: bool = False) -> np.ndarray:
-    """Return the outputs of the layers up to ``cut`` for ``inputs`` (float32[n, ...]); with
-    ``behind``, those of the frozen layers behind it, for features. float32[n, ...]."""
+    """Return the outputs of the layers up to and including ``cut`` for ``inputs``. If ``behind`` is
+    True, ``inputs`` are the features at ``cut``, and the result is the output of the frozen layers
+    after ``cut``. Inputs and outputs are float32[n, ...]."""
     last = [name for name, _ in model.named_children()].index(cut) + 1
     part = model[last:-1] if behind else model[:last]
     with torch().no_grad():
@@ -108,9 +114,10 @@ def labels_of(model: Any, inputs: np.ndarray) -> np.ndarray:
 def pretrain(model: Any, count: int, epochs: int, seed: int) -> None:
     """Train the whole model on ``count`` crops of the first PRETRAINED classes.
 
-    Each convolution is trained with batch normalization, without which most of the features are 0
-    for every photo. It becomes a part of the weights afterwards (torch's ``fuse_conv_bn_eval``), so
-    the model keeps its layers and has no values besides its parameters.
+    Each convolution is trained with batch normalization; without normalization, most of the
+    features are 0 for every photo. The normalization is fused into the weights after the training
+    (torch's ``fuse_conv_bn_eval``), so the model keeps its layers and gets no additional
+    parameters.
     """
     nn = torch().nn
     photos = crops(TRAINED, count, PRETRAINED, seed + 1_000_000)
@@ -134,8 +141,9 @@ def pretrain(model: Any, count: int, epochs: int, seed: int) -> None:
 
 
 def cycle(step: int, steps: int) -> float:
-    """Return the learning rate of step ``step`` of ``steps``, from 0 on, as a share of the highest
-    one: it rises linearly for the share RISE of the steps, then falls as a cosine towards 0."""
+    """Return the learning rate in step ``step`` (from 0) of ``steps`` steps as a fraction of the
+    maximum learning rate. The rate rises linearly for the fraction RISE of the steps, then falls
+    towards 0 as a cosine."""
     share = (step + 1) / (steps + 1)
     if share < RISE:
         return share / RISE
@@ -148,8 +156,9 @@ def descend(
 ) -> list[float]:  # fmt: skip
     """Train ``model`` with the torch optimizer ``descent``; return the mean loss of each epoch.
 
-    ``inputs``: float32[n, ...]. ``labels``: int64[n]. ``seed`` determines the order of batches.
-    ``schedule``: of torch, advanced after each step.
+    ``inputs``: float32[n, ...]. ``labels``: int64[n]. ``seed``: seed of the order of the samples.
+    ``schedule``: torch learning rate scheduler, advanced after each step, or None for a constant
+    learning rate.
     """
     nn = torch().nn
     given, wanted = torch().from_numpy(inputs), torch().from_numpy(labels)
@@ -170,7 +179,8 @@ def descend(
 
 
 def damped(run: int, runs: int) -> float:
-    """Return the learning rate of run ``run`` of ``runs``, from 0 on."""
+    """Return the learning rate of run ``run`` (from 0) of ``runs`` runs: RATE, decreasing linearly
+    with the run."""
     return RATE * (runs - run / 2) / runs
 
 
@@ -178,7 +188,8 @@ def tune(
     model: Any, cut: str, features: np.ndarray, labels: Sequence[int], run: int, runs: int,
     epochs: int, seed: int,
 ) -> list[float]:  # fmt: skip
-    """Train the head of ``model`` on features of one run; return the mean loss of each epoch."""
+    """Train the head of ``model`` on the features of one run, computed at the layer ``cut``. Return
+    the mean loss of each epoch."""
     inputs = layers(model, cut, features.astype(np.float32), behind=True)
     head, rate = model[-1], damped(run, runs)
     descent = torch().optim.SGD(head.parameters(), lr=rate, momentum=MOMENTUM)
@@ -186,15 +197,15 @@ def tune(
 
 
 def held_out(count: int, seed: int, sources: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``count`` crops of photographs for tests: inputs, float32[count, 3, EDGE, EDGE], and
-    classes, int64[count]."""
+    """Return ``count`` test crops of the photographs ``sources``: inputs, float32[count, 3, EDGE,
+    EDGE], and classes, int64[count]."""
     photos = crops(sources, count, len(CLASSES), seed + 2_000_000)
     inputs = [decoded(number, photo.jpeg) for number, photo in enumerate(photos)]
     return np.stack(inputs), np.array([photo.label for photo in photos], np.int64)
 
 
 def tested(model: Any, inputs: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
-    """Return mean loss and accuracy of the model on the crops of :func:`held_out`."""
+    """Return the mean loss and the accuracy of the model on the crops of :func:`held_out`."""
     loss, right = 0.0, 0
     with torch().no_grad():
         for at in range(0, len(wanted), TESTED):

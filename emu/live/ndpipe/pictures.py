@@ -1,9 +1,12 @@
-"""Crops of photographs that ship with scikit-learn and scikit-image, as JPEG files with classes.
+"""Crops of photographs from scikit-learn and scikit-image, as JPEG files with classes.
 
-Owns the photographs, their split, and the classes. Does not own where the files are stored
-(shelf.py). A class is the transformation of a crop, so that it can be learned on some photographs
-and tested on others. Source: this project; the photographs are those of the two wheels, nothing is
+Owns the list of photographs, its division into training and test photographs, and the classes. Does
+not own the storage of the files (shelf.py).
+Source: this project. The photographs are part of the two installed packages, so no photograph is
 downloaded.
+
+The class of a crop is the transformation that is applied to it. A network can therefore learn the
+classes on some photographs and be tested on others.
 """
 
 from __future__ import annotations
@@ -27,16 +30,18 @@ HELD_OUT = ("flower.jpg", "chelsea.png", "coffee.png", "camera.png", "brick.png"
 """Photographs for tests only."""
 CLASSES = ("as it is", "blurred", "moved sideways", "moved upwards", "noisy", "few levels")
 PRETRAINED = 4
-"""Number of classes, the first ones, on which the backbone is pretrained."""
+"""Number of classes on which the backbone is pretrained: the first elements of CLASSES."""
 QUALITY = 90
 """Quality of the JPEG files."""
 BORDER = 4
-"""Pixels around a crop that blurring takes into account."""
+"""Width of the border around a crop, pixels. Blurring and shifting a crop use the pixels of its
+border."""
 
 
 @dataclass(frozen=True)
 class Photo:
-    """A JPEG file with its class and the photograph that it was cut out of."""
+    """JPEG file of a crop with its class (``label``) and the name of the photograph
+    (``source``)."""
 
     jpeg: bytes
     label: int
@@ -44,8 +49,9 @@ class Photo:
 
 
 def crops(sources: tuple[str, ...], count: int, classes: int, seed: int) -> list[Photo]:
-    """Return ``count`` crops of ``sources``, equally many of each class but for one, at random
-    places. Raises InputError if a package is missing."""
+    """Return ``count`` crops of the photographs ``sources`` at random positions, of the first
+    ``classes`` classes. The numbers of crops of two classes differ by at most one. Raises
+    InputError if a package or photograph is missing."""
     rng = np.random.default_rng(seed)
     pictures = [_picture(name) for name in sources]
     found = []
@@ -58,37 +64,40 @@ def crops(sources: tuple[str, ...], count: int, classes: int, seed: int) -> list
 
 
 def jpeg_file(pixels: np.ndarray) -> bytes:
-    """Return the JPEG file of uint8[height, width, 3]."""
+    """Return the pixels, uint8[height, width, 3], as a JPEG file."""
     out = io.BytesIO()
     pillow().fromarray(pixels).save(out, "JPEG", quality=QUALITY)
     return out.getvalue()
 
 
 def _picture(name: str) -> np.ndarray:
-    """Return a photograph, uint8[height, width, 3]."""
+    """Return the photograph ``name``, uint8[height, width, 3]. Raises InputError if a package or
+    the photograph is missing."""
     for package, folder in (("sklearn", "datasets/images"), ("skimage", "data")):
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
             raise InputError(
-                f"{package} is not installed, whose photographs are used; install it with: "
+                f"{package} is not installed, but its photographs are needed; install it with: "
                 "pip install 'ondie[train]'"
             )
         path = Path(spec.submodule_search_locations[0]) / folder / name
         if path.is_file():
             with pillow().open(path) as picture:
                 return np.asarray(picture.convert("RGB"))
-    raise InputError(f"{name}: not in the installed versions of scikit-learn and scikit-image")
+    raise InputError(f"{name}: not found in the installed packages scikit-learn and scikit-image")
 
 
 def _cut(picture: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return a random crop with its border, float64[EDGE + 2 BORDER, EDGE + 2 BORDER, 3]."""
+    """Return a crop at a random position, including its border, float64[EDGE + 2 BORDER, EDGE + 2
+    BORDER, 3]."""
     size = EDGE + 2 * BORDER
     top, left = (int(rng.integers(edge - size + 1)) for edge in picture.shape[:2])
     return picture[top : top + size, left : left + size].astype(np.float64)
 
 
 def _treated(crop: np.ndarray, label: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the crop of class ``label`` without border, uint8[EDGE, EDGE, 3]."""
+    """Return the crop with the transformation of class ``label`` and without its border,
+    uint8[EDGE, EDGE, 3]."""
     low, high = BORDER, BORDER + EDGE
     match label:
         case 1:

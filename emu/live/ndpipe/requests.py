@@ -1,8 +1,8 @@
 """Requests of the Tuner for many photos: the store that handles each photo, and the results.
 
-Owns the distribution of photos over stores, and the other place of photos whose store is dead or
-cannot read them. Does not own frames (wire.py) or the use of results (tuner.py). Source:
-NDPipe (ASPLOS 2024); copies as in emu/ndpipe/pipeline.py.
+Owns the distribution of photos over stores, and the choice of another store for photos whose store
+is dead or cannot read them. Does not own frames (wire.py) or the processing of results (tuner.py).
+Source: NDPipe (ASPLOS 2024); copies as in emu/ndpipe/pipeline.py.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ondie.emu.live.ndpipe.wire import Frame, Kind, Link, LinkLost
 from ondie.emu.units import InputError
 
 Take = Callable[[Frame], list[int]]
-"""Function that processes the results of a frame and returns the photos that they belong to."""
+"""Function that processes the results in a frame and returns the numbers of their photos."""
 SILENCE_S = 120.0
-"""After this number of seconds without a frame, all stores that are waited for count as dead."""
+"""Time without a frame after which all stores with open requests count as dead, s."""
 
 
 @dataclass
 class _Request:
-    """Photos that one store was asked for and that have not come back yet."""
+    """Open request to one store. ``waiting``: photos whose results have not been received."""
 
     store: int
     group: int
@@ -34,10 +34,11 @@ class _Request:
 
 @dataclass
 class Requests:
-    """Open requests. ``links``: connections of live stores; that of a dead one is removed.
+    """Open requests to the stores.
 
-    ``places``: stores that have a photo. ``lost``: photos that no live store can read, with the
-    reason. ``deaths``: numbers of the stores that died.
+    ``links``: connections of the live stores; the connection of a dead store is removed.
+    ``places``: numbers of the stores that have each photo. ``lost``: photos that no live store can
+    read, each with the reason. ``deaths``: numbers of the stores that died.
     """
 
     links: dict[int, Link]
@@ -49,8 +50,12 @@ class Requests:
     _next: int = 0
 
     def ask(self, kind: Kind, group: int, photos: list[int], **more: Any) -> None:
-        """Send a request for each photo to its first live store. ``group``: number of the run;
-        frames of several groups may be open."""
+        """Request each of ``photos`` from the first live store that has the photo and has not been
+        tried. If there is no such store, add the photo to ``lost``.
+
+        ``group``: number of the run; requests of several groups may be open at the same time.
+        ``more``: additional fields of the frames.
+        """
         by_store: dict[int, list[int]] = {}
         for photo in photos:
             tried = self._tried.setdefault((group, photo), set())
@@ -59,7 +64,7 @@ class Requests:
                 tried.add(left[0])
                 by_store.setdefault(left[0], []).append(photo)
             else:
-                self.lost.setdefault(photo, f"photo {photo}: no live store has it")
+                self.lost.setdefault(photo, f"photo {photo}: no live store has the photo")
         for store, chosen in by_store.items():
             number, self._next = self._next, self._next + 1
             request = self._open[number] = _Request(store, group, set(chosen))
@@ -73,10 +78,11 @@ class Requests:
                 self._die(store, kind, more)
 
     def collect(self, kind: Kind, group: int, take: dict[int, Take], **more: Any) -> None:
-        """Receive frames until all requests of ``group`` have ended. ``take``: function for the
-        results, by group. ``more``: fields of requests that are sent again, to another store.
+        """Receive frames until all requests of ``group`` have been completed.
 
-        Raises InputError if a store refuses the request itself.
+        ``take``: function that processes the results, by group. ``more``: additional fields of
+        requests that are sent again to another store. Raises InputError if a store refuses a
+        request or sends an invalid frame.
         """
         while any(each.group == group for each in self._open.values()):
             for store in self._ready():
@@ -92,12 +98,13 @@ class Requests:
     def _handle(
         self, store: int, frame: Frame, kind: Kind, take: dict[int, Take], more: dict[str, Any]
     ) -> None:
-        """Take a frame with results or the end marker of a request."""
+        """Process a frame with results, a frame with skipped photos, or the end marker of a
+        request. Raises InputError if the frame is a refusal or is invalid."""
         if frame.kind == Kind.REFUSED:
             raise InputError(str(frame.fields["why"]))
         request = self._open.get(frame.fields.get("request", -1))
         if request is None or request.store != store:
-            raise InputError(f"store {store}: a frame {frame.kind.name} belongs to no request")
+            raise InputError(f"store {store}: frame {frame.kind.name} belongs to no open request")
         if frame.kind == Kind.SKIPPED:
             for photo, why in frame.fields["photos"]:
                 self.lost[photo] = f"store {store}: {why}"
@@ -105,14 +112,14 @@ class Requests:
         if frame.kind != Kind.END:
             photos = take[request.group](frame)
             if not request.waiting.issuperset(photos):
-                raise InputError(f"store {store}: sent photos that were not requested")
+                raise InputError(f"store {store}: sent results of photos that were not requested")
             request.waiting.difference_update(photos)
             return
         del self._open[frame.fields["request"]]
         self._again(request, kind, more)
 
     def _again(self, request: _Request, kind: Kind, more: dict[str, Any]) -> None:
-        """Ask other places for what a request has left."""
+        """Request the remaining photos of a request from other stores."""
         for photo in request.waiting:
             tried = self._tried[request.group, photo]
             if any(each in self.links and each not in tried for each in self.places[photo]):
@@ -121,7 +128,7 @@ class Requests:
             self.ask(kind, request.group, sorted(request.waiting), **more)
 
     def _die(self, store: int, kind: Kind, more: dict[str, Any]) -> None:
-        """Give what a dead store has left to other places."""
+        """Remove a dead store, and request its remaining photos from other stores."""
         if store not in self.links:
             return
         self.links.pop(store).close()
@@ -131,8 +138,8 @@ class Requests:
             self._again(request, kind, more)
 
     def _ready(self) -> list[int]:
-        """Return stores of which something has arrived; after SILENCE_S, all that are waited
-        for, whose reception then fails."""
+        """Return the stores whose connections have data. After SILENCE_S without data, return all
+        stores with open requests, and set a timeout with which receiving from them fails."""
         asked = {each.store for each in self._open.values()}
         with selectors.DefaultSelector() as selector:
             for store in asked:

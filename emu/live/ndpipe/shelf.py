@@ -1,7 +1,8 @@
 """Photos of one store: JPEG files in the pages of an emulated drive, and their index.
 
-Owns where a photo lies on the drive, and reading and decoding it. Does not own the drive (drive.py)
-or which store has which photo (labels.py). Source: this project.
+Owns the location of a photo on the drive, and the reading and decoding of photos. Does not own the
+drive (drive.py) or the assignment of photos to stores (labels.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ TABLE = (
 DEVICE = "gen4-tlc"
 """Preset of the drive of each store."""
 EDGE = 32
-"""Pixels along an edge of the network's input."""
+"""Width and height of the network's input, pixels."""
 
 
 class Shelf:
-    """Photos in ``folder``: ``drive/`` has the stored pages, ``index.sqlite`` the places.
+    """Photos of the store in ``folder``, a context manager. ``drive/`` contains the pages of the
+    drive, and ``index.sqlite`` contains the location of each photo.
 
-    A context manager. Raises InputError for a folder that cannot be used: its drive is in use or
-    damaged, or the index is invalid or damaged, which the methods report, too. ``create``: make
-    both, in a folder that has neither.
+    ``create``: True to create the drive and the index in a folder that contains neither the drive
+    nor the index. Raises InputError if the drive is in use or damaged, or if the index is missing,
+    invalid or damaged. The methods raise InputError if the drive or the index is damaged.
     """
 
     def __init__(self, folder: Path, create: bool = False) -> None:
@@ -61,7 +63,8 @@ class Shelf:
         return int(count)
 
     def add(self, photos: Iterable[tuple[int, bytes]]) -> None:
-        """Store JPEG files (number, bytes); they are in the index once they are on flash."""
+        """Store JPEG files, given as (number, data). The photos are added to the index after their
+        data has been flushed to the drive."""
         size = self.drive.block_bytes
         ((end,),) = self._index.rows("SELECT max(offset + bytes) FROM photos")
         start = -(-(end or 0) // size) * size
@@ -76,21 +79,22 @@ class Shelf:
         self._index.write("INSERT OR REPLACE INTO photos VALUES (?, ?, ?, ?)", rows)
 
     def jpeg(self, number: int) -> bytes:
-        """Return the JPEG file of a photo. Raises InputError if the store does not have it or if
-        its bytes differ from those that were stored."""
+        """Return the JPEG file of a photo. Raises InputError if the store does not have the photo,
+        or if the data that was read differs from the data that was stored."""
         found = self._index.rows("SELECT offset, bytes, crc FROM photos WHERE photo = ?", (number,))
         if not found:
-            raise InputError(f"photo {number}: this store does not have it")
+            raise InputError(f"photo {number}: this store does not have the photo")
         ((offset, size, crc),) = found
         unit = self.drive.block_bytes
         data = self.drive.read(offset, -(-size // unit) * unit)[:size].tobytes()
         if zlib.crc32(data) != crc:
-            raise InputError(f"photo {number}: its bytes differ from those that were stored")
+            raise InputError(f"photo {number}: the data that was read differs from the stored data")
         return data
 
 
 def _index(folder: Path, create: bool = False) -> Database:
-    """Return the index of the store in ``folder``. Raises InputError if it cannot be used."""
+    """Return the index of the store in ``folder``. Raises InputError if the index is missing or
+    cannot be used."""
     path = folder / "index.sqlite"
     if not create and not path.exists():
         raise InputError(f"{path}: no such index of photos")
@@ -106,7 +110,7 @@ def _index(folder: Path, create: bool = False) -> Database:
 
 def check_store(folder: Path) -> None:
     """Raise InputError if the drive of the store in ``folder`` is in use or cannot be opened, or if
-    its index cannot be used."""
+    the index of the store cannot be used."""
     StoreFolder.look(folder / "drive", lock=True).close()
     _index(folder).close()
 
@@ -123,8 +127,8 @@ def pillow() -> Any:
 
 
 def decoded(number: int, data: bytes) -> np.ndarray:
-    """Return float32[3, EDGE, EDGE] in [-1, 1] of a JPEG file of any size. Raises InputError,
-    which names the photo, if it is damaged."""
+    """Return the pixels of a JPEG file of any size, scaled to float32[3, EDGE, EDGE] in [-1, 1].
+    Raises InputError, with the photo's number, if the file is damaged."""
     image = pillow()
     try:
         with image.open(io.BytesIO(data), formats=["JPEG"]) as picture:

@@ -1,7 +1,8 @@
-"""A store as a process: features, labels and new photos on request, from its emulated drive.
+"""Process of a store: sends features and labels and stores new photos on request of the Tuner.
 
 Owns the loop of a store and its model. Does not own the frames (wire.py), the drive and the photos
-(shelf.py) or the requests (tuner.py). Source: NDPipe (ASPLOS 2024), PipeStore.
+(shelf.py) or the requests (tuner.py).
+Source: NDPipe (ASPLOS 2024), PipeStore.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ LABEL = np.dtype([("photo", "<u8"), ("label", "<u4")])
 
 @dataclass(frozen=True)
 class Place:
-    """Start parameters of a store. ``die_after``: number of photos after whose features the store
-    kills itself with SIGKILL, for tests; None: never."""
+    """Start parameters of a store. ``die_after``: for tests, the number of photos after whose
+    features the process kills itself with SIGKILL, or None."""
 
     folder: Path
     number: int
@@ -40,9 +41,10 @@ class Place:
 
 
 def run_store(place: Place) -> None:
-    """Serve the Tuner on ``place.port`` until its end marker or the end of the connection.
+    """Serve the Tuner at ``place.port`` until the Tuner sends the end marker or the connection is
+    closed.
 
-    A store whose drive or index cannot be opened reports this to the Tuner.
+    If the drive or index of the store cannot be opened, the process reports the error to the Tuner.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends it
     try:
@@ -64,13 +66,13 @@ def run_store(place: Place) -> None:
 
 
 def cut(error: InputError) -> str:
-    """Return the text of an error, shortened to the room in a frame."""
+    """Return the text of an error, shortened to MOST_TEXT characters."""
     text = str(error)
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}..."
 
 
 class _Store:
-    """One store with its connection."""
+    """A store with its connection to the Tuner."""
 
     def __init__(self, place: Place, shelf: Shelf, link: Link) -> None:
         self.place, self.shelf, self.link = place, shelf, link
@@ -82,15 +84,17 @@ class _Store:
             self.read_model(self.path.read_bytes())
 
     def read_model(self, data: bytes) -> None:
-        """Take the model of file ``model``. One of another size is no model: the Tuner sends all of
-        it, as it does if the checksum is another one than that of the version."""
+        """Load the model from the content of the file ``model``. Content of another size is
+        ignored; the Tuner then sends the complete model. The Tuner also sends the complete model if
+        the checksum of the loaded model is not that of its version."""
         if len(data) == 8 + len(network.model_bytes(self.net)):
             self.model.version = int.from_bytes(data[:8], "little")
             self.model.model = np.frombuffer(data, np.uint8, offset=8)
             network.load_bytes(self.net, self.model.model)
 
     def serve(self) -> None:
-        """Say who this is; answer requests up to the end marker."""
+        """Identify this store to the Tuner, then answer requests until the Tuner sends the end
+        marker. Raises LinkLost if the connection is lost."""
         self.link.send(
             Kind.HELLO, token=self.place.token, store=self.place.number, photos=len(self.shelf),
             version=self.model.version, checksum=self.model.checksum.hex(),
@@ -106,7 +110,8 @@ class _Store:
                 self.link.send(Kind.REFUSED, why=f"store {self.place.number}: {cut(error)}")
 
     def update(self, asked: Frame) -> None:
-        """Receive a new version and keep it."""
+        """Receive an update, and write the model and its version to the file ``model``. After a
+        refused update, these are the previous model and its version."""
         take_update(self.link, self.model, asked)
         if self.model.version is not None:
             network.load_bytes(self.net, self.model.model)
@@ -114,8 +119,8 @@ class _Store:
             write_atomically({self.path: head + self.model.model.tobytes()})
 
     def batches(self, asked: Frame) -> Any:
-        """Yield numbers and inputs of the photos of a request, in batches; send SKIPPED for those
-        that cannot be used, and END at the end."""
+        """Yield (numbers, inputs) of the photos of a request, in batches. Send the photos that
+        cannot be read or decoded in SKIPPED frames, and an END frame after the last batch."""
         numbers = np.frombuffer(asked.body, "<u8").tolist()
         for at in range(0, len(numbers), BATCH):
             good, inputs, skipped = [], [], []
@@ -132,7 +137,7 @@ class _Store:
         self.link.send(Kind.END, request=asked.fields["request"])
 
     def extract(self, asked: Frame) -> None:
-        """Send the features of photos at a cut."""
+        """Send the features of the requested photos at the requested cut."""
         cut, form = asked.fields["cut"], network.FORMATS[asked.fields["format"]]
         network.check_cut(self.net, cut)
         for good, inputs in self.batches(asked):
@@ -144,14 +149,15 @@ class _Store:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def relabel(self, asked: Frame) -> None:
-        """Send the labels of photos, by the model that the store has."""
+        """Send the labels of the requested photos, computed with the store's current model."""
         for good, inputs in self.batches(asked):
             found = np.zeros(len(good), LABEL)
             found["photo"], found["label"] = good, network.labels_of(self.net, inputs)
             self.link.send(Kind.LABELS, found.tobytes(), request=asked.fields["request"])
 
     def insert(self, asked: Frame) -> None:
-        """Store a new photo, unless it is corrupt, and send its label."""
+        """Store a new photo, and send its label. Raises InputError if the photo is corrupt or
+        cannot be stored."""
         number = int(asked.fields["photo"])
         inputs = decoded(number, asked.body)
         self.shelf.add([(number, asked.body)])

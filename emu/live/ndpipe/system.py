@@ -1,8 +1,8 @@
 """The live system in a folder: its photos, and the processes of one job.
 
-Owns the creation of a system, the start and the end of stores and Tuner, and central fine-tuning as
-the comparison. Does not own the work of the processes (store_process.py, tuner.py). Source: this
-project.
+Owns the creation of a system, the start and the termination of stores and Tuner, and central
+fine-tuning for comparison. Does not own the work of the processes (store_process.py, tuner.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -34,19 +34,22 @@ from ondie.emu.live.ndpipe.wire import BATCH
 from ondie.emu.units import InputError, plural
 
 JOB_S = 3600.0
-"""Longest time of a job."""
+"""Maximum time to wait for a message of the Tuner, s."""
 
 
 def create(folder: Path, job: Train) -> None:
-    """Create a system with photos in all of its stores, each photo with a copy in the next store.
+    """Create a system with photos in all of its stores. Each photo has a copy in the next store.
 
-    Raises InputError if the folder exists and is not empty, and for a base other than version 0,
-    the only one of a new system; then, or after an error, nothing is left.
+    Raises InputError if the folder exists and is not empty, if ``job.base`` is not version 0 (the
+    only version of a new system), if ``job.cut`` is not a frozen layer, if a photograph is missing,
+    or if the folder cannot be created. After an error, no files are left behind.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is not empty and holds no system; use another folder")
+        raise InputError(
+            f"{folder}: is not empty and does not contain a system; use another folder"
+        )
     if job.base:
-        raise InputError(f"version {job.base}: unknown; a new system begins with version 0")
+        raise InputError(f"version {job.base}: does not exist; a new system has only version 0")
     network.check_cut(network.network(job.seed), job.cut)
     photos = crops(TRAINED, job.photos, len(CLASSES), job.seed)
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
@@ -73,19 +76,20 @@ def create(folder: Path, job: Train) -> None:
 
 
 def stores_of(folder: Path) -> dict[int, Path]:
-    """Return the folders of the stores of a system, by their numbers."""
+    """Return the folders of the stores of a system, by store number."""
     found = ((each.name.removeprefix("store-"), each) for each in folder.glob("store-*"))
     return dict(sorted((int(number), each) for number, each in found if number.isdecimal()))
 
 
 def is_system(folder: Path) -> bool:
-    """Return True if the folder holds a system."""
+    """Return True if the folder contains a label database, and therefore a system."""
     return (folder / "labels.sqlite").is_file()
 
 
 def refuse_ignored(folder: Path, given: Mapping[str, int]) -> None:
-    """Raise InputError if ``given``, values of ``stores``, ``photos`` and ``pretrain``, does not
-    apply to the system in ``folder``, which exists already. Equal numbers are no error."""
+    """Raise InputError if an option in ``given`` (``stores``, ``photos`` or ``pretrain``) does not
+    apply because ``folder`` already contains a system. Numbers of stores and photos that equal
+    those of the system are accepted."""
     if not is_system(folder):
         return
     labels = Labels(folder / "labels.sqlite")
@@ -106,11 +110,12 @@ def refuse_ignored(folder: Path, given: Mapping[str, int]) -> None:
 
 
 def run_job(folder: Path, job: Job) -> dict[str, Any]:
-    """Do a job with a process per store and one for the Tuner; return the result.
+    """Run a job with one process per store and one process for the Tuner; return the result.
 
-    Train creates the system if there is none. Raises InputError for a drive that is in use, for
-    damaged files, for a job that the Tuner refuses, and if a process ends without a result. All
-    processes have ended on return.
+    A Train job creates the system if it does not exist. Raises InputError if torch or Pillow is not
+    installed, if the system cannot be created, is missing or is damaged, if ``job.kill`` names a
+    store that does not exist, if a drive is in use, if the Tuner refuses the job, or if a process
+    terminates without a result. All processes have terminated when the function returns.
     """
     network.torch()
     pillow()
@@ -125,7 +130,7 @@ def run_job(folder: Path, job: Job) -> dict[str, Any]:
     Labels(folder / "labels.sqlite").close()
     stores = stores_of(folder)
     if not stores:
-        raise InputError(f"{folder}: has no stores")
+        raise InputError(f"{folder}: has no stores; restore them, or train in a new folder")
     for store in stores.values():
         check_store(store)
     if (folder / kept_models.NAME).exists():
@@ -167,11 +172,13 @@ def run_job(folder: Path, job: Job) -> dict[str, Any]:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Hold back SIGINT, SIGTERM and SIGHUP until the end of the context; the first one comes then.
+    """Defer SIGINT, SIGTERM and SIGHUP until the end of the context. At the end, the first deferred
+    signal is raised.
 
-    A process whose start is interrupted is one that nobody ends, and it reports what it misses.
-    Handlers are replaced, since other threads receive a signal that this one blocks, and a process
-    inherits what is blocked. Only the main thread runs handlers.
+    If a signal interrupted the start of a process, that process would not be terminated and would
+    report missing resources. Signals are not blocked, because other threads would receive a blocked
+    signal, and a new process would inherit the blocked signals. Their handlers are replaced
+    instead. Handlers run only in the main thread, so the context has no effect in other threads.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -191,8 +198,9 @@ def _signals_held() -> Iterator[None]:
 
 
 def _received(pipe: Any, needed: Mapping[str, Any]) -> Any:
-    """Return what the Tuner sends. Raises InputError if it ends without sending, or if one of the
-    processes ``needed`` (by name) ends with an error meanwhile."""
+    """Return the next message of the Tuner. Raises InputError if the Tuner terminates, if the Tuner
+    sends no message within JOB_S, or if one of the processes ``needed`` (by name) terminates with
+    an error first."""
     waited = {process.sentinel: (name, process) for name, process in needed.items()}
     end = time.monotonic() + JOB_S
     while ready := connection.wait([pipe, *waited], end - time.monotonic()):
@@ -204,15 +212,16 @@ def _received(pipe: Any, needed: Mapping[str, Any]) -> Any:
         for each in ready:
             name, process = waited.pop(each)  # a store that ends in order has told the Tuner why
             if process.exitcode:
-                raise InputError(f"{name} ended with exit code {process.exitcode} at its start")
+                raise InputError(f"{name} ended with exit code {process.exitcode} during its start")
     raise InputError("the Tuner ended without a result")
 
 
 def central(folder: Path, job: Train, trained: list[int]) -> dict[str, Any]:
-    """Fine-tune centrally, in one run, on the same photos in the same order as the live system;
-    return the losses and the result of the test.
+    """Fine-tune the head centrally, in one run, on the same photos in the same order as the live
+    system. Return the losses and the result of the test.
 
-    The features are computed here in FP32, from the JPEG files of all stores, by the same model.
+    ``trained``: numbers of the photos in the order of the training. The features are computed in
+    this process in FP32, with the same model, from the JPEG files of all stores.
     """
     net = network.network(job.seed)
     models = kept_models.read_models(folder, len(network.model_bytes(net)))

@@ -1,8 +1,9 @@
-"""The Tuner as a process: trains the head on features of the stores, distributes versions, and
+"""Process of the Tuner: trains the head on features of the stores, distributes versions, and
 replaces labels.
 
-Owns its three jobs. Does not own the processes (system.py), requests (requests.py), frames, the
-network or the label database. Source: NDPipe (ASPLOS 2024), FT-DMP.
+Owns the three jobs of the Tuner. Does not own the processes (system.py), requests (requests.py),
+frames (wire.py), the network (network.py) or the label database (labels.py).
+Source: NDPipe (ASPLOS 2024), FT-DMP.
 """
 
 from __future__ import annotations
@@ -33,17 +34,21 @@ from ondie.emu.ndpipe.versions import Versions
 from ondie.emu.units import InputError, plural
 
 Photos = list[tuple[str, bytes]]
-"""JPEG files: name and contents."""
+"""JPEG files as (name, content)."""
 KEPT = 1 << 20
-"""Number of versions that the Tuner keeps: more than there ever are."""
+"""Maximum number of versions that the Tuner keeps. It is never reached in practice."""
 START_S = 120.0
-"""Longest time until a store has connected."""
+"""Maximum time until a store connects, s."""
 
 
 def run_tuner(pipe: Any, folder: Path, stores: int, token: str, job: Job) -> None:
-    """Do ``job`` with the stores that connect; send the port, ("begun", None) when all have
-    connected, then ("result", dict) through ``pipe``; ("error", text) instead of either. The
-    process ends with the command that started it."""
+    """Run ``job`` with the stores that connect. The process terminates when the command that
+    started it terminates.
+
+    Three messages are sent through ``pipe``: the port of the server, ("begun", None) when all
+    stores have connected, and ("result", dict). After an error, ("error", text) is sent instead of
+    the second or third message.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends it
     end_with_parent()
     with socket.create_server(("127.0.0.1", 0)) as server:  # open until the command knows all
@@ -60,7 +65,9 @@ def run_tuner(pipe: Any, folder: Path, stores: int, token: str, job: Job) -> Non
 
 
 class Tuner:
-    """The Tuner of the system in ``folder``."""
+    """Tuner of the system in ``folder``. The constructor waits until ``stores`` stores have
+    connected to ``server``. ``token``: text with which a store identifies itself as a store of this
+    job. Raises InputError as :meth:`connect` does, or if the label database cannot be used."""
 
     def __init__(self, folder: Path, server: socket.socket, stores: int, token: str) -> None:
         self.folder = folder
@@ -81,8 +88,9 @@ class Tuner:
         self.update_bytes = 0
 
     def connect(self, server: socket.socket, token: str) -> None:
-        """Wait for one store. Raises InputError if none comes, or if it has no photos or cannot
-        open its drive."""
+        """Wait until one store connects. Raises InputError if no store connects in time, if another
+        program connects, if the store has no photos, or if the store cannot open its drive or
+        index."""
         server.settimeout(START_S)
         try:
             sock, _ = server.accept()
@@ -97,7 +105,7 @@ class Tuner:
             raise InputError(f"a program that is not a store has connected: {error}") from None
         sock.settimeout(None)
         if hello.kind not in (Kind.HELLO, Kind.REFUSED) or hello.fields.get("token") != token:
-            raise InputError("a program that is not a store has connected")
+            raise InputError("a program that is not a store has connected; start the job again")
         if hello.kind == Kind.REFUSED:
             raise InputError(str(hello.fields["why"]))
         number = int(hello.fields["store"])
@@ -108,7 +116,7 @@ class Tuner:
         self.states[number] = hello.fields["version"], bytes.fromhex(hello.fields["checksum"])
 
     def run(self, job: Job) -> dict[str, Any]:
-        """Do the job; return its result."""
+        """Run the job; return its result."""
         self.versions = self._kept(job)
         match job:
             case Train():
@@ -138,11 +146,13 @@ class Tuner:
     # --- versions
 
     def _kept(self, job: Job) -> Versions:
-        """Return the versions of the system; for a new one, the pretrained model."""
+        """Return the versions of the system. For a new system, pretrain the network, which becomes
+        version 0. Raises InputError if the file of the versions is damaged, or if it does not exist
+        and ``job`` is not a Train job."""
         path = self.folder / kept_models.NAME
         if not path.exists():
             if not isinstance(job, Train):
-                raise InputError(f"{path}: there is no model; run `ondie ndpipe train` first")
+                raise InputError(f"{path}: does not exist; run `ondie ndpipe train` first")
             self.net = network.network(job.seed)
             network.check_cut(self.net, job.cut)
             network.pretrain(self.net, job.pretrain, job.epochs, job.seed)
@@ -156,7 +166,7 @@ class Tuner:
         return versions
 
     def distribute(self) -> None:
-        """Bring every live store to the latest version."""
+        """Update every live store to the latest version."""
         for number in list(self.links):
             version, checksum = self.states[number]
             if version is not None and version > self.versions.latest:
@@ -175,7 +185,9 @@ class Tuner:
     # --- jobs
 
     def train(self, job: Train) -> dict[str, Any]:
-        """Fine-tune the head in runs; publish and distribute the new version."""
+        """Fine-tune the head in runs, then publish and distribute the new version. Return the
+        result of the job. Raises InputError if ``job.base`` or ``job.cut`` is invalid, if no photo
+        of a run can be read, or if a store refuses a request."""
         base = self.versions.latest if job.base is None else job.base
         network.load_bytes(self.net, self.versions.model(base))
         network.check_cut(self.net, job.cut)
@@ -231,8 +243,9 @@ class Tuner:
         return np.dtype(network.FORMATS[job.format])
 
     def _taker(self, job: Train, into: dict[int, np.ndarray]) -> Any:
-        """Return what takes frames with features. It raises InputError for a photo that came
-        before."""
+        """Return a function that stores the features in a frame in ``into`` and returns the numbers
+        of their photos. The function raises InputError if the frame is not a frame of valid
+        features, or if the features of a photo were received before."""
         shape = network.layers(self.net, job.cut, np.zeros((1, *network.SHAPE), np.float32)).shape[
             1:
         ]
@@ -241,7 +254,9 @@ class Tuner:
         def take(frame: Frame) -> list[int]:
             count, rest = divmod(len(frame.body), size)
             if frame.kind != Kind.FEATURES or rest:
-                raise InputError(f"frame {frame.kind.name} of {len(frame.body)} bytes: no features")
+                raise InputError(
+                    f"frame {frame.kind.name} of {len(frame.body)} bytes: invalid features"
+                )
             photos = np.frombuffer(frame.body, "<u8", count).tolist()
             values = np.frombuffer(frame.body, self._type(job), offset=8 * count)
             for photo, each in zip(photos, values.reshape(count, *shape), strict=True):
@@ -253,8 +268,9 @@ class Tuner:
         return take
 
     def relabel(self, files: Photos) -> dict[str, Any]:
-        """Replace outdated labels; photos (file, bytes) are inserted meanwhile. Raises InputError
-        as insert does; the labels that were replaced until then stay."""
+        """Replace outdated labels. The new photos ``files`` are inserted after the first half of
+        the labels. Raises InputError as :meth:`insert` does, or if a store refuses a request.
+        Labels that were replaced before the error are kept."""
         self.distribute()
         latest = self.versions.latest
         asked = [photo for photo, *_ in self.labels.outdated(latest)]
@@ -262,7 +278,9 @@ class Tuner:
 
         def take(frame: Frame) -> list[int]:
             if frame.kind != Kind.LABELS or len(frame.body) % LABEL.itemsize:
-                raise InputError(f"frame {frame.kind.name} of {len(frame.body)} bytes: no labels")
+                raise InputError(
+                    f"frame {frame.kind.name} of {len(frame.body)} bytes: invalid labels"
+                )
             pairs = np.frombuffer(frame.body, LABEL).tolist()
             found.update(pairs)
             return [photo for photo, _ in pairs]
@@ -285,9 +303,10 @@ class Tuner:
         }  # fmt: skip
 
     def insert(self, files: Photos) -> list[tuple[str, int, int]]:
-        """Store new photos (file, bytes), each in two stores, and their labels; return file, number
-        and label of each. Other stores take the place of those that die. Raises InputError if none
-        is left, or if one refuses; the photos before stay."""
+        """Store new photos, given as (file, data), each in two stores, and write their labels.
+        Return (file, number, label) of each photo. If a store dies, another store takes its place.
+        Raises InputError if no live store is left, or if a store refuses a photo; photos that were
+        stored before are kept."""
         found: list[tuple[str, int, int]] = []
         for path, data in files:
             number = max(self.places) + 1
@@ -295,7 +314,7 @@ class Tuner:
                 labels = self._stored(number, data)
             except InputError as error:
                 stored = f"; stored before: {plural(len(found), 'photo')}"
-                raise InputError(f"{path}: {error}; it was not stored{stored}") from error
+                raise InputError(f"{path}: {error}; the photo was not stored{stored}") from error
             chosen = tuple(labels)
             self.labels.insert([(number, chosen[0], chosen[-1], None)])
             self.labels.replace(self.versions.latest, [(number, labels[chosen[0]])])
@@ -304,8 +323,9 @@ class Tuner:
         return found
 
     def _stored(self, number: int, data: bytes) -> dict[int, int]:
-        """Store a photo in the two live stores that have the fewest; return its labels by store,
-        one if a single store is left. Raises InputError if none is."""
+        """Store a photo in the two live stores that have the fewest photos. Return its labels by
+        store. If only one store is alive, the photo is stored once. Raises InputError if no store
+        is alive, or if a store refuses the photo."""
         held = Counter(store for place in self.places.values() for store in place)
         labels: dict[int, int] = {}
         while len(labels) < 2 and (left := [each for each in self.links if each not in labels]):
@@ -325,7 +345,7 @@ class Tuner:
         return labels
 
     def _counts(self) -> dict[str, dict[str, int]]:
-        """Return what the Tuner has received, by kind of frame."""
+        """Return the counters of the frames that the Tuner has received, by kind of frame."""
         total: dict[str, dict[str, int]] = {}
         for link in self.all_links:
             for kind, count in link.received.items():
@@ -336,7 +356,8 @@ class Tuner:
 
 
 def read_photos(paths: Iterable[str]) -> Photos:
-    """Return JPEG files. Raises InputError for a file that is not a photo."""
+    """Return the files as (name, content). Raises InputError if a file cannot be read or is not a
+    JPEG file."""
     files = []
     for path in paths:
         try:

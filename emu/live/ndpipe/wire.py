@@ -1,8 +1,8 @@
 """Frames between stores and Tuner, and their counters.
 
-Owns the format of a frame, its checksum, the lengths that each kind may have, and the counts of
-bytes by kind. Does not own the meaning of frames (store_process.py, tuner.py). Source: this
-project.
+Owns the format of a frame, its checksum, the maximum size of each kind of frame, and the byte
+counts by kind. Does not own the meaning of frames (store_process.py, tuner.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -19,71 +19,72 @@ from ondie.emu.units import InputError
 
 MAGIC = b"NDPW"
 HEADER = struct.Struct("<4sHHIQI")
-"""Header of a frame: magic, kind, 0, bytes of the fields, bytes of the body, CRC-32 of header,
-fields and body."""
+"""Header of a frame: magic number, kind, 0, size of the fields, size of the body, and CRC-32 of
+header, fields and body. Sizes are in bytes."""
 MOST_FIELDS = 1 << 16
-"""Largest size of the fields of a frame, bytes."""
+"""Maximum size of the fields of a frame, bytes."""
 BATCH = 32
-"""Largest number of photos whose features, labels or errors are in one frame."""
+"""Maximum number of photos whose features, labels or errors are in one frame."""
 MOST_TEXT = 1000
-"""Largest number of characters of an error in a frame; a longer one is cut."""
+"""Maximum number of characters of an error text in a frame; longer texts are shortened."""
 CHUNK_BYTES = 1 << 16
-"""Largest part of an update in a frame, bytes."""
+"""Maximum size of the part of an update in one frame, bytes."""
 MOST_UPDATE = 1 << 30
-"""Largest update, bytes."""
+"""Maximum size of an update, bytes."""
 MOST_JPEG = 1 << 26
-"""Largest photo, bytes."""
+"""Maximum size of a photo, bytes."""
 MOST_PHOTOS = 1 << 21
-"""Largest number of photos of one request."""
+"""Maximum number of photos of one request."""
 
 
 class Kind(IntEnum):
-    """Kinds of frames; S: from a store, T: from the Tuner."""
+    """Kinds of frames. S marks a frame that a store sends, T a frame that the Tuner sends."""
 
     HELLO = 1
-    """S: token, number, version and checksum of the model, photos."""
+    """S: token, store number, number of photos, and version and checksum of the store's model."""
     EXTRACT = 2
-    """T: photos whose features are wanted."""
+    """T: request for the features of photos at a cut of the network."""
     FEATURES = 3
-    """S: numbers of photos, then their features."""
+    """S: numbers of photos, followed by their features."""
     END = 4
-    """S: the end marker of a request."""
+    """S: end marker of the results of a request."""
     UPDATE = 5
-    """T: form, version, checksum and size of a message that updates the model."""
+    """T: announcement of an update: form, version, checksum and size of the update."""
     RESUME = 6
-    """S: bytes of the message that it has already."""
+    """S: number of bytes of the update that the store has already received."""
     CHUNK = 7
-    """T: bytes of the message."""
+    """T: part of an update."""
     APPLIED = 8
-    """S: version and checksum of its model."""
+    """S: version and checksum of the store's model after the update."""
     RELABEL = 9
-    """T: photos whose labels are wanted."""
+    """T: request for the labels of photos."""
     LABELS = 10
     """S: numbers of photos and their labels."""
     INSERT = 11
-    """T: number of a photo, then the JPEG file."""
+    """T: number of a new photo, and its JPEG file."""
     REFUSED = 12
-    """S: reason why a request is refused."""
+    """S: reason why the store refuses a request."""
     STOP = 13
-    """T: the end marker of a connection."""
+    """T: end marker of the connection."""
     SKIPPED = 14
-    """S: photos of a request that cannot be used, each with the reason."""
+    """S: photos of a request that cannot be read or decoded, each with the reason."""
 
 
 MOST_BODY = {
     Kind.EXTRACT: 8 * MOST_PHOTOS, Kind.RELABEL: 8 * MOST_PHOTOS, Kind.FEATURES: 1 << 24,
     Kind.CHUNK: CHUNK_BYTES, Kind.LABELS: 12 * BATCH, Kind.INSERT: MOST_JPEG,
 }  # fmt: skip
-"""Largest body of a frame by kind, bytes; other kinds have none."""
+"""Maximum size of the body of a frame by kind, bytes. Frames of other kinds have no body."""
 
 
 class LinkLost(ConnectionError):
-    """Error: the other end is gone, or has sent an invalid frame."""
+    """Error that is raised if the connection is lost, or if the other end has sent an invalid
+    frame."""
 
 
 @dataclass
 class Count:
-    """Frames of one kind, and their bytes: headers, fields, bodies."""
+    """Number of frames of one kind, and the bytes of their headers, fields and bodies."""
 
     frames: int = 0
     header_bytes: int = 0
@@ -92,11 +93,11 @@ class Count:
 
     @property
     def bytes(self) -> int:
-        """Bytes of headers, fields and bodies together."""
+        """Total number of bytes of headers, fields and bodies."""
         return self.header_bytes + self.field_bytes + self.body_bytes
 
     def add(self, fields: int, body: int) -> None:
-        """Count one frame."""
+        """Count one frame. ``fields``, ``body``: sizes in bytes."""
         self.frames += 1
         self.header_bytes += HEADER.size
         self.field_bytes += fields
@@ -105,7 +106,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame. ``fields``: a JSON object. ``body``: bytes."""
+    """One frame. ``fields``: content of the JSON object. ``body``: binary data."""
 
     kind: Kind
     fields: dict[str, Any] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class Frame:
 
 
 class Link:
-    """A connection that carries frames and counts them in ``sent`` and ``received``, by kind."""
+    """Connection that carries frames and counts them in ``sent`` and ``received``, by kind."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -121,8 +122,8 @@ class Link:
         self.received: dict[Kind, Count] = {}
 
     def send(self, kind: Kind, body: bytes = b"", **fields: Any) -> None:
-        """Send a frame. Raises LinkLost if the other end is gone, InputError if the frame is longer
-        than its kind may be."""
+        """Send a frame. Raises LinkLost if the connection is lost, and InputError if the frame
+        exceeds the maximum size of its kind."""
         text = json.dumps(fields, separators=(",", ":")).encode() if fields else b""
         if wrong := too_long(kind, len(text), len(body)):
             raise InputError(wrong)
@@ -134,23 +135,24 @@ class Link:
         self.sent.setdefault(kind, Count()).add(len(text), len(body))
 
     def receive(self) -> Frame:
-        """Return the next frame. Raises LinkLost at the end of the connection, and for bytes that
-        are not a frame, announce more than its kind may have, or have another checksum."""
+        """Return the next frame. Raises LinkLost if the connection ends, or if the received bytes
+        are not a valid frame, exceed the maximum size of the frame's kind, or do not match the
+        checksum."""
         head = self._bytes(HEADER.size)
         magic, kind, zero, fields, size, checksum = HEADER.unpack(head)
         if magic != MAGIC or zero or kind not in list(Kind):
-            raise LinkLost("these bytes begin no frame")
+            raise LinkLost("the received bytes are not a frame")
         if wrong := too_long(Kind(kind), fields, size):
             raise LinkLost(wrong)
         text, body = self._bytes(fields), self._bytes(size)
         if _checksum(head[: -struct.calcsize("<I")], text, body) != checksum:
-            raise LinkLost("a frame has another checksum than stated")
+            raise LinkLost("the checksum of a frame does not match")
         try:
             found = Frame(Kind(kind), json.loads(text) if text else {}, body)
         except ValueError as error:
             raise LinkLost(f"frame {Kind(kind).name}: {error}") from error
         if not isinstance(found.fields, dict):
-            raise LinkLost(f"frame {found.kind.name}: its fields are no JSON object")
+            raise LinkLost(f"frame {found.kind.name}: its fields are not a JSON object")
         self.received.setdefault(found.kind, Count()).add(fields, size)
         return found
 
@@ -172,7 +174,8 @@ class Link:
 
 
 def too_long(kind: Kind, fields: int, body: int) -> str:
-    """Return why a frame of ``kind`` is too long; "" if it is not."""
+    """Return the reason why a frame of ``kind`` is too long, or "" if its size is allowed.
+    ``fields``, ``body``: sizes in bytes."""
     most = MOST_BODY.get(kind, 0)
     for what, size, limit in (("fields", fields, MOST_FIELDS), ("body", body, most)):
         if size > limit:
@@ -181,7 +184,7 @@ def too_long(kind: Kind, fields: int, body: int) -> str:
 
 
 def encoded(kind: Kind, text: bytes, body: bytes) -> bytes:
-    """Return the bytes of a frame."""
+    """Return the bytes of a frame. ``text``: the fields as JSON."""
     start = HEADER.pack(MAGIC, kind, 0, len(text), len(body), 0)[: -struct.calcsize("<I")]
     return start + struct.pack("<I", _checksum(start, text, body)) + text + body
 

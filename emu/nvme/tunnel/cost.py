@@ -1,12 +1,12 @@
 """Cost of the TCP/IP tunnel: commands, time, host CPU seconds and energy of a message.
 
-Owns the tunnel constants of a configuration as the cost model uses them, the closed form of a
+Owns the conversion of a configuration to the constants of the cost model, the closed form of a
 tunnel's rate, and the cost of messages up, down, and from drive to drive. Does not own the times of
 single commands (timing.py), exchanges of many messages (cluster/collectives/allreduce.py), or the
 values of the constants (presets).
-Source: none. The rate of a direction is the smallest of three: payload / command time x outstanding
-commands; the rate of the link; the rate of the host's relay divided by the active tunnels. From
-drive to host, the drive signals before the relay receives.
+Source: this project. The rate of a direction is the smallest of three rates: payload / command time
+x outstanding commands; the rate of the link; the rate of the host's relay divided by the number of
+active tunnels. From drive to host, the drive signals a block before the relay receives it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Message:
     received: int
     """Number of receive commands, which carry the message from the drive to the host."""
     written: int
-    """Number of write commands, which carry the message from the host to a drive."""
+    """Number of write commands, which carry the message from the host to the drive."""
     notified: int
-    """Number of notifications, by which the drive announces blocks to the host."""
+    """Number of notifications with which the drive announces blocks to the host."""
     up_ps: int
     """Time from the start of the message until the host has received its last block, ps; 0 for a
     message from the host."""
@@ -70,7 +70,7 @@ class Message:
 
     @property
     def wire(self) -> int:
-        """Number of bytes that cross the links of both drives."""
+        """Total number of bytes on the links, in both directions."""
         return self.wire_up + self.wire_down
 
 
@@ -83,23 +83,26 @@ class TunnelCost:
     threads: int
     """Number of threads of the host's relay, which serve all tunnels."""
     uplink: int = 0
-    """Rate in each direction of an uplink that all drives share, bytes/s; 0: no shared uplink."""
+    """Rate in each direction of an uplink that all drives share, bytes/s; 0 if there is no shared
+    uplink."""
     core_mw: int = 0
-    """Power of a core that runs the relay, mW."""
+    """Power of a CPU core that runs the relay, mW."""
     fj_per_bit: int = 0
     """Energy of the link per bit and port, fJ."""
     controller_mw: int = 0
     """Controller power of each drive during an exchange of messages, mW."""
     host_dram: int = 0
-    """Rate of the host's DRAM when the host adds messages, bytes/s; 0: addition takes no time."""
+    """Rate of the host's DRAM while the host adds messages, bytes/s; 0 if the addition takes no
+    time."""
 
     @classmethod
     def of(cls, cfg: Config) -> Self:
-        """Return the cost model of a configuration. Raises InputError if it has no tunnel."""
+        """Return the cost model of a configuration. Raises InputError if the configuration has no
+        tunnel, or if a parameter of the tunnel is invalid."""
         times, link = cfg.tunnel, cfg.link
         if not times.payload_bytes:
             raise InputError(
-                f"{cfg.system.name}: no tunnel between host and drives (tunnel.payload = 0 B)"
+                f"{cfg.system.name}: no tunnel between host and drives; set tunnel.payload"
             )
         form = Format(
             times.payload_bytes,
@@ -136,7 +139,7 @@ class TunnelCost:
 
     @cached_property
     def form(self) -> Format:
-        """Format of the packet stream on which the host's end and the drive's end agree."""
+        """Format of the packet stream, on which host and drive must agree."""
         times = self.down
         notify = "burst" if times.burst else "command"
         return Format(times.room, times.outstanding, times.mtu, bool(times.concatenate), notify)
@@ -144,23 +147,27 @@ class TunnelCost:
     # --- messages
 
     def upward(self, count: int) -> Message:
-        """Return the cost of a message of ``count`` bytes from the drive to the host."""
+        """Return the cost of a message of ``count`` bytes from the drive to the host. Raises
+        InputError if ``count`` is negative."""
         return _upward(self.up, _sized(count))
 
     def downward(self, count: int) -> Message:
-        """Return the cost of a message of ``count`` bytes from the host to the drive."""
+        """Return the cost of a message of ``count`` bytes from the host to the drive. Raises
+        InputError if ``count`` is negative."""
         return _downward(self.down, _sized(count))
 
     def across(self, count: int, to: TunnelCost | None = None) -> Message:
         """Return the cost of a message of ``count`` bytes from the drive to another drive.
 
-        The host forwards each packet down as soon as it has arrived completely. ``to``: cost model
-        of the other drive's tunnel, if it differs.
+        The host forwards each packet down when the complete packet has arrived. ``to``: cost model
+        of the other drive's tunnel, or None if both are equal. Raises InputError if ``count`` is
+        negative, or if the other tunnel has a smaller mtu and ``count`` is not 0.
         """
         return _across(self.up, (to or self).down, _sized(count))
 
     def waiting(self, ps: int) -> Self:
-        """Return this model with relay threads that wait ``ps`` for a CPU core before each task.
+        """Return a copy of this model in which relay threads wait ``ps`` for a CPU core before each
+        task.
 
         The wait makes the tunnel slower and changes how packets are grouped into blocks on the way
         down.
@@ -174,9 +181,9 @@ class TunnelCost:
         """Return the maximum rate of message bytes that each resource allows, in bytes/s.
 
         ``active``: number of tunnels that transfer messages in all directions of ``ways`` (UP,
-        DOWN). Keys: "tunnel up", "tunnel down" (commands, limited by their time and the number
-        outstanding); "link up", "link down"; "uplink"; "host relay" (CPU time of its threads for
-        all active tunnels and directions).
+        DOWN). Keys of the result: "tunnel up", "tunnel down" (limited by the time of a command and
+        the number of outstanding commands); "link up", "link down"; "uplink"; "host relay" (CPU
+        time of its threads for all active tunnels and directions).
         """
         found: dict[str, float] = {}
         relay = 0.0
@@ -197,7 +204,7 @@ class TunnelCost:
         return found
 
     def rate(self, active: int = 1, ways: tuple[str, ...] = (UP, DOWN)) -> tuple[str, float]:
-        """Return (limiting resource, rate in bytes/s): the smallest of :meth:`limits`."""
+        """Return (limiting resource, rate in bytes/s): the smallest value of :meth:`limits`."""
         return min(self.limits(active, ways).items(), key=lambda item: item[1])
 
     # --- energy
@@ -206,7 +213,8 @@ class TunnelCost:
         """Return the energy in J by component: relay cores, links, and drive controllers.
 
         ``seconds``: duration of the exchange. ``cpu_s``: CPU time of the relay. ``wire``: bytes on
-        the links. The controllers draw their power for all of ``seconds``.
+        the links. ``drives``: number of drives. The controllers consume power during all of
+        ``seconds``.
         """
         ports = 2 if self.uplink else 1
         return {
@@ -223,20 +231,19 @@ def _sized(count: int) -> int:
 
 
 def _mean_block(times: Times) -> float:
-    """Return the mean number of stream bytes in a block of a long message."""
+    """Return the mean number of stream bytes per block of a long message."""
     record = times.mtu + HEADER
     return times.room if times.concatenate else record / -(-record // times.room)
 
 
 def _goodput(times: Times) -> float:
-    """Return the mean number of message bytes, without headers, in a block of a long message."""
+    """Return the mean number of message bytes, without headers, per block of a long message."""
     return _mean_block(times) * (times.mtu - SEGMENT_HEADER) / (times.mtu + HEADER)
 
 
 def _steady(times: Times, way: str) -> tuple[float, float]:
-    """Return (busy time of the relay's thread per block, time from one command to the next with one
-    command outstanding), both in ps, for a long message in direction ``way`` (UP or DOWN).
-    """
+    """Return (busy time of the relay's thread per block, time from one command to the next if one
+    command is outstanding), both in ps, for a long message in direction ``way`` (UP or DOWN)."""
     taking = times.cpu + (_mean_block(times) * PS_PER_S / times.copy_rate if times.copy_rate else 0)
     if way == DOWN or times.burst:
         return taking, times.wait + taking + times.command

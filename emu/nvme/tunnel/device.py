@@ -1,9 +1,9 @@
 """Drive's end of the TCP/IP tunnel: replies to commands and announcements of blocks.
 
 Owns the state of the drive's end of one tunnel at a time. Does not own the fields of the protocol
-(protocol.py) or the host's end (host.py). The relay does no I/O and has no clock: it takes packets,
-commands and times (ps) and returns completions and events. It completes every command with a
-status.
+(protocol.py) or the host's end (host.py). The relay does no I/O and has no clock: its inputs are
+packets, commands and times (ps), and its outputs are completions and events. It completes every
+command with a status.
 Source: see protocol.py.
 """
 
@@ -24,7 +24,8 @@ from ondie.emu.units import InputError
 DESCRIPTORS = 255
 """Largest tunnel descriptor.
 
-Tunnels are numbered from 1, so that a command of an old tunnel is detected.
+Descriptors are numbered from 1 and change with each tunnel, so that a command of an old tunnel is
+detected.
 """
 
 
@@ -37,17 +38,17 @@ class State(Enum):
 
 
 class _Write(NamedTuple):
-    """Write command that waits."""
+    """Write command that is not completed yet."""
 
     cid: int
     block: Data
     first: int
     until: int
-    """Time at which it is answered at the latest, ps."""
+    """Time at which the command is completed at the latest, ps."""
 
 
 class _Read(NamedTuple):
-    """Receive command that waits."""
+    """Receive command that is not completed yet."""
 
     cid: int
     until: int
@@ -58,10 +59,11 @@ class DeviceRelay:
 
     ``command`` takes commands of the host, and ``send`` takes packets for the host. ``completions``
     and ``events`` return the results. ``limits``: largest payload, mtu, hold time and number of
-    outstanding commands that a host may request; concatenation and notification, which the drive
-    sets; with "hold", a host may not ask for events, and otherwise not for holding. ``accepts``:
-    returns True for a packet that is passed on; others are counted and dropped, and their write
-    ends with NOT_IP. None: all are passed on.
+    outstanding commands that a host may request, and the settings for concatenation and
+    notification. If its notification is "hold", a host must request that the drive holds commands;
+    otherwise, a host must not request this. ``accepts``: function that returns True if a packet is
+    to be passed on, or None to pass on all packets. Other packets are counted and dropped, and
+    their write command ends with NOT_IP.
     """
 
     def __init__(self, limits: Format, accepts: Callable[[Data], bool] | None = None) -> None:
@@ -74,15 +76,15 @@ class DeviceRelay:
         self.answered: Counter[int] = Counter()
         """Number of completions so far, by status code."""
         self.counts: Counter[str] = Counter()
-        """Since the relay was made: written and received blocks ("blocks_down", "blocks_up"), their
-        bytes ("bytes_down", "bytes_up"), packets passed on ("packets_down"), sent ("packets_up")
-        and dropped ("dropped"), commands that were repeated ("repeated"), and receive commands that
-        ended without a block ("empty")."""
+        """Counts since the relay was created: written and received blocks ("blocks_down",
+        "blocks_up"), their bytes ("bytes_down", "bytes_up"), packets passed on ("packets_down"),
+        sent ("packets_up") and dropped ("dropped"), repeated commands ("repeated"), and receive
+        commands that ended without a block ("empty")."""
         self._done: list[Completion] = []
         self._events: list[Event] = []
         self._listening: list[int] = []  # event requests, by command identifier
         self.opening = 0
-        """Number that the host has given to the last opening; 0: none."""
+        """Number of the last opening, assigned by the host; 0 if there has been no opening."""
         self._paused = False  # by the drive, for this opening and later ones
         self._reset(limits)
 
@@ -107,9 +109,9 @@ class DeviceRelay:
     def send(self, packet: Data, more: bool = False) -> bool:
         """Queue a packet for transfer to the host and return True.
 
-        Unless the tunnel is open, drop the packet and return False. ``more``: True if other packets
-        follow at once; the drive then does not signal yet. Raises InputError for a packet that is
-        empty or longer than the mtu.
+        If the tunnel is not open, drop the packet and return False. ``more``: True if the caller
+        sends further packets immediately afterwards; the drive then does not signal yet. Raises
+        InputError if the packet is empty or longer than the mtu.
         """
         check(packet, self.form)
         if self.state is not State.OPEN or self._closing:
@@ -121,11 +123,11 @@ class DeviceRelay:
         return True
 
     def announce(self) -> None:
-        """Signal the packets that were sent with ``more``."""
+        """Announce the packets that were sent with ``more``."""
         self._signal()
 
     def close(self) -> None:
-        """Ask the host to close the tunnel after all packets have been transferred."""
+        """Request the host to close the tunnel after all packets have been transferred."""
         if self.state is State.OPEN:
             self._closing = True
             self._signal()
@@ -137,7 +139,8 @@ class DeviceRelay:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Numbers of the next block down and up, which are the positions of the two streams."""
+        """Numbers of the next block down and the next block up, which are the positions in the two
+        streams."""
         return self._expected, self._cut
 
     def events(self) -> list[Event]:
@@ -146,15 +149,15 @@ class DeviceRelay:
         return found
 
     def pause(self, paused: bool) -> None:
-        """Accept no blocks as long as ``paused``: their commands wait, so that the host can have no
-        more than ``outstanding`` blocks on their way. A write that waits for hold_ps ends with
-        INTERRUPTED, and the host repeats it."""
+        """Pause the acceptance of blocks if ``paused`` is True; otherwise, resume it. During a
+        pause, write commands wait, so that at most ``outstanding`` blocks are in flight. A write
+        that waits for ``hold_ps`` ends with INTERRUPTED, and the host repeats it."""
         self._paused = paused
         self._accept_writes()
         self._end()
 
     def reset(self) -> None:
-        """Handle a reset of the controller: forget its commands. The tunnel stays open; the host
+        """Handle a reset of the controller: discard its commands. The tunnel stays open; the host
         repeats the commands that were not completed."""
         self._done, self._listening = [], []
         self._writes, self._reads = {}, {}
@@ -162,7 +165,8 @@ class DeviceRelay:
         self._announced, self._told = self._cut, False
 
     def abort(self, cid: int) -> bool:
-        """Abort a write or receive command that waits; return False if there is none."""
+        """Abort the waiting write or receive command with identifier ``cid``. Return False if there
+        is no such command."""
         writes = [number for number, each in self._writes.items() if each.cid == cid]
         reads = [number for number, each in self._reads.items() if each.cid == cid]
         for number in writes:
@@ -177,12 +181,12 @@ class DeviceRelay:
 
     @property
     def deadline(self) -> int | None:
-        """Time of the next call of :meth:`tick`, ps; None: no command waits for a time."""
+        """Time at which :meth:`tick` must be called next, ps, or None if no command is held."""
         writes = (each.until for each in self._writes.values())
         return min((*writes, *(each.until for each in self._reads.values())), default=None)
 
     def tick(self, now: int) -> None:
-        """End commands that were held until ``now`` (ps)."""
+        """End the commands whose hold time is over at ``now`` (ps)."""
         for number, read in list(self._reads.items()):
             if read.until <= now:
                 del self._reads[number]
@@ -213,8 +217,8 @@ class DeviceRelay:
         self._end()
 
     def _execute(self, sqe: Sqe, data: Data, now: int) -> int | None:
-        """Return the status of a command, or None if it has been completed or is completed later,
-        as the handlers below do."""
+        """Execute a command. Return its status, or None if the command was completed already or
+        will be completed later. The results of the handlers below have the same meaning."""
         waits = self._reads or self._writes or self._listening or self._close_cid >= 0
         if waits and sqe.cid in self._waiting_cids():
             return wire.ID_CONFLICT
@@ -271,7 +275,8 @@ class DeviceRelay:
         return None
 
     def _form(self, sqe: Sqe, flags: int) -> Format | None:
-        """Return the parameters that an open asks for, or None if the drive does not offer them."""
+        """Return the parameters that an open command requests, or None if the drive does not offer
+        them."""
         limits, hold_ps = self.limits, (sqe.cdw11 >> protocol.HOLD_SHIFT) * PS_PER_MS
         payload, mtu, outstanding = sqe.cdw12, sqe.cdw14 & 0xFFFF, sqe.cdw14 >> 16
         hold, offloads = bool(flags & protocol.HOLD), bool(flags & protocol.OFFLOADS)
@@ -309,12 +314,12 @@ class DeviceRelay:
         return None
 
     def _abort_close(self) -> None:
-        """Abort a close that waits: another one has arrived."""
+        """Abort a waiting close command because another close command has arrived."""
         if self._close_cid >= 0:
             self._answer(self._close_cid, wire.ABORTED)
 
     def _drop(self) -> None:
-        """Drop the packets for the host and abort all commands but event requests."""
+        """Drop the packets for the host and abort all commands except event requests."""
         self._out = Packer(self.form.up, self.form.concatenate)
         self._announced = self._cut
         writes = [write.cid for write in self._writes.values()]
@@ -344,7 +349,7 @@ class DeviceRelay:
         return None
 
     def _accept_writes(self) -> None:
-        """Accept the blocks that are next, unless the drive has paused."""
+        """Accept the blocks that are next in sequence, unless the drive is paused."""
         while self._expected in self._writes and not self._paused:
             write = self._writes.pop(self._expected)
             status, packets = self._in.feed(write.block, write.first)
@@ -365,7 +370,7 @@ class DeviceRelay:
     def _accepted_of(
         self, packets: list[Data], accepts: Callable[[Data], bool]
     ) -> list[Data]:  # fmt: skip
-        """Return those of ``packets`` whose IP packet is accepted."""
+        """Return the packets whose content after the offload header is accepted by ``accepts``."""
         lead = self.form.lead
         return [each for each in packets if accepts(each[lead:] if lead else each)]
 
@@ -395,7 +400,7 @@ class DeviceRelay:
         return None
 
     def _send_blocks(self) -> None:
-        """Complete the receive commands of the next blocks, as far as there are packets."""
+        """Complete the receive commands of the next blocks while packets are available."""
         form = self.form
         burst = form.notify == "burst"
         while self._cut in self._reads:
@@ -422,8 +427,8 @@ class DeviceRelay:
     # --- events
 
     def _signal(self) -> None:
-        """Complete event requests to announce blocks that the host may receive, or the receive
-        commands that wait for them."""
+        """Announce blocks that the host may receive by completing event requests, or complete the
+        receive commands that are held for the blocks."""
         if self.state is State.CLOSED:
             return
         if self.form.notify == "hold":
@@ -443,8 +448,8 @@ class DeviceRelay:
 
     @property
     def _ahead(self) -> int:
-        """Maximum number of blocks that are announced and not yet received; at this number the
-        drive announces no further block."""
+        """Number of announced blocks not yet received by the host at which the drive stops
+        announcing further blocks."""
         return 1 if self.form.notify == "burst" else self.form.outstanding
 
     def _tell(self, what: int) -> None:
@@ -452,8 +457,8 @@ class DeviceRelay:
         self._answer(self._listening.pop(0), wire.SUCCESS, event, self._announced)
 
     def _end(self) -> None:
-        """Complete the host's close command when every block is in the completion of a receive
-        command."""
+        """Complete the host's waiting close command if receive commands have transferred all
+        blocks."""
         if self.state is not State.CLOSING or self._out.blocks or self._close_cid < 0:
             return
         for read in self._reads.values():
@@ -462,7 +467,7 @@ class DeviceRelay:
         self._finish(wire.BAD_FRAGMENT if self._in.partial or self._writes else wire.SUCCESS)
 
     def _finish(self, status: int) -> None:
-        """Close the tunnel. ``status``: of the close command, if there is one."""
+        """Close the tunnel. ``status``: status of the close command, if there is one."""
         for cid in [write.cid for write in self._writes.values()] + self._listening:
             self._answer(cid, wire.ABORTED)
         if self._close_cid >= 0:

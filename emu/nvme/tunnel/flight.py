@@ -1,8 +1,8 @@
 """Commands of the host's relay in flight: identifiers, lost commands, and their repetition.
 
-Owns which command a completion belongs to. Does not own the meaning of commands (host.py).
-Source: none. A command of the tunnel may be repeated with the same effect as once (protocol.py), so
-the success of any of its issues is its success.
+Owns the matching of completions to commands. Does not own the meaning of commands (host.py).
+Source: this project. Repeating a command of the tunnel has no further effect (protocol.py), so a
+command succeeds if any of its attempts succeeds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPCODES = {
 }
 """Opcode by kind of command."""
 MOST_TRIES = 100
-"""Number of refusals with a retryable status after which a command has failed."""
+"""Number of attempts with a retryable status after which a command fails."""
 
 Key = tuple[str, int]
 """Kind of a command, and number of its block."""
@@ -33,23 +33,23 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class _Active:
-    """Command that is not completed."""
+    """Command that is not completed yet."""
 
     entry: bytes
-    """Submission queue entry, without the identifier."""
+    """Submission queue entry; its identifier is set at each attempt."""
     data: Data
     cid: int
-    """Identifier of its last issue; -1: it is to be issued again."""
+    """Identifier of the last attempt, or -1 if the command is to be issued again."""
     tries: int = 0
-    """Issues that the drive has refused."""
+    """Number of attempts that the drive rejected with a retryable status."""
 
 
 class Flight:
     """Commands in flight.
 
-    ``cids``: identifiers that may be used. ``need``: smallest number of identifiers.
-    ``timeout_ps``: time after which :meth:`lose_old` counts a command as lost; 0: none is lost.
-    Raises InputError for too few identifiers.
+    ``cids``: identifiers that may be used. ``need``: minimum number of identifiers. ``timeout_ps``:
+    time after which :meth:`lose_old` treats a command as lost; 0 if commands cannot be lost. Raises
+    InputError if there are fewer than ``need`` identifiers.
     """
 
     def __init__(self, cids: range, need: int, timeout_ps: int) -> None:
@@ -71,28 +71,29 @@ class Flight:
         self._events = 0
 
     def count(self, kind: str) -> int:
-        """Return the number of commands of a kind that are not completed."""
+        """Return the number of commands of kind ``kind`` that are not completed."""
         return self._counts[kind]
 
     def has(self, kind: str, number: int) -> bool:
-        """Return True if that command is not completed."""
+        """Return True if the command of this kind and block number is not completed."""
         return (kind, number) in self._active
 
     @property
     def lost(self) -> int:
-        """Number of commands that count as lost and may still be executed."""
+        """Number of attempts that are treated as lost but may still be executed."""
         return len(self._lost)
 
     @property
     def empty(self) -> bool:
-        """True if no command is in flight, except those that were given up as lost."""
+        """True if no command is in flight, except commands that were given up as lost."""
         return not self._under_way and not self._active
 
     # --- issue
 
     def issue(self, kind: str, number: int, now: int, data: Data = b"", **fields: int) -> Command:
-        """Return a new command. ``number``: of its block; events get one. ``now``: time, ps.
-        ``fields``: of the submission queue entry. There must be an identifier left."""
+        """Create and return a command. ``number``: number of its block; this method numbers event
+        requests itself. ``now``: current time, ps. ``fields``: fields of the submission queue
+        entry. At least one identifier must be free or held by a lost command."""
         if kind == "event":
             number = self._events = self._events + 1
         active = _Active(Sqe(OPCODES[kind], **fields).pack(), data, -1)
@@ -118,7 +119,7 @@ class Flight:
         return Command(entry[:2] + cid.to_bytes(2, "little") + entry[4:], active.data)
 
     def again(self, now: int) -> list[Command]:
-        """Return the commands to issue again."""
+        """Return the commands that must be issued again, as new attempts."""
         found = []
         while self._again:
             key = self._again.popleft()
@@ -131,8 +132,8 @@ class Flight:
     # --- loss
 
     def lose_old(self, now: int) -> None:
-        """Issue the commands again that were issued more than the timeout before ``now`` (ps).
-        Event requests are not taken for lost."""
+        """Mark commands that were issued more than the timeout before ``now`` (ps) as lost, so that
+        :meth:`again` returns them. Event requests are never marked as lost."""
         first = now - self.timeout_ps
         for cid, (key, at) in list(self._under_way.items()):
             if at < first and key[0] != "event":
@@ -141,7 +142,8 @@ class Flight:
                 self._repeat(key, cid)
 
     def lose_all(self) -> None:
-        """Issue all commands again, because none that was issued will be completed."""
+        """Select all commands for a new attempt, because none of the issued attempts will be
+        completed."""
         self._under_way.clear()
         self._lost.clear()
         for key, active in self._active.items():
@@ -149,12 +151,14 @@ class Flight:
             self._again.append(key)
 
     def has_old(self, kind: str, now: int) -> bool:
-        """Return True if a command of a kind was issued more than the timeout before ``now``."""
+        """Return True if a command of kind ``kind`` was issued more than the timeout before ``now``
+        (ps)."""
         first = now - self.timeout_ps
         return any(key[0] == kind and at < first for key, at in self._under_way.values())
 
     def drop_old(self, kind: str, now: int) -> None:
-        """Forget commands of a kind that were issued more than the timeout before ``now``."""
+        """Give up the commands of kind ``kind`` that were issued more than the timeout before
+        ``now`` (ps)."""
         first = now - self.timeout_ps
         for cid, (key, at) in list(self._under_way.items()):
             if at < first and key[0] == kind:
@@ -163,12 +167,12 @@ class Flight:
                 self._end(key)
 
     def forget(self, *kinds: str) -> None:
-        """Do not repeat commands of these kinds, and ignore their completions."""
+        """Give up the commands of these kinds: do not repeat them, and ignore their completions."""
         for key in [key for key in self._active if key[0] in kinds]:
             self._end(key)
 
     def _repeat(self, key: Key, cid: int) -> None:
-        """Issue a command again if ``cid`` was its last issue."""
+        """Select a command for a new attempt if ``cid`` is the identifier of its last attempt."""
         active = self._active.get(key)
         if active is not None and active.cid == cid:
             active.cid = -1
@@ -181,8 +185,8 @@ class Flight:
     # --- completions
 
     def completed(self, completion: Completion) -> tuple[str, int, Cqe] | None:
-        """Return the kind and number of the command that a completion ends, and its entry; None
-        for a completion that ends none."""
+        """Return the kind and the number of the command that ``completion`` ends, and the
+        completion queue entry. Return None if ``completion`` does not end a command."""
         if len(completion.cqe) != wire.CQE_BYTES:
             self.strays += 1
             return None

@@ -3,12 +3,13 @@
 Owns the stream of packets, each preceded by its length, and its split into blocks, one per command.
 Does not own commands (host.py, device.py) or the cost of the blocks (cost.py).
 Source: NGD's public patents: the relay strips, concatenates or fragments packets. The length
-headers, and the offset of the first header in a block, are defined here without a source.
+headers, and the offset of the first header in a block, are this project's.
 
 A stream is `length, 2 bytes little-endian | packet | length | packet | ...`. With concatenation, a
-block holds as much of the stream as its size allows. Without it, a block ends where a packet ends.
-Each block carries the offset of the first header that begins in the block, or NONE. The receiver
-thus detects a truncated block, or a block of another stream, before it accepts any packet.
+block holds as much of the stream as its size allows. Without concatenation, a block also ends where
+a packet ends. Each block carries the offset of the first header that begins in the block, or NONE.
+Thus, the receiver detects a truncated block, or a block of another stream, before it accepts any
+packet.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ondie.emu.units import InputError
 HEADER = 2
 """Size in bytes of the length field in front of a packet."""
 READ_HEADER = 4
-"""Size in bytes of the header in the data of a receive command, which holds the length of the
+"""Size in bytes of the header in the data of a receive command, which contains the length of the
 block."""
 LONGEST = (1 << 8 * HEADER) - 1
 """Maximum length of a packet in bytes, equal to the maximum in an IP header."""
@@ -40,12 +41,12 @@ Data = bytes | memoryview
 
 @dataclass(frozen=True)
 class Format:
-    """Parameters of the packet stream on which host and drive must agree."""
+    """Parameters of the packet stream on which host and drive must agree. Raises InputError if a
+    value is invalid."""
 
     payload: int = 4096
-    """Size of a command's data buffer in bytes. From drive to host, READ_HEADER of these bytes hold
-    no stream data.
-    """
+    """Size of a command's data buffer in bytes. From drive to host, READ_HEADER of these bytes do
+    not contain stream data."""
     outstanding: int = 1
     """Maximum number of commands in flight in each direction."""
     mtu: int = 1500
@@ -53,16 +54,15 @@ class Format:
     concatenate: bool = True
     """True if a block may hold several packets."""
     notify: str = "command"
-    """"command": the drive signals each block. "burst": the drive signals only when a block becomes
-    available and no earlier block is left to receive. "hold": the drive does not signal; it holds
-    receive commands until there is a block for them, or until hold_ps has passed.
-    """
+    """"command": the drive signals each block. "burst": the drive signals a block only if all
+    earlier blocks have been received. "hold": the drive does not signal; it holds receive commands
+    until there is a block for them, or until ``hold_ps`` has passed."""
     hold_ps: int = 10 * 10**12
-    """Time for which the drive holds a command at most, ps: shorter than the time after which the
-    host's driver takes a command for lost, and whole milliseconds."""
+    """Maximum time for which the drive holds a command, ps. It must be whole milliseconds and
+    shorter than the timeout of the host's driver."""
     offloads: bool = False
-    """True if each packet has an OFFLOAD_HEADER in front, may be longer than the mtu, and may lack
-    its checksum: the receiver splits the TCP segments."""
+    """True if each packet is preceded by an OFFLOAD_HEADER, may be longer than the mtu, and may
+    lack its checksum; the receiver then splits the TCP segments."""
 
     def __post_init__(self) -> None:
         if not HEADER + READ_HEADER < self.payload <= LARGEST:
@@ -76,23 +76,25 @@ class Format:
         if self.offloads and self.mtu > LONGEST - OFFLOAD_HEADER:
             raise InputError(
                 f"tunnel mtu {self.mtu} B: must be at most {LONGEST - OFFLOAD_HEADER} B with "
-                "offloads, whose header a packet has in front"
+                "offloads, which add a header to each packet"
             )
         if self.notify not in NOTIFICATIONS:
             raise InputError(f"tunnel notify {self.notify!r}: must be {' or '.join(NOTIFICATIONS)}")
         if not 1 <= self.hold_ps // PS_PER_MS <= MOST_HOLD_MS or self.hold_ps % PS_PER_MS:
             raise InputError(
-                f"tunnel hold {self.hold_ps} ps: must be whole milliseconds, 1 to {MOST_HOLD_MS}"
+                f"tunnel hold {self.hold_ps} ps: must be a whole number of milliseconds from 1 to "
+                f"{MOST_HOLD_MS}"
             )
 
     @property
     def lead(self) -> int:
-        """Bytes in front of each packet in the stream, behind its length."""
+        """Number of bytes between the length field of a packet and the packet."""
         return OFFLOAD_HEADER if self.offloads else 0
 
     @property
     def longest(self) -> int:
-        """Maximum size in bytes of a packet in the stream, including the header in front of it."""
+        """Maximum size in bytes of a packet in the stream, including the header that precedes
+        it."""
         return LONGEST if self.offloads else self.mtu
 
     @property
@@ -107,7 +109,8 @@ class Format:
 
 
 def is_ip(packet: Data) -> bool:
-    """Return True for an IPv4 or IPv6 packet whose header has the length of the packet."""
+    """Return True if ``packet`` is an IPv4 or IPv6 packet whose header states the length of the
+    packet."""
     size = len(packet)
     if size >= 20 and packet[0] >> 4 == 4:
         return packet[0] & 0xF >= 5 and (packet[2] << 8 | packet[3]) == size
@@ -117,7 +120,7 @@ def is_ip(packet: Data) -> bool:
 
 
 class Packer:
-    """Packs packets into blocks of at most ``room`` bytes. A byte of a packet is copied once."""
+    """Packs packets into blocks of at most ``room`` bytes. Each byte of a packet is copied once."""
 
     def __init__(self, room: int, concatenate: bool) -> None:
         self.room = room
@@ -129,7 +132,7 @@ class Packer:
         self._blocks = 0  # number of blocks without concatenation
 
     def push(self, packet: Data) -> None:
-        """Append a packet to the stream. It must not change before it is packed."""
+        """Append a packet to the stream. The packet must not change before it is packed."""
         size = len(packet)
         self._pieces.append(size.to_bytes(HEADER, "little"))
         self._pieces.append(packet)
@@ -138,19 +141,19 @@ class Packer:
 
     @property
     def size(self) -> int:
-        """Bytes of the stream that are not yet packed."""
+        """Number of bytes of the stream that are not packed yet."""
         return self._bytes
 
     @property
     def blocks(self) -> int:
-        """Number of blocks that the packets not yet packed will fill."""
+        """Number of blocks that the packets not packed yet will fill."""
         return -(-self._bytes // self.room) if self.concatenate else self._blocks
 
     def cut(self, lead: int = 0) -> tuple[bytes, int]:
         """Return (next block, offset of the first header in the block). A packet must be waiting.
 
-        The offset is NONE if no header begins in the block. ``lead``: size in bytes of a field in
-        front of the block that holds the size of the block, little-endian; 0: none.
+        The offset is NONE if no header begins in the block. ``lead``: size in bytes of a field
+        before the block that contains the size of the block, little-endian; 0 for no field.
         """
         pieces, room, first = self._pieces, self.room, NONE
         parts: list[Data] = [b""]
@@ -190,15 +193,15 @@ class Unpacker:
 
     @property
     def partial(self) -> bool:
-        """True if the last packet is incomplete: its end has not been received."""
+        """True if the end of the last packet has not been received."""
         return bool(self._head or self._missing)
 
     def feed(self, data: Data, first: int) -> tuple[int, list[Data]]:
         """Unpack one block. ``first``: offset of the first header in the block, or NONE.
 
-        Returns (SUCCESS, packets that this block completes). Returns (error status, []) for an
-        invalid block, of which no byte is accepted. A packet of one block is a part of ``data``,
-        not a copy: ``data`` must not change as long as the packet is used.
+        Returns (SUCCESS, packets that this block completes). Returns (error status, []) if the
+        block is invalid; no byte of it is accepted. A packet that lies in one block is a view of
+        ``data``, so ``data`` must not change while the packet is used.
         """
         view, end, longest = memoryview(data), len(data), self.longest
         at = min(self._missing, end)
@@ -231,8 +234,9 @@ class Unpacker:
         return wire.SUCCESS, packets
 
     def _accept(self, begun: Data, missing: int, packets: list[Data], short: int) -> None:
-        """Accept a block: ``begun`` continues the incomplete packet, of which ``missing`` bytes are
-        not there yet; of the last of ``packets``, ``short`` bytes are not. Leave those complete."""
+        """Accept a block. ``begun``: bytes that continue the incomplete packet; ``missing``: bytes
+        of that packet that are still missing. ``short``: missing bytes of the last element of
+        ``packets``. On return, ``packets`` contains only complete packets."""
         if len(begun):
             self._parts.append(begun)
             if not missing:

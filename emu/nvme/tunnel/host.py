@@ -1,9 +1,9 @@
-"""Host's relay of the TCP/IP tunnel through vendor NVMe commands: a state machine.
+"""Host's relay of the TCP/IP tunnel through vendor-specific NVMe commands: a state machine.
 
 Owns the state of the host's end of one tunnel. Does not own the state of the drive's end
 (device.py), the fields of the protocol (protocol.py), commands in flight and their repetition
-(flight.py), framing (framing.py) or the cost (cost.py). The relay does no I/O and has no clock: it
-takes packets, completions and times (ps) and returns commands and events.
+(flight.py), framing (framing.py) or the cost (cost.py). The relay does no I/O and has no clock: its
+inputs are packets, completions and times (ps), and its outputs are commands and events.
 Source: see protocol.py.
 """
 
@@ -59,7 +59,7 @@ TRANSITIONS: dict[tuple[State, str], State] = {
 
 
 RECEIVING = (State.OPEN, State.DRAINING, State.CLOSING, State.ENDING)
-"""States in which blocks are received."""
+"""States in which the host receives blocks."""
 
 
 class HostRelay:
@@ -68,12 +68,13 @@ class HostRelay:
     ``send`` takes packets and ``completed`` takes completions. ``commands`` returns the commands
     that may be submitted now; ``requests`` and ``write`` return two subsets of them. ``events``
     returns the events. ``cids``: command identifiers of the queue that are reserved for this relay,
-    at least 3 * ``form.outstanding`` + 1; twice as many if commands can be lost without a reset.
-    ``timeout_ps``: time after which :meth:`tick` counts a command as lost, in addition to the hold
-    time; 0: none is lost. ``opening``: number of the first opening, which no earlier host of the
-    drive has used, for example a random one from 1 to 2**32 - 1. ``take_over``: close a tunnel that
-    another host has left open. If the drive does not offer ``form.offloads``, the tunnel opens
-    without them, and ``form`` then shows this.
+    at least 3 * ``form.outstanding`` + 1 (InputError is raised for fewer); twice as many if
+    commands can be lost without a reset. ``timeout_ps``: time after which :meth:`tick` treats a
+    command as lost, in addition to the hold time; 0 if commands cannot be lost. ``opening``: number
+    of the first opening; it must differ from those of earlier hosts of the drive, for example a
+    random number from 1 to 2**32 - 1. ``take_over``: True to close a tunnel that another host left
+    open. If the drive does not offer ``form.offloads``, the tunnel opens without offloads, and
+    ``form`` is changed accordingly.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class HostRelay:
         self._deaf = False  # the drive takes no more event requests
         self._failed = False
         self.dropped = 0
-        """Number of written blocks of which the drive has dropped packets that are no IP."""
+        """Number of written blocks from which the drive dropped packets that are not IP packets."""
 
     def _go(self, what: str) -> None:
         state = TRANSITIONS.get((self.state, what))
@@ -140,8 +141,9 @@ class HostRelay:
     def send(self, packet: Data) -> bool:
         """Queue a packet for transfer to the drive and return True.
 
-        Unless the tunnel is open or opening, drop the packet and return False. Raises InputError
-        for a packet that is empty or longer than the mtu.
+        If the tunnel is not open or opening, drop the packet and return False; with offloads,
+        packets are also dropped while it is opening. Raises InputError if the packet is empty or
+        longer than the mtu.
         """
         check(packet, self.form)
         if self.state not in (State.OPENING, State.OPEN) or self._close_asked:
@@ -158,7 +160,8 @@ class HostRelay:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of these packets, with their lengths in front."""
+        """Number of bytes of the packets not yet written to the drive, including their length
+        fields."""
         return self._out.size
 
     @property
@@ -168,7 +171,7 @@ class HostRelay:
 
     @property
     def strays(self) -> int:
-        """Number of completions that match no command of this relay."""
+        """Number of completions that do not match a command of this relay."""
         return self._flight.strays
 
     @property
@@ -178,12 +181,13 @@ class HostRelay:
 
     @property
     def lost(self) -> int:
-        """Number of commands that count as lost and have not completed since. Each keeps an
-        identifier, until none is left for others: then the oldest one is used again."""
+        """Number of lost commands that have not completed since. Each of them occupies an
+        identifier. If no identifier is free for a new command, the identifier of the oldest lost
+        command is reused."""
         return self._flight.lost
 
     def in_flight(self, kind: str) -> int:
-        """Return the number of commands of a kind that are not completed."""
+        """Return the number of commands of kind ``kind`` that are not completed."""
         return self._flight.count(kind)
 
     def events(self) -> list[Event]:
@@ -194,9 +198,10 @@ class HostRelay:
     # --- the drive's side
 
     def tick(self, now: int) -> None:
-        """Give up commands as lost that were issued more than the timeout before ``now`` (ps);
-        ``commands`` returns them again. If no event has come for so long, ask for the next block
-        without one."""
+        """Treat commands that were issued more than the timeout before ``now`` (ps) as lost;
+        ``commands`` returns them again. If event requests are older than the timeout, request the
+        next block without an event. Has no effect if commands cannot be lost (``timeout_ps`` is
+        0)."""
         flight = self._flight
         if not flight.timeout_ps:
             return
@@ -220,7 +225,7 @@ class HostRelay:
         self._advance()
 
     def commands(self, now: int = 0) -> list[Command]:
-        """Return all commands that may be submitted now. ``now``: the time, ps."""
+        """Return all commands that may be submitted now. ``now``: current time, ps."""
         found = self.requests(now)
         while (command := self.write(now)) is not None:
             found.append(command)
@@ -228,7 +233,7 @@ class HostRelay:
 
     def requests(self, now: int = 0) -> list[Command]:
         """Return the open, close, event and receive commands that may be submitted now, and all
-        commands that are issued again."""
+        commands that must be issued again."""
         self._advance()
         flight, most = self._flight, self.form.outstanding
         found = flight.again(now)
@@ -266,7 +271,7 @@ class HostRelay:
         ]
 
     def write(self, now: int = 0) -> Command | None:
-        """Return the write command of the next block, or None if none may be submitted now."""
+        """Return the write command of the next block, or None if no write may be submitted now."""
         up = self.state in (State.OPEN, State.DRAINING)
         behind_by = behind(self._confirmed, self._written)
         if not (up and self._out.blocks and behind_by < self.form.outstanding):
@@ -328,7 +333,8 @@ class HostRelay:
         self._go("opened")
 
     def _closed(self, cqe: Cqe) -> None:
-        """The drive has closed the tunnel; ``cqe.dw0``: number of blocks that it has sent."""
+        """Handle the completion of the close command: the drive has closed the tunnel. ``cqe.dw0``
+        is the number of blocks that it has sent."""
         if cqe.status and not self._failed:
             self._events.append(Failed(cqe.status, "close"))
         self._announced = cqe.dw0
@@ -364,8 +370,7 @@ class HostRelay:
 
     def _arrived(self, number: int, cqe: Cqe, data: Data) -> None:
         """Handle block ``number``, received from the drive. Blocks are unpacked in the order of
-        their numbers.
-        """
+        their numbers."""
         if cqe.status:
             self._not_received(number, cqe.status)
             return
@@ -393,7 +398,8 @@ class HostRelay:
             self._taken = (self._taken + 1) & MASK
 
     def _not_received(self, number: int, status: int) -> None:
-        """Handle the status of a receive command. After a close, there may be no such block."""
+        """Handle an error status of a receive command. After a close, it is not a failure if the
+        requested block does not exist."""
         closing = self.state in (State.CLOSING, State.ENDING) and status == wire.BAD_DESCRIPTOR
         if not closing or behind(number, self._announced):
             self._fail(status, f"receive of block {number}")

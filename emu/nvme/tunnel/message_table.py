@@ -2,7 +2,7 @@
 
 Owns the table. Does not own the cost model (cost.py) or the simulation of a message
 (engine/run/loop.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ondie.emu.units import InputError
 
 MESSAGE = record_type(
     up="i8",  # ps that the sender's upward tunnel is busy; 0: the host sends
-    body="i8",  # ps that the receiver's downward tunnel works while data arrive at the host; and
+    body="i8",  # ps that the receiver's downward tunnel works while data arrives at the host; and
     tail="i8",  # ps after the last block has arrived at the host; both 0: the host receives
     relay="i8",  # ps of the host's relay (CPU time / threads)
     commands="i8",  # commands and notifications
@@ -28,10 +28,11 @@ SIZES = 1 << 12
 
 
 class Messages:
-    """Writer of the message table. It adds an entry for each new size and direction of a message.
+    """Writer of the message table. It adds an entry for each new combination of size and direction
+    of a message.
 
     ``table``: records of MESSAGE. ``wait_ps``: time that the host's relay waits for a CPU core
-    before each task, ps. Raises InputError for a configuration without a tunnel.
+    before each task, ps. Raises InputError if the configuration has no tunnel.
     """
 
     def __init__(self, cfg: Config, table: np.recarray, wait_ps: int = 0) -> None:
@@ -41,15 +42,14 @@ class Messages:
 
     def place(self, kind: int, count: int) -> int:
         """Return the table index of a message of ``count`` bytes in direction ``kind`` (UPWARD,
-        DOWNWARD or ACROSS). Adds the entry if the table lacks it. Raises InputError if the table is
-        full.
-        """
+        DOWNWARD or ACROSS). Adds an entry if the table does not have one. Raises InputError if the
+        table is full or ``count`` is negative."""
         key = kind, count
         if key not in self._known:
             at = len(self._known)
             if at == len(self._table):
                 raise InputError(
-                    f"tunnel: more than {at} sizes of messages in one run; use fewer message sizes"
+                    f"tunnel: more than {at} message sizes in one run; use fewer different sizes"
                 )
             self._known[key] = at
             self._fill(at, kind, count)
@@ -58,7 +58,7 @@ class Messages:
     def places(self, kinds: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Return the table indices, int64[n], of n messages; see :meth:`place`.
 
-        ``kinds``: directions, ``sizes``: bytes, one number per message.
+        ``kinds``: direction of each message. ``sizes``: size of each message, bytes.
         """
         pairs, which = np.unique(np.stack([kinds, sizes]), axis=1, return_inverse=True)
         found = np.array([self.place(int(kind), int(count)) for kind, count in pairs.T], np.int64)

@@ -1,12 +1,12 @@
-"""Pace of a tunnel's blocks: the earliest times of their completion by the cost model.
+"""Pace of a tunnel's blocks: the earliest completion times that the cost model allows.
 
 Owns the schedule of the blocks of one drive in both directions. Does not own the cost model
-(cost.py), commands, a clock or threads: time is an argument.
-Source: none. A program in wall time handles some blocks late, because it waits for a processor. So
-blocks are scheduled one after the other at the period of the cost model, and a late one is followed
-by others without delay until the schedule is met again. A block never completes before its time. A
-direction that was idle, or is more than SLACK_PS late, begins a new schedule: time in which no
-block waited is lost.
+(cost.py), commands, a clock or threads; the current time is an argument.
+Source: this project. A program that runs in wall time handles some blocks late, because it waits
+for a CPU. Therefore, blocks are scheduled one after another at the period of the cost model. After
+a late block, further blocks follow without delay until they are on schedule again. A block never
+completes before its scheduled time. A direction that was idle, or is more than SLACK_PS late,
+begins a new schedule and does not catch up.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from ondie.emu.nvme.tunnel.framing import READ_HEADER
 from ondie.emu.nvme.tunnel.timing import handling, spacing
 
 SLACK_PS = 50 * 10**9
-"""Delay that a direction may catch up, ps: some time slices of a scheduler, hundreds of blocks."""
+"""Maximum delay that a direction may make up for, ps: several time slices of a scheduler, or
+hundreds of blocks."""
 
 
 class Pace:
-    """Schedule of one drive's blocks by its cost model. ``host``: with the time of the host's relay
-    and of commands, as in the model; False: with that of the link only, since the host is real."""
+    """Schedule of one drive's blocks by its cost model. ``host``: True to include the time of the
+    host's relay and of commands; False to include only the time of the link, because the host is
+    real."""
 
     def __init__(self, cost: TunnelCost, host: bool = True) -> None:
         self.cost, self._host = cost, host
@@ -43,9 +45,10 @@ class Pace:
 
     def due(self, up_bytes: int, down_bytes: int, now: int, ready: int | None = None) -> int:
         """Return the earliest time at which a command may complete, ps. ``up_bytes``: bytes of its
-        data to the host, with READ_HEADER; ``down_bytes``: bytes from the host. A command without a
-        block completes at once. ``now``: the time, ps. ``ready``: since when the block could cross,
-        ps; None: it has waited since the one before it."""
+        data to the host, including READ_HEADER; ``down_bytes``: bytes from the host. A command
+        without a block completes immediately. ``now``: current time, ps. ``ready``: time since
+        which the block has been ready for transfer, ps, or None if it has been ready since the
+        previous block."""
         due = now
         for way, size in ((UP, up_bytes - READ_HEADER), (DOWN, down_bytes)):
             if size > 0:

@@ -1,21 +1,24 @@
-"""Protocol of the TCP/IP tunnel through vendor NVMe commands: commands, completions and events.
+"""Protocol of the TCP/IP tunnel through vendor-specific NVMe commands: commands, completions and
+events.
 
 Owns the fields of the protocol and the events that either end reports. Does not own the states of
 the two ends (host.py, device.py), framing (framing.py) or queue entries (wire.py).
-Source: NGD's public patents (a relay per drive, notify and pull); commands after the open relay of
-rick-heig/nvme_csd: admin opcode C0h, cdw10 communicate 64, open 128, close 129, cdw11 write, cdw12
-length, cdw13 descriptor, 4 KiB of data. Sequence numbers, events and negotiation have no source.
+Source: NGD's public patents (a relay per drive, notify and pull); commands follow the open-source
+relay of rick-heig/nvme_csd: admin opcode C0h, cdw10 communicate 64, open 128, close 129, cdw11
+write, cdw12 length, cdw13 descriptor, 4 KiB of data. Sequence numbers, events and negotiation are
+this project's.
 
 From host to drive, the relay writes one block of the packet stream per command. From drive to host,
-the relay receives one block per command. Blocks are numbered from 0 in each direction, so that
-commands and completions may overtake each other. The relay learns of blocks in one of two ways,
-which it chooses at the open:
+the relay receives one block per command. Blocks are numbered from 0 in each direction, because
+commands and completions may overtake each other. The relay is notified of blocks in one of two
+ways, which it selects in the open command:
 
 - event: the drive completes an asynchronous event request with the number of blocks announced so
   far. With bursts (framing.Format.notify), completions of receive commands announce further blocks.
-- hold: the relay keeps receive commands outstanding for the next blocks. The drive holds each until
-  there is a block, or completes it with length 0 when the hold time has passed. A driver that keeps
-  asynchronous event requests to itself, as that of Linux does, needs this one.
+- hold: the relay keeps receive commands outstanding for the next blocks. The drive holds each of
+  them until there is a block, or completes it with length 0 when the hold time has passed. This way
+  is required with a driver that reserves asynchronous event requests for itself, such as that of
+  Linux.
 
 | command | opcode | cdw10 | cdw11          | cdw12   | cdw13      | cdw14          | cdw15        |
 |---------|--------|-------|----------------|---------|------------|----------------|--------------|
@@ -31,17 +34,19 @@ which it chooses at the open:
 | receive    | first header                   | blocks announced | length, 4 bytes; block |
 | event      | 7, what << 8, descriptor << 16 | blocks announced |                        |
 
-A receive command without a block has length 0; dw0 is then 2 if the drive asks for a close, else 0.
-`close` completes when every block has been given to a receive command. A close with cdw11 = 1 ("at
-once") drops the waiting packets instead.
+The completion of a receive command without a block has length 0; its dw0 is 2 if the drive requests
+a close, else 0. `close` completes when receive commands have transferred all blocks. A close with
+cdw11 = 1 ("at once") drops the waiting packets instead.
 
-A drive without offloads refuses an open with OFFLOADS (Invalid Field); the host then opens without.
+A drive without offloads rejects an open with OFFLOADS (Invalid Field); the host then opens the
+tunnel without offloads.
 
-Lost commands and completions: the host repeats a command with another command identifier. Every
-command may be repeated, with the same effect as once: the drive keeps the last `outstanding` blocks
-that it has sent, also after a close, knows a block that it has accepted by its number, and an open
-by the number of the opening (cdw13; 0: not known again). A command that still waits in the drive is
-aborted if its repetition arrives. So a tunnel survives a reset of the controller.
+Lost commands and completions: the host repeats a command with another command identifier. Repeating
+any command has no further effect. For that purpose, the drive keeps the last `outstanding` blocks
+that it sent, even after a close. It recognizes a repeated write by its block number, and a repeated
+open by the number of the opening (cdw13; 0 is never recognized). If the repetition arrives while
+the original command still waits in the drive, the original command is aborted. Thus, a tunnel
+survives a reset of the controller.
 """
 
 from __future__ import annotations
@@ -54,8 +59,9 @@ from ondie.emu.units import InputError
 
 COMMUNICATE, OPEN, CLOSE = 64, 128, 129
 HOLD, TAKE_OVER, OFFLOADS = 1 << 0, 1 << 1, 1 << 2
-"""Flags of an open: the drive holds receive commands; an open tunnel of another opening is closed
-at once instead of refusing this one; packets have a framing.OFFLOAD_HEADER in front."""
+"""Flags of an open. HOLD: the drive holds receive commands. TAKE_OVER: an open tunnel of another
+opening is closed immediately; without this flag, the open is rejected. OFFLOADS: each packet is
+preceded by a framing.OFFLOAD_HEADER."""
 HOLD_SHIFT = 16
 TRANSIENT = frozenset(
     {
@@ -66,14 +72,16 @@ TRANSIENT = frozenset(
 """Statuses after which the host repeats a command."""
 RECEIVE, WRITE = 0, 1
 DATA, CLOSING = 1, 2
-"""Meaning of an event: blocks wait to be received (DATA); the drive requests a close (CLOSING)."""
+"""Meanings of an event: blocks wait to be received (DATA), or the drive requests a close
+(CLOSING)."""
 MASK = 0xFFFFFFFF
 
 
 def behind(number: int, other: int) -> int:
-    """Return by how much ``number`` is behind ``other``; both are counters that wrap at 2**32.
+    """Return the number of increments by which ``number`` is behind ``other``; both are counters
+    that wrap at 2**32.
 
-    The difference counts as 0 if it is 2**31 or more.
+    The result is 0 if the difference is 2**31 or more.
     """
     gap = (other - number) & MASK
     return gap if gap < 1 << 31 else 0
@@ -92,9 +100,9 @@ class Packet(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Event: the drive refused a command or sent invalid data, so the tunnel closes.
+    """Event: the drive rejected a command or sent invalid data, so the tunnel closes.
 
-    ``status``: NVMe status (wire.py). ``what``: the command that failed, as text.
+    ``status``: NVMe status (wire.py). ``what``: description of the command that failed.
     """
 
     status: int
@@ -102,7 +110,7 @@ class Failed(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """Event: the tunnel is closed, and none of its commands is outstanding."""
+    """Event: the tunnel is closed, and none of its commands are outstanding."""
 
 
 Event = Opened | Packet | Failed | Closed

@@ -1,15 +1,16 @@
 """Number of commands and time of one message through the tunnel, computed command by command.
 
 Owns the times at which the blocks of one message have passed the tunnel, without other traffic.
-Does not own the protocol (host.py, device.py; a test checks that both agree) or resources that
-several tunnels share (cost.py). All values are integers, times in ps. The functions are compiled.
-Source: none. The host's relay has one thread per direction, which handles each command before it is
-submitted. Up to `outstanding` commands are in flight. From drive to host, the drive signals before
-the relay receives.
+Does not own the protocol (host.py, device.py; a test checks that the results agree) or resources
+that several tunnels share (cost.py). All values are integers, and times are in ps. The functions
+are compiled.
+Source: this project. The host's relay has one thread per direction, which handles each command
+before it is submitted. Up to `outstanding` commands are in flight. From drive to host, the drive
+signals a block before the relay receives it.
 
-A message of n bytes becomes TCP segments of at most `mtu` bytes. All segments are available at
-once; no TCP window delays them. Acknowledgements are omitted: they travel in blocks that are sent
-anyway, 54 B for two packets.
+A message of n bytes becomes TCP segments of at most `mtu` bytes. All segments are available from
+the start; no TCP window delays them. Acknowledgements are omitted, because they travel in blocks
+that are sent anyway (54 B for two packets).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ondie.emu.nvme.tunnel.framing import HEADER
 from ondie.kernels.jit import njit
 
 SEGMENT_HEADER = 52
-"""Header bytes of a packet: IPv4 20, TCP 20 and its time stamps 12."""
+"""Header bytes of a packet: IPv4 20, TCP 20 and its timestamp option 12."""
 PS = 10**12
 LATER = 1 << 62
 
@@ -34,25 +35,24 @@ class Times(NamedTuple):
     """Maximum number of stream bytes in a block."""
     mtu: int
     concatenate: int
-    """1: a block may hold several packets. 0: a block ends where a packet ends."""
+    """1 if a block may hold several packets, or 0 if a block ends where a packet ends."""
     burst: int
-    """1: the drive signals once per message. 0: once per block. Used upward only."""
+    """1 if the drive signals once per message, or 0 if it signals once per block. Used only from
+    drive to host."""
     outstanding: int
     command: int
     """Time of a command from submission to completion without the host's CPU time, ps."""
     notify: int
-    """Time from the moment the drive has a block until the host's relay is called, ps.
-
-    Used upward only.
-    """
+    """Time from the moment when a block is ready in the drive until the host's relay is notified,
+    ps. Used only from drive to host."""
     cpu: int
     """CPU time of the relay per command, and per notification, ps."""
     copy_rate: int
-    """Rate at which the relay copies, bytes/s; 0: copying takes no time."""
+    """Rate at which the relay copies data, bytes/s; 0 if copying takes no time."""
     link: int
-    """Rate of the drive's link, bytes/s."""
+    """Rate of the drive's link, bytes/s; 0 if transfers take no time."""
     wait: int = 0
-    """Time that the relay's thread waits for a shared core before each task, ps."""
+    """Time that the relay's thread waits for a shared CPU core before each task, ps."""
 
 
 @njit
@@ -77,7 +77,8 @@ def stream(n, mtu):
 
 @njit
 def count(n, room, mtu, concatenate):
-    """Return the number of blocks of a message of ``n`` bytes that are all available at once.
+    """Return the number of blocks of a message of ``n`` bytes whose packets are all available from
+    the start.
 
     ``room``: maximum stream bytes of a block. ``concatenate``: see Times.
     """
@@ -93,10 +94,10 @@ def count(n, room, mtu, concatenate):
 
 @njit
 def next_block(at, there, total, tid):
-    """Return the number of bytes of the block that begins at byte ``at`` of a stream.
+    """Return the number of bytes in the block that begins at byte ``at`` of a stream.
 
-    ``there``: end of the complete packets that are available, in stream bytes. ``total``: stream
-    bytes of the message. ``tid``: Times of the direction.
+    ``there``: position in the stream up to which complete packets are available, bytes. ``total``:
+    stream bytes of the message. ``tid``: Times of the direction.
     """
     if tid.concatenate != 0:
         return min(tid.room, there - at)
@@ -106,24 +107,22 @@ def next_block(at, there, total, tid):
 
 @njit
 def whole(at, total, mtu):
-    """Return the size in bytes of the complete packets in the first ``at`` bytes of a stream of
-    ``total`` bytes.
-    """
+    """Return the size in bytes of the complete packets within the first ``at`` bytes of a stream of
+    ``total`` bytes."""
     record = mtu + HEADER
     return total if at == total else at // record * record
 
 
 @njit
 def handling(size, tid):
-    """Return the time that the relay's thread spends on a command that carries ``size`` bytes,
-    ps.
-    """
+    """Return the time that the relay's thread spends on a command that transfers ``size`` bytes,
+    ps."""
     return tid.cpu + (ceiling(size * PS, tid.copy_rate) if tid.copy_rate > 0 else 0)
 
 
 @njit
 def spacing(size, tid):
-    """Return the time that a block of ``size`` bytes occupies the link, ps."""
+    """Return the time for which a block of ``size`` bytes occupies the link, ps."""
     return ceiling(size * PS, tid.link) if tid.link > 0 else 0
 
 
@@ -132,9 +131,10 @@ def upward(n, tid):
     """Simulate a message of ``n`` bytes from the drive to the host. ``tid``: Times of the
     direction.
 
-    Returns two arrays, int64[blocks]: the stream bytes that have reached the host after each block,
-    and the time of that in ps. The relay's thread handles notifications and completions in the
-    order of their times. It must have handled block i before block i + `outstanding` is requested.
+    Returns two arrays, int64[blocks]: the number of stream bytes that have reached the host after
+    each block, and the time at which the relay has handled the block, ps. The relay's thread
+    handles notifications and completions in the order of their times. It must have handled block i
+    before block i + `outstanding` is requested.
     """
     total = stream(n, tid.mtu)
     blocks = count(n, tid.room, tid.mtu, tid.concatenate)
@@ -178,9 +178,10 @@ def upward(n, tid):
 def downward(n, there, ready, tid):
     """Simulate a message of ``n`` bytes from the host to a drive. ``tid``: Times of the direction.
 
-    Returns two arrays, int64[blocks]: the stream bytes that have reached the drive after each
-    block, and the time of that in ps. ``there``: stream bytes that have arrived at the host,
-    ascending, int64[arrivals]. ``ready``: time of each arrival, ps, int64[arrivals].
+    Returns two arrays, int64[blocks]: the number of stream bytes that have reached the drive after
+    each block, and the time of the block's completion, ps. ``there``: number of stream bytes that
+    have arrived at the host after each arrival, ascending, int64[arrivals]. ``ready``: time of each
+    arrival, ps, int64[arrivals].
     """
     total = stream(n, tid.mtu)
     most = len(there) + count(n, tid.room, tid.mtu, tid.concatenate)
@@ -207,9 +208,9 @@ def downward(n, there, ready, tid):
 
 @njit
 def copied(there, tid):
-    """Return the total copy time of the relay in ps. ``there``: stream byte at which each block
-    ends, int64[blocks].
-    """
+    """Return the total time that the relay spends on copying the blocks of a message, ps.
+    ``there``: position in the stream at which each block ends, bytes, int64[blocks]. ``tid``: Times
+    of the direction."""
     before, sum_ps = 0, 0
     for at in there:
         sum_ps += handling(at - before, tid) - tid.cpu

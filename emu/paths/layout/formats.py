@@ -1,12 +1,12 @@
 """Storage formats: the type of each vector of an update, and the number of values per page.
 
-Owns the formats that paths store, values per page, and bytes of a range. Does not own placement
+Owns the storage formats of the paths, values per page, and bytes of a range. Does not own placement
 of pages (regions.py) or any arithmetic (ondie.kernels).
 Source: the formats of ondie.kernels; bf16_master: DeepSpeed's bf16_master_weights_and_grads (BF16
 master weights and gradients, FP32 states). On the host, the scales of 8-bit states are separate
 files, as in bitsandbytes. Inside a drive, scales share a page with their codes, so that one page
-read returns both. A page first holds the maximum number of blocks of 256 codes that fit together
-with their scales, then these scales.
+read returns both codes and scales. A page starts with the maximum number of blocks of 256 codes
+that fit together with their scales; the scales follow.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ BF16_MASTER = Format("bf16_master", B16, B16, F32, NONE, NONE)
 FORMATS = {"fp32": KERNELS["fp32"], BF16_MASTER.name: BF16_MASTER, **KERNELS}
 SCALE_BYTES = 4
 MODEL_BYTES = 2
-"""Bytes of a parameter in the 16-bit type (FP16 or BF16) that the model computes with."""
+"""Size in bytes of a parameter in the 16-bit type (FP16 or BF16) that the model computes with."""
 
 
 def checked(name: str) -> str:
-    """Return ``name`` if it is a storage format; otherwise raise InputError, which names the most
-    similar format."""
+    """Return ``name``. Raises InputError, which names the most similar format, if ``name`` is not a
+    storage format."""
     if name not in FORMATS:
-        raise InputError(f"format: {name!r}; {known_names(name, FORMATS)}")
+        raise InputError(f"format: unknown format {name!r}; {known_names(name, FORMATS)}")
     return name
 
 
 def refused(name: str, op: str) -> str | None:
-    """Return the reason why the states of operation ``op`` cannot be stored in format ``name``,
-    or None if they can."""
+    """Return the reason why the states of operation ``op`` cannot be stored in format ``name``, or
+    None if they can be stored."""
     if FORMATS[name].codes and not get(op, backend="numpy").states:
         return f"{op} has no states that can be stored in 8 bits"
     return None
@@ -51,8 +51,8 @@ def refused(name: str, op: str) -> str | None:
 
 @dataclass(frozen=True)
 class Vector:
-    """Storage of one vector: values of a plain type, or 8-bit codes with one scale per BLOCK
-    (256) codes."""
+    """Storage description of one vector: values of a plain type, or 8-bit codes with one scale per
+    BLOCK (256) codes."""
 
     name: str
     dtype: np.dtype
@@ -60,7 +60,8 @@ class Vector:
 
     @property
     def bytes_each(self) -> Fraction:
-        """Bytes per value. For codes, this includes the bytes of a scale divided by BLOCK."""
+        """Number of bytes per value. For codes, this includes the bytes of a scale divided by
+        BLOCK."""
         return Fraction(self.dtype.itemsize) + Fraction(SCALE_BYTES * self.coded, BLOCK)
 
     def size(self, count: int) -> int:
@@ -68,7 +69,7 @@ class Vector:
         return count * self.dtype.itemsize + SCALE_BYTES * self.coded * -(-count // BLOCK)
 
     def blocks(self, page_bytes: int) -> int:
-        """Return the number of blocks of codes, each with its scale, that fit in a page."""
+        """Return the number of blocks of codes that fit in a page, each with its scale."""
         return page_bytes // (BLOCK * self.dtype.itemsize + SCALE_BYTES)
 
     def per_page(self, page_bytes: int) -> int:
@@ -76,12 +77,12 @@ class Vector:
         return self.blocks(page_bytes) * BLOCK if self.coded else page_bytes // self.dtype.itemsize
 
     def pages(self, count: int, page_bytes: int) -> int:
-        """Return the number of pages that ``count`` values fill."""
+        """Return the number of pages that ``count`` values occupy."""
         return -(-count // self.per_page(page_bytes))
 
     def paged(self, count: int, page_bytes: int) -> int:
-        """Return the bytes to transfer for ``count`` values from the start of a page on. Pages of
-        codes are transferred whole."""
+        """Return the number of bytes to transfer for ``count`` values that start at the beginning
+        of a page. Pages of codes are transferred as a whole."""
         return (
             self.pages(count, page_bytes) * page_bytes
             if self.coded
@@ -102,7 +103,7 @@ class Vector:
 
     def pack(self, pages: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
         """Write the values (and scales) in ``arrays``, by slot name, into ``pages``, uint8[k,
-        page_bytes], from the first page on. The bytes after the last value are unchanged."""
+        page_bytes], starting with the first page. The bytes after the last value are unchanged."""
         values = arrays[self.name]
         if not self.coded:
             pages.reshape(-1).view(self.dtype)[: len(values)] = values
@@ -161,22 +162,22 @@ class Stored:
     @property
     def shown(self) -> np.dtype:
         """Dtype of the updated weights that the model computes with: that of the format's 16-bit
-        copy if it has one, else that of the stored weights."""
+        copy if the format has such a copy, else that of the stored weights."""
         form = self.format
         return TYPES[form.w if form.out == NONE else form.out]
 
     @cached_property
     def bytes_each(self) -> Fraction:
-        """Bytes of weights and states on flash per parameter, including scales."""
+        """Number of bytes of weights and states on flash per parameter, including scales."""
         return sum((vector.bytes_each for vector in self.vectors), Fraction())
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes per weight of the separate copy that the format keeps for the model; 0: no
-        separate copy."""
+        """Number of bytes per weight of the separate copy that the format keeps for the model; 0 if
+        the format keeps no such copy."""
         return 0 if self.format.out == NONE else TYPES[self.format.out].itemsize
 
     @cached_property
     def traffic(self) -> Fraction:
-        """DRAM bytes per parameter of an update, read plus written, including scales."""
+        """Number of DRAM bytes per parameter of an update, read plus written, including scales."""
         return 2 * self.bytes_each + self.gradient.bytes_each + self.copy_bytes

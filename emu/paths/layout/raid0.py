@@ -21,7 +21,7 @@ from ondie.emu.paths.payload import Conventional
 from ondie.kernels import topk
 
 PAIR_BYTES = 8
-"""Bytes of the index and the value of one gradient element that Top-K keeps."""
+"""Size of the index and the value of one gradient element that Top-K keeps, bytes."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Striping:
     """Round-robin distribution of ``n_params`` parameters over ``devices`` drives, in stripes of
     ``stripe`` parameters.
 
-    A place is the index of a parameter in storage order: all parameters of the first drive, then
-    those of the second, and so on.
+    The storage position of a parameter is its index in storage order: all parameters of the first
+    drive, then those of the second, and so on.
     """
 
     n_params: int
@@ -38,7 +38,7 @@ class Striping:
     stripe: int
 
     def shards(self) -> tuple[Shard, ...]:
-        """Return one shard per drive: the range of places that the drive holds."""
+        """Return one shard per drive: the range of storage positions that the drive holds."""
         whole, rest = divmod(self.n_params, self.stripe)
         stop = 0
         out = []
@@ -50,8 +50,8 @@ class Striping:
         return tuple(out)
 
     def pieces(self, shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (first place, last place + 1, first parameter) of each whole or partial stripe in
-        places [start, stop) of a drive."""
+        """Yield (first storage position, last storage position + 1, first parameter) of each whole
+        or partial stripe within the storage positions [start, stop) of a drive."""
         while start < stop:
             round_index, offset = divmod(start - shard.start, self.stripe)
             end = min(stop, start + self.stripe - offset)
@@ -59,22 +59,22 @@ class Striping:
             start = end
 
     def first(self, shard: Shard, places: np.ndarray) -> np.ndarray:
-        """Return the indices of the parameters that are stored at ``places`` of a drive,
+        """Return the indices of the parameters at the storage positions ``places`` of a drive,
         int64[n]."""
         round_index, offset = np.divmod(places - shard.start, self.stripe)
         parameters: np.ndarray = (round_index * self.devices + shard.device) * self.stripe + offset
         return parameters
 
     def order(self) -> np.ndarray:
-        """Return the index of the parameter at each place, int64[n_params]."""
+        """Return the index of the parameter at each storage position, int64[n_params]."""
         parts = [self.first(shard, np.arange(shard.start, shard.stop)) for shard in self.shards()]
         return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradient elements of a drive that Top-K compresses together: the elements at places [start,
-    stop), of which ``k`` are kept."""
+    """Gradient elements of a drive that Top-K compresses together: the elements at storage
+    positions [start, stop), of which ``k`` are kept."""
 
     device: int
     start: int
@@ -102,8 +102,8 @@ class Bucket:
 
 
 class Striped(Conventional):
-    """Payload whose vectors are stored in the order of places. Values from and to the trace are
-    reordered."""
+    """Payload of striped vectors. The vectors are stored in the order of storage positions. Vectors
+    from the trace, and vectors that are compared with the trace, are reordered."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Striped(Conventional):
         super().__init__(system, regions, compute, gradient_arrives=True)
         self.order = striping.order()
         self.buckets = buckets
-        """Buckets in which the gradient is compressed; empty if it is not compressed."""
+        """Buckets in which the gradient is compressed; empty if the gradient is not compressed."""
 
     def store_initial(self, vectors: dict[str, np.ndarray]) -> None:  # type: ignore[override]
         super().store_initial({name: values[self.order] for name, values in vectors.items()})
@@ -125,8 +125,8 @@ class Striped(Conventional):
         return self.parameters(super().stored(name))
 
     def parameters(self, by_place: np.ndarray) -> np.ndarray:
-        """Return a vector in parameter order. ``by_place``: the vector in the order of places,
-        [n_params]."""
+        """Return a vector in parameter order. ``by_place``: the vector in the order of storage
+        positions, [n_params]."""
         out = np.empty_like(by_place)
         out[self.order] = by_place
         return out
@@ -142,8 +142,8 @@ class Striped(Conventional):
             )
 
     def _pages(self, bucket: Bucket) -> np.ndarray:
-        """Return the memory that holds a compressed bucket, uint8: the pages at which its
-        uncompressed gradient would start."""
+        """Return the memory of a compressed bucket, uint8: the pages that start where the
+        uncompressed gradient of the bucket would start."""
         regions = self.regions[bucket.device]
         at = (bucket.start - regions.shard.start) * VALUE_BYTES // regions.page_bytes
         at += regions.first("g")

@@ -4,7 +4,8 @@ Owns both layouts: w, m, v, g as regions of the conventional namespace, and w, m
 planes of one super-page. Does not own physical addresses (ftl/page_map.py) or values per page
 (formats.py).
 Source: ZeRO-Infinity (one file per tensor and state) for regions; OptimStore (HPCA 2023) for
-super-pages: Adam leaves one plane of four idle, Momentum packs two groups.
+super-pages. With four planes, Adam leaves one plane idle, and Momentum fills the planes with two
+groups.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def shards(n_params: int, devices: int, granule: int) -> tuple[Shard, ...]:
 
 @dataclass(frozen=True)
 class Regions:
-    """Vectors of a shard in the conventional namespace, each in consecutive logical pages (a
-    region)."""
+    """Layout of a shard's vectors in the conventional namespace. Each vector occupies consecutive
+    logical pages (a region)."""
 
     shard: Shard
     vectors: tuple[Vector, ...]
@@ -65,7 +66,7 @@ class Regions:
 
     def used(self, name: str) -> int:
         """Return the number of pages of a region that hold parameters. The other pages of the
-        region are alignment."""
+        region are padding."""
         return self.vector(name).pages(self.shard.size, self.page_bytes)
 
     @cached_property
@@ -96,10 +97,8 @@ class Regions:
         self, name: str, start: int, stop: int, block_bytes: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return requests of at most ``block_bytes`` for an FP32 vector's parameters [start, stop).
-
-        The result is (first lpn, bytes, first parameter), int64 each. ``start`` must be page
-        aligned within the shard.
-        """
+        The result is (first logical page, bytes, first parameter), int64[n] each. ``start`` must be
+        the first parameter of a page."""
         step = block_bytes // VALUE_BYTES
         first = np.arange(start, stop, step, dtype=np.int64)
         size = np.minimum(stop - first, step) * VALUE_BYTES
@@ -110,8 +109,8 @@ class Regions:
 
 @dataclass(frozen=True)
 class Stripes:
-    """Vectors of a shard in super-pages. The planes of a die hold ``groups`` groups of one page
-    per vector (w and the states)."""
+    """Layout of a shard's vectors in super-pages. The planes of a die hold ``groups`` groups, each
+    with one page per vector (w and the states)."""
 
     shard: Shard
     vectors: tuple[str, ...]
@@ -119,10 +118,10 @@ class Stripes:
     values: int
     """Number of parameters per page."""
     kept: bool = False
-    """True if the gradient is programmed too, into the planes that follow those of the vectors."""
+    """True if the gradient is also programmed, into the planes that follow those of the vectors."""
     dtype: np.dtype = F32
-    """Type of all vectors. They share one type, because all planes of a super-page must hold the
-    same number of values.
+    """Type of all vectors. The vectors share one type, because all planes of a super-page must hold
+    the same number of values.
     """
     gradient_dtype: np.dtype = F32
 
@@ -159,13 +158,14 @@ class Stripes:
         return -(-self.shard.size // self.params)
 
     def span(self, super_page: int, group: int) -> tuple[int, int]:
-        """Return parameters [start, stop) of one group of a super-page (empty past the shard's
-        end)."""
+        """Return the parameters [start, stop) of one group of a super-page. The range is empty past
+        the end of the shard."""
         start = self.shard.start + super_page * self.params + group * self.values
         return min(start, self.shard.stop), min(start + self.values, self.shard.stop)
 
     def plane(self, vector: str, group: int) -> int:
-        """Return the plane that holds a group's page of ``vector``; "g" means a kept gradient."""
+        """Return the plane that contains a group's page of ``vector``; "g" selects the programmed
+        gradient."""
         if vector == "g":
             return self.planes + group
         return group * len(self.vectors) + self.vectors.index(vector)

@@ -1,10 +1,10 @@
 """Stripe map: the super-page, and thus the die, of each stripe of a device.
 
-Owns the table from stripe to super-page and back. Does not own the physical location of a
-super-page (ftl/reservoir.py), or the choice of stripes to move (on_die/wear_leveling.py).
-Source: this project. The number of a super-page determines its die: super-pages 0, 1, 2, ... are
-on dies 0, 1, 2, ... in turn. Initially stripe i is in super-page i. A stripe that moves to
-another die gets the first free super-page of that die.
+Owns the table from stripe to super-page and the inverse table. Does not own the physical location
+of a super-page (ftl/reservoir.py), or the choice of stripes to move (on_die/wear_leveling.py).
+Source: this project. The number of a super-page determines its die: super-page i is on die i modulo
+the number of dies. Initially stripe i is in super-page i. A stripe that moves to another die gets
+the first free super-page of that die.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 
 class Homes:
-    """Super-page of each of ``count`` stripes on ``dies`` dies. The tables are created at the
-    first move, because they are large for large models."""
+    """Map from stripe to super-page, for ``count`` stripes on ``dies`` dies. To save memory for
+    large models, the tables are created only at the first move."""
 
     def __init__(self, count: int, dies: int) -> None:
         self.count = count
@@ -26,7 +26,7 @@ class Homes:
 
     @staticmethod
     def found(super_pages: np.ndarray, dies: int) -> Homes:
-        """Return the map in which stripe i is in ``super_pages[i]``. ``super_pages``:
+        """Return a map in which stripe i is in ``super_pages[i]``. ``super_pages``:
         int64[count]."""
         homes = Homes(len(super_pages), dies)
         if (super_pages != np.arange(homes.count)).any():
@@ -46,7 +46,7 @@ class Homes:
 
     @property
     def moved(self) -> bool:
-        """True if any stripe has moved, so that the tables exist."""
+        """True if any stripe has moved since the initial placement."""
         return self._super_page is not None
 
     def super_pages(self, start: int, stop: int) -> np.ndarray:
@@ -93,7 +93,7 @@ class Homes:
         return self.land(int(self.super_pages(stripe, stripe + 1)[0]), target), target
 
     def land(self, source: int, target: int) -> int:
-        """Record that the stripe of super-page ``source`` is now in super-page ``target``; return
+        """Record that the stripe of super-page ``source`` is now in super-page ``target``. Return
         ``source``."""
         self._tabulate()
         assert self._super_page is not None

@@ -2,7 +2,8 @@
 
 Owns files, stripes, and the block requests of a range. Does not own the time at which requests
 are sent (offload/path.py) or the bytes of the vectors (offload/host_memory.py).
-Source: DeepSpeed keeps a file per sub-group and state and one per gradient; Linux md RAID 0:
+Source: DeepSpeed keeps one file per sub-group and state, and one file per gradient; Linux md RAID
+0:
 chunk c of the volume is chunk c // drives of drive c % drives.
 """
 
@@ -28,7 +29,7 @@ class Extent(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """Requests of at most one block each; every column is int64[n]: drive, first logical page,
+    """Requests of at most one block each. Every column is int64[n]: drive, first logical page,
     bytes, first parameter."""
 
     device: np.ndarray
@@ -38,8 +39,8 @@ class Requests(NamedTuple):
 
 
 class File(NamedTuple):
-    """Vector to store: its extents, the ``width`` of an entry (a value or a scale) in bytes, and
-    the number of parameters per entry (``share``)."""
+    """Description of a vector to store: its extents, the ``width`` of an entry (a value or a scale)
+    in bytes, and the number of parameters per entry (``share``)."""
 
     extents: tuple[Extent, ...]
     width: int
@@ -48,8 +49,8 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """Location of a vector in the volume: its extents, in order, and its first logical page,
-    which is equal on all drives."""
+    """Location of a vector in the volume: its extents, in order, and its first logical page, which
+    has the same number on all drives."""
 
     extents: tuple[Extent, ...]
     width: int
@@ -60,7 +61,8 @@ class Region:
     """Number of parameters per entry; extents start at multiples of this number."""
 
     def bytes(self, count: int) -> int:
-        """Return the bytes that ``count`` parameters occupy, counted from the start of an entry."""
+        """Return the number of bytes that ``count`` parameters occupy, counted from the start of an
+        entry."""
         return -(-count // self.share) * self.width
 
     def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -74,7 +76,7 @@ class Region:
 
     @property
     def size(self) -> int:
-        """Bytes of the region up to the end of its last extent, over all drives."""
+        """Size of the region up to the end of its last extent, over all drives, bytes."""
         extent = self.extents[-1] if self.extents else Extent(0, 0, 0)
         return extent.at + self.bytes(extent.stop - extent.start)
 
@@ -82,8 +84,9 @@ class Region:
 def extents(
     pieces: Sequence[tuple[int, int]], width: int, page: int, below: int
 ) -> tuple[Extent, ...]:
-    """Return one extent for each range of parameters in ``pieces`` that has at least ``below``
-    bytes. Each extent starts at a multiple of ``page`` bytes. ``width``: bytes per parameter."""
+    """Return one extent for each range of parameters in ``pieces`` whose size is at least ``below``
+    bytes and not 0. Skip smaller ranges. Each extent starts at a multiple of ``page`` bytes.
+    ``width``: bytes per parameter."""
     found, at = [], 0
     for start, stop in pieces:
         size = (stop - start) * width
@@ -95,8 +98,8 @@ def extents(
 
 @dataclass(frozen=True)
 class Volume:
-    """Regions of vectors, striped round-robin over ``devices`` drives. ``page``: bytes of a
-    logical page. ``align``: requests are padded to multiples of this number of bytes."""
+    """Regions of vectors, striped round-robin over ``devices`` drives. ``page``: size of a logical
+    page, bytes. ``align``: requests are padded to multiples of this number of bytes."""
 
     devices: int
     page: int
@@ -158,7 +161,7 @@ class Volume:
 
     def requests(self, name: str, start: int, stop: int) -> Requests:
         """Return requests of at most one block for parameters [start, stop) of vector ``name``,
-        excluding parameters that are not on the drives."""
+        excluding parameters that stay in host DRAM."""
         region = self.regions[name]
         parts = []
         for lo, hi, at in region.overlapping(start, stop):
@@ -200,8 +203,8 @@ class Volume:
         return out
 
     def size(self, name: str, start: int, stop: int) -> int:
-        """Return the bytes that parameters [start, stop) of a vector occupy on the drives,
-        including padding."""
+        """Return the number of bytes that parameters [start, stop) of a vector occupy on the
+        drives, including padding."""
         region = self.regions[name]
         return sum(
             -(-region.bytes(hi - lo) // self.align) * self.align

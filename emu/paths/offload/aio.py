@@ -1,16 +1,16 @@
 """Asynchronous I/O of DeepSpeed: handles with blocks in flight, and the swapper of gradients.
 
-Owns the windows of reads and writes, the distribution of a request over threads, and batches
-without overlap of events. Owns the order of copies of gradients into pinned buffers, of the
-writes of these buffers, and of the waits of the backward pass. Does not own the queue of a drive
-(nvme/command.py), the number of buffers (options.py) or time.
+Owns the windows of reads and writes, the distribution of a request over threads, and the batches
+that replace windows if overlap_events is off. Owns the order of copies of gradients into pinned
+buffers, of the writes of these buffers, and of the waits of the backward pass. Does not own the
+queue of a drive (nvme/command.py), the number of buffers (options.py) or time.
 Source: DeepSpeed's aio handles: block_size, queue_depth, intra_op_parallelism, overlap_events.
-Its swapper, runtime/swap_tensor/async_swapper.py and optimizer_utils.py: the backward pass copies
-gradients into a pinned buffer as large as the largest sub-group. A full buffer is written in the
-background. If no other buffer is free, the backward pass waits until all writes are complete; no
-buffer is released earlier. The first swap-in of the update flushes the unwritten gradients and
-waits for the writes. Simplified: a buffer is filled to its last block; DeepSpeed starts the next
-buffer at a tensor that does not fit.
+DeepSpeed's swapper, runtime/swap_tensor/async_swapper.py and optimizer_utils.py: the backward pass
+copies gradients into a pinned buffer as large as the largest sub-group. A full buffer is written in
+the background. If no other buffer is free, the backward pass waits until all writes are complete;
+no buffer is released earlier. The first swap-in of the update flushes the unwritten gradients and
+waits for the writes. Simplified: a buffer is filled completely, whereas DeepSpeed starts the next
+buffer at a tensor that does not fit in the current one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ondie.emu.paths.offload.options import Offload
 class Handles:
     """Asynchronous I/O through one handle for reads and one for writes.
 
-    With ``options.threads`` set, the blocks of each request are divided among that number of
+    If ``options.threads`` is set, the blocks of each request are divided among that number of
     threads. Each thread has a separate window of blocks in flight over all drives. Otherwise each
-    drive has a window. ``window``: number of blocks per window; None: only the drive's queue
+    drive has a window. ``window``: number of blocks per window, or None if only the drive's queue
     limits the blocks in flight.
     """
 
@@ -47,8 +47,9 @@ class Handles:
     def send(
         self, out: Rows, kind: int, phase: int, found: Requests, after: int | np.ndarray
     ) -> np.ndarray:
-        """Add plan rows for the block requests ``found``; return their ids, int64[n]. ``kind``:
-        NVMe command; ``after``: id of the row that all requests wait for, or one id per request."""
+        """Add plan rows for the block requests ``found``; return the ids of the rows, int64[n].
+        ``kind``: NVMe command; ``after``: id of the row that all requests wait for, or one id per
+        request."""
         count = len(found.first)
         lane = self._lanes(found)
         order = self._order(lane)
@@ -78,7 +79,8 @@ class Handles:
         return np.arange(count) // max(-(-count // self.threads), 1)
 
     def _order(self, lane: np.ndarray) -> np.ndarray:
-        """Return the order in which the requests are sent, int64[n]. The threads send in turn."""
+        """Return the order in which the requests are sent, int64[n]. With several threads, the
+        requests of the threads alternate."""
         count = len(lane)
         if self.threads is None or self.threads == 1 or count == 0:
             return np.arange(count)
@@ -86,9 +88,9 @@ class Handles:
         return np.lexsort((lane, np.arange(count) % share))
 
     def _windows(self, kind: int, lane: np.ndarray, first: int) -> np.ndarray:
-        """Return the id of the plan row that each request waits for, int64[n]. Request i waits
-        for request i - window in its window; -1: the request waits for no row. ``first``: id of
-        the first request's row."""
+        """Return the id of the plan row that each request waits for, int64[n]. Request i of a
+        window waits for request i - window of that window. The id is -1 for a request that waits
+        for no row. ``first``: id of the row of the first request."""
         after = np.full(len(lane), -1)
         if self.window is None:
             return after
@@ -122,14 +124,15 @@ class Handles:
 
 @dataclass(frozen=True)
 class PinnedBuffers:
-    """Pinned host memory for gradients. ``count``: number of buffers; None: unlimited."""
+    """Pinned host memory for gradients. ``count``: number of buffers, or None if the number is not
+    limited."""
 
     count: int | None
     n_bytes: int
     """Size of one buffer, bytes."""
     copy_bytes_per_s: int
-    """Rate of copies from the accelerator into a buffer. 0: the backward time already contains
-    the copies."""
+    """Rate of copies from the accelerator into a buffer, bytes/s; 0 if the backward time already
+    contains the copies."""
 
     def copy_ps(self, n_bytes: int) -> int:
         """Return the time to copy ``n_bytes`` from the accelerator into a buffer, ps."""
@@ -138,8 +141,8 @@ class PinnedBuffers:
 
 
 class GradientSwapper:
-    """Adds the copies of gradients into pinned buffers, and the writes of the buffers, to a
-    backward pass.
+    """Builder of the plan rows that, during a backward pass, copy gradients into pinned buffers and
+    write the buffers to the drives.
 
     ``size``: bytes of each block of the gradient, int64[n]. ``ready``: backward segment after which
     each block is complete, int64[n], ascending. ``send(out, blocks, after)`` adds the rows that
@@ -158,7 +161,8 @@ class GradientSwapper:
         self._send = send
         self._ready = ready
         self._buffer = (np.cumsum(size) - size) // buffers.n_bytes
-        """Buffer number of each block, int64[n]; buffers are filled in this order."""
+        """Buffer number of each block, int64[n]. The buffers are filled in the order of their
+        numbers."""
         self._at = 0
         """Index of the first block that has not been copied yet."""
         self._unsent = 0
@@ -185,8 +189,8 @@ class GradientSwapper:
 
     def _next_buffer(self, out: Rows, row: int) -> int:
         """Write the full buffer. Return the id of the plan row that the accelerator waits for
-        before it fills the next buffer: ``row`` if a buffer is free, else the row at which all
-        writes are complete."""
+        before it fills the next buffer: ``row`` if a buffer is free, else the row that completes
+        when all writes are complete."""
         self._write(out, row)
         filled = int(self._buffer[self._at])
         if self.buffers.count is None or filled % self.buffers.count:
@@ -200,6 +204,6 @@ class GradientSwapper:
         self._unsent = self._at
 
     def flush(self, out: Rows, row: int) -> None:
-        """Write the blocks that are still in the buffers, after plan row ``row``. The update
-        waits for these writes before its first read."""
+        """Write the blocks that are still in the buffers, after plan row ``row``. The caller makes
+        the update wait for these writes before its first read."""
         self._write(out, row)

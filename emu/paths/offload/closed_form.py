@@ -1,9 +1,10 @@
 """Closed form of an offloaded update stage, from the configuration alone.
 
 Owns the sums of demands. Does not own the demands (paths/closed_form.py), and takes no value from
-the simulation. Source: ZeRO-Infinity's order: serial T = N(16/R + 12/W + 1/c), pipelined T = N
-max(16/R, 12/W, 1/c) + fill, with N parameters, read rate R, write rate W (B/s) and c updates per
-second. Resources that reads and writes share are counted once.
+the simulation.
+Source: ZeRO-Infinity's order: serial T = N(16/R + 12/W + 1/c), pipelined T = N max(16/R, 12/W, 1/c)
++ fill, with N parameters, read rate R, write rate W (B/s) and c updates per second. Resources that
+both reads and writes use are counted once.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ def bound(
 ) -> Bound:
     """Return the bound of the update stage of host offload.
 
-    ``groups``: ranges of parameters [start, stop) of all sub-groups; ``on_nvme``: those with
-    states on NVMe. ``moved``: bytes of the update by "read" and "written". ``traffic``: DRAM
-    bytes per parameter of the update.
+    ``groups``: ranges of parameters [start, stop) of all sub-groups; ``on_nvme``: those of the
+    sub-groups with states on NVMe. ``moved``: number of bytes that the update reads and writes, by
+    key "read" and "written". ``traffic``: DRAM bytes per parameter of the update.
 
-    Serial: the sum of the three stages (read, compute, write) of every sub-group, each at the
-    rate of its bottleneck. Pipelined reads and writes: the longest of the three stages over all
-    sub-groups, plus the times of the first and last sub-group that do not overlap. Only one of
-    reads and writes pipelined: for each sub-group, the longer of the overlapped stage and the sum
-    of the other two.
+    Serial: the sum of the three stages (read, compute, write) of every sub-group, each at the rate
+    of its bottleneck. Pipelined reads and writes: the longest of the three stages over all
+    sub-groups, plus the times of the first and last sub-group that do not overlap. If only reads or
+    only writes are pipelined: for each sub-group, the pipelined stage or the sum of the other two
+    stages, whichever is longer.
     """
     devices = cfg.system.devices
     pipelined = options.pipeline_read or options.pipeline_write

@@ -20,15 +20,15 @@ ALIGNED_BYTES = 1 << 10
 
 
 GIVEN = "given on the command line"
-"""Origin of a configuration value that the user gave by --set. Such a value takes precedence over
+"""Origin of a configuration value that the user set with --set. Such a value takes precedence over
 the file."""
 
 
 def configured(cfg: Config, path: Path) -> tuple[Config, Offload, str]:
     """Return (configuration, options, format) for the DeepSpeed configuration file ``path``. The
     configuration is ``cfg`` with the file's values; the format is that of the data on NVMe
-    (layout/formats.py). Raises TraceError for an unreadable file and InputError for invalid
-    values."""
+    (layout/formats.py). Raises TraceError for an unreadable file and InputError for invalid values.
+    """
     offload, format, leaves = offload_of(read_deepspeed(path), str(path))
     changes = {key: leaves[key] for key in leaves if cfg.leaf(key).ref != GIVEN}
     try:
@@ -39,8 +39,8 @@ def configured(cfg: Config, path: Path) -> tuple[Config, Offload, str]:
 
 def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, int]]:
     """Return (options, format, changed configuration values by key) for a file's ``config``.
-    ``where``: name of the file, for messages. Raises InputError if the file has no offload or has
-    contradictory keys."""
+    ``where``: name of the file, for messages. Raises InputError if the file configures no offload
+    or has contradictory keys."""
     remarks = list(config.remarks)
     device = config["offload_optimizer.device"]
     if device == "none":
@@ -60,10 +60,10 @@ def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, 
         remarks.append(
             f"offload_optimizer.ratio is {config['offload_optimizer.ratio']}. DeepSpeed "
             "keeps and updates the other sub-groups on the accelerator; here they stay in the "
-            "host's DRAM and its CPU updates them."
+            "host's DRAM and the host's CPU updates them."
         )
     if config["aio.use_gds"]:
-        remarks.append("aio.use_gds is set, but bytes go through host memory here.")
+        remarks.append("aio.use_gds is set, but data is transferred through host memory here.")
     if config["aio.single_submit"]:
         remarks.append(
             "aio.single_submit has no effect here; host.io_submit is the time per block."
@@ -97,7 +97,7 @@ def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, 
 
 
 def _format(config: ZeroConfig, where: str, parameters: bool, remarks: list[str]) -> str:
-    """Return the name of the storage format of the data on NVMe. DeepSpeed stores gradients there
+    """Return the name of the storage format of the data on NVMe. DeepSpeed stores gradients on NVMe
     in FP32, even for a 16-bit model, unless the master weights have 16 bits."""
     bf16, fp16 = config["bf16.enabled"], config["fp16.enabled"]
     if bf16 and fp16:
@@ -110,8 +110,8 @@ def _format(config: ZeroConfig, where: str, parameters: bool, remarks: list[str]
     if bf16 and config["bf16.bf16_optimizer_states"]:
         if not narrow:
             raise InputError(
-                f"{where}: bf16.bf16_optimizer_states = true: DeepSpeed requires "
-                "bf16.bf16_master_weights_and_grads = true with it"
+                f"{where}: bf16.bf16_optimizer_states = true: DeepSpeed also requires "
+                "bf16.bf16_master_weights_and_grads = true"
             )
         return "bf16_all"
     if fp16 and config["fp16.fp16_master_weights_and_grads"]:

@@ -3,7 +3,7 @@
 Owns slots (layout/formats.py: weights, states, scales) in host DRAM. Their values are read from
 pages on several drives or stay in DRAM. Does not own the order of operations (payload.py) or the
 placement of pages (layout/volume.py).
-Source: as payload.py: memory is filled with NaN bytes when its pages are programmed.
+Source: the rule of payload.py that memory is filled with NaN bytes when its pages are programmed.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class OffloadMemory(Conventional):
         self.params = params
         self.slots = {slot.name: slot for slot in stored.slots}
         self.model = Slot("p", stored.shown if stored.shown.itemsize == 2 else BF16)
-        """Slot of the model's 16-bit parameters: in the format's 16-bit type if the format has
-        one, else in BF16."""
+        """Slot of the model's 16-bit parameters. Its dtype is the format's 16-bit type if the
+        format has one, else BF16."""
         self.kept = {slot.name: poisoned(slot.size(params), slot.dtype) for slot in stored.slots}
         """Values that stay in host DRAM, by slot, [n_params / parameters per entry]. Entries
         whose values are on NVMe are filled with NaN bytes."""
 
     def _view(self, slot: Slot, first: int, last: int, dev: int, at: int) -> np.ndarray:
         """Return a view of the host memory that holds the entries of parameters [first, last), in
-        the slot's dtype. The entries are contiguous from byte ``at`` of drive ``dev`` on."""
+        the slot's dtype. The entries are contiguous and start at byte ``at`` of drive ``dev``."""
         flat = self.memory[dev].reshape(-1)
         return flat[at : at + slot.size(last - first) * slot.dtype.itemsize].view(slot.dtype)
 
@@ -96,8 +96,9 @@ class OffloadMemory(Conventional):
             self.store_memory(dev, range(lpn, lpn + pages))
 
     def _model(self, start: int, stop: int, weights: np.ndarray) -> None:
-        """Write the model's 16-bit parameters [start, stop) to the host memory that is written to
-        NVMe. ``weights``: float32[stop - start], or values that already have 16 bits."""
+        """Convert ``weights``, float32[stop - start], to the model's 16-bit type and write them to
+        the host memory of the model's parameters [start, stop). If ``weights`` already has 16-bit
+        values, write them unchanged. Parameters without pages on NVMe are skipped."""
         for first, last, dev, at in self.volume.pieces("p", start, stop):
             piece = np.ascontiguousarray(weights[first - start : last - start])
             cast = piece if piece.dtype.itemsize == 2 else narrow(piece, CASTS[self.model.dtype])

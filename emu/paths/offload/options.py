@@ -1,8 +1,10 @@
 """User options of host offload: DeepSpeed's order of an NVMe step.
 
 Owns the options and their combinations. Does not own the plan (path.py), placement of bytes
-(layout/volume.py), storage formats (layout/formats.py) or DeepSpeed's file (traces/deepspeed.py).
-Source: DeepSpeed's swappers (runtime/swap_tensor) and its configuration, read in its sources.
+(layout/volume.py), storage formats (layout/formats.py) or the reading of DeepSpeed's file
+(traces/deepspeed.py).
+Source: DeepSpeed's swappers (runtime/swap_tensor) and the source code that reads DeepSpeed's
+configuration.
 """
 
 from __future__ import annotations
@@ -16,40 +18,41 @@ from ondie.emu.units import InputError, digits, known_names, plural
 
 @dataclass(frozen=True)
 class Offload:
-    """User options of host offload. Block size, queue depth and sub-group size are configuration
-    values instead (host.io_block, host.io_queue_depth, host.subgroup_params)."""
+    """User options of host offload. Block size, queue depth and sub-group size are not options but
+    configuration values (host.io_block, host.io_queue_depth, host.subgroup_params)."""
 
     parameters: bool = False
-    """Store the model's 16-bit parameters on NVMe too: forward and backward read them, the update
-    writes them."""
+    """Also store the model's 16-bit parameters on NVMe. Forward and backward read them, and the
+    update writes them."""
     checkpointing: bool = False
     """Use activation checkpointing: backward repeats forward and thus reads the parameters once
     more."""
     pipeline_read: bool = False
-    """Read the next sub-group while the host computes the current one."""
+    """Read the next sub-group while the host computes the current sub-group."""
     pipeline_write: bool = False
-    """Write a sub-group while the host computes the next one."""
+    """Write a sub-group while the host computes the next sub-group."""
     buffers: int | None = None
     """Number of pinned host buffers, each for one array of the largest sub-group (buffer_count).
-    The update reads into these buffers, and the backward pass copies gradients into them. None:
-    unlimited; gradients are then written block by block."""
+    The update reads into these buffers, and the backward pass copies gradients into them. With
+    None, the number is not limited, and gradients are written block by block."""
     parameter_buffers: int = 5
     """Number of buffers in host memory for portions of the parameters: one portion is in use while
-    the others are prefetched."""
+    the other portions are prefetched."""
     parameter_buffer: int = 0
-    """Size of the buffer for a parameter tensor, elements (offload_param.buffer_size). 0: large
-    enough for every tensor."""
+    """Size of the buffer for a parameter tensor, elements (offload_param.buffer_size). 0 makes the
+    buffer large enough for every tensor."""
     parameters_in_dram: int = 0
-    """Number of parameters, counted from the first one, that stay in DRAM, rounded to whole
+    """Number of parameters, counted from the first parameter, that stay in DRAM, rounded to whole
     sub-groups (max_in_cpu)."""
     ratio: float = 1.0
     """Fraction of the sub-groups whose states are on NVMe; the other states stay in host DRAM."""
     threads: int | None = None
     """Number of threads among which each request is divided, each with host.io_queue_depth blocks
-    in flight over all drives. None: host.io_queue_depth blocks in flight on every drive."""
+    in flight over all drives. With None, host.io_queue_depth blocks are in flight on every drive.
+    """
     overlap_events: bool = True
-    """True: send the next block when any block completes; False: send the next batch when all
-    blocks of the queue have completed."""
+    """True to send the next block when any block completes; False to send the next batch when all
+    blocks of the previous batch have completed."""
     in_dram_below: int = 0
     """Size in bytes below which a sub-group, a gradient or a parameter tensor stays in DRAM."""
     align: int = 1
@@ -61,9 +64,9 @@ class Offload:
         for name, least in LEAST_VALUES.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise InputError(f"{name}: {value}; must be at least {least}")
+                raise InputError(f"{name} = {value}: must be at least {least}")
         if not 0 <= self.ratio <= 1:
-            raise InputError(f"ratio: {self.ratio}; must be from 0 to 1")
+            raise InputError(f"ratio = {self.ratio}: must be from 0 to 1")
 
     @property
     def in_flight(self) -> int:
@@ -72,19 +75,19 @@ class Offload:
 
     def stops(self, arrays: int, groups: int) -> str | None:
         """Return the reason why DeepSpeed would stop with an error in the update of ``groups``
-        sub-groups of ``arrays`` arrays each, or None if it would not."""
+        sub-groups of ``arrays`` arrays each, or None if it would not stop."""
         held = min(self.in_flight, groups)
         if self.buffers is None or self.buffers >= arrays * held:
             return None
         return (
-            f"buffers={self.buffers}: DeepSpeed stops, because {plural(held, 'sub-group')} in "
-            f"memory of {plural(arrays, 'array')} each take {arrays * held} swap buffers; set "
+            f"buffers={self.buffers}: DeepSpeed stops, because {plural(held, 'sub-group')} "
+            f"of {plural(arrays, 'array')} each take {arrays * held} swap buffers in memory; set "
             f"buffers (DeepSpeed's buffer_count) to at least {arrays * held}"
         )
 
     def stops_at_tensor(self, largest: int) -> str | None:
         """Return the reason why DeepSpeed would stop with an error at a parameter tensor of
-        ``largest`` elements, the model's largest, or None if it would not."""
+        ``largest`` elements, the largest of the model, or None if it would not stop."""
         if not self.parameters or not self.parameter_buffer or largest < self.parameter_buffer:
             return None
         return (
@@ -96,24 +99,24 @@ class Offload:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of a whole model that are on NVMe, used when pieces of the model are simulated. A
-    piece has other sub-groups and tensors than the model. An option that counts sub-groups or
-    tensors would therefore keep a different share of the piece in DRAM."""
+    """Shares of a whole model that are on NVMe, used when pieces of the model are simulated. The
+    sub-groups and tensors of a piece differ from those of the model. An option that counts
+    sub-groups or tensors would therefore keep a different share of the piece in DRAM."""
 
     states: Fraction
-    """Share of all parameters, counted from the first one, whose states are on NVMe."""
+    """Share of all parameters, counted from the first parameter, whose states are on NVMe."""
     gradients: Fraction
-    """Share of the parameters with states on NVMe whose gradients are on NVMe too, including
-    padding. These gradients are the first ones of each sub-group."""
+    """Fraction of the gradients that are on NVMe, including padding, among the gradients of
+    parameters with states on NVMe. The gradients on NVMe are the first in each sub-group."""
     buffer: Fraction
-    """Parameters of the largest sub-group, which sets the size of a pinned buffer, as a share of
-    all parameters."""
+    """Share of all parameters that are in the largest sub-group. This share determines the size of
+    a pinned buffer."""
     kept: Fraction
-    """Share of all parameters, counted from the first one, whose 16-bit copy stays in DRAM
+    """Share of all parameters, counted from the first parameter, whose 16-bit copy stays in DRAM
     although the 16-bit copies of other parameters are on NVMe."""
     parameters: Fraction
     """Share of the parameters not counted in ``kept`` whose 16-bit copy is on NVMe, including
-    padding. These parameters are the first ones of each sub-group."""
+    padding. These parameters are the first in each sub-group."""
 
 
 LEAST_VALUES = {
@@ -124,7 +127,7 @@ LEAST_VALUES = {
 
 def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Offload:
     """Return ``base`` with the options in ``settings``, texts of the form ``key=value``. Raises
-    InputError for a wrong key or value."""
+    InputError for an unknown key or an invalid value."""
     values: dict[str, Any] = {}
     known = {field.name: str(field.type) for field in fields(Offload) if field.name != "remarks"}
     for setting in settings:

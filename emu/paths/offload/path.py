@@ -1,11 +1,11 @@
 """Host offload: states on NVMe, the update on the host's CPU (ZeRO-Infinity, DeepSpeed).
 
-Owns the order of the work. Gradients are written during backward. After backward, each sub-group
-reads w m v g, updates, and writes w m v, serially or pipelined over sub-groups. Parameters that are
-on NVMe too are read in forward and backward. Does not own the selection of data for NVMe
-(subgroups.py), timing, or the contents of pages (host_memory.py).
-Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); pipeline_read and
-pipeline_write are off by default, hence serial.
+Owns the order of the work. Gradients are written during backward. After backward, the host reads w
+m v g of each sub-group, updates the sub-group, and writes w m v, serially or pipelined over
+sub-groups. If parameters are also on NVMe, forward and backward read them. Does not own the
+selection of data for NVMe (subgroups.py), timing, or the contents of pages (host_memory.py).
+Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021). pipeline_read and
+pipeline_write are off by default, so the default order is serial.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from ondie.kernels.formats import NONE
 
 @dataclass
 class HostOffload(OffloadLayout):
-    """Host offload. Sub-groups are updated serially unless pipeline_read or pipeline_write is
-    set."""
+    """Path of host offload: states on NVMe, update on the host's CPU. Sub-groups are updated
+    serially unless pipeline_read or pipeline_write is set."""
 
     name: ClassVar[str] = "host_offload"
     title: ClassVar[str] = "host offload, serial"
@@ -59,8 +59,8 @@ class HostOffload(OffloadLayout):
 
     @property
     def window(self) -> int | None:
-        """Number of blocks in a handle's window; reads and writes have one handle each. None: only
-        the drive's queue limits the blocks in flight."""
+        """Number of blocks in the window of a handle, or None if only the drive's queue limits the
+        blocks in flight. Reads and writes have one handle each."""
         if self.offload.threads is not None:
             return self.cfg.host.io_queue_depth
         return handle_depth(self.cfg) if self.pipelines else None
@@ -88,7 +88,7 @@ class HostOffload(OffloadLayout):
 
     @property
     def traffic(self) -> Fraction:
-        """DRAM traffic of the update of one parameter, bytes."""
+        """Number of bytes that the update of one parameter reads from and writes to host DRAM."""
         copied = self.offload.parameters and self.stored.format.out == NONE
         return self.stored.traffic + MODEL_BYTES * copied
 
@@ -108,9 +108,9 @@ class HostOffload(OffloadLayout):
         return Work(host_dram=statement.total(made, self.applied(steps)), host_updates=True)
 
     def moved(self) -> dict[str, int]:
-        """Return the planned bytes of a step: "gradients": gradients written; "read" and
-        "written": data read and written in the update; "parameters": parameters read in forward
-        and backward."""
+        """Return the numbers of bytes that the plan of a step moves, by kind. "gradients":
+        gradients written in backward. "read" and "written": data read and written in the update.
+        "parameters": parameters read in forward and backward."""
         size, n_params = self.volume.size, self.trace.n_params
         states = sum(size(vector, 0, n_params) for vector in self.written)
         gradient = size("g", 0, n_params)
@@ -151,8 +151,8 @@ class HostOffload(OffloadLayout):
         held: list[int] = []  # last row of each portion used
 
         def pass_over(phase: int, seconds: float, times: int, order: list[int]) -> list[int]:
-            """Read and compute the portions of the parameters in ``order``, with read-ahead; return
-            their compute rows."""
+            """Add the plan rows that read and compute the portions of the parameters in ``order``,
+            with read-ahead. Return the ids of the compute rows."""
             total = ps_from_seconds(seconds)
             done = []
             for at, number in enumerate(order):
@@ -198,7 +198,7 @@ class HostOffload(OffloadLayout):
 
     def _new_swapper(self, step: int) -> GradientSwapper | None:
         """Return the swapper for the gradients of step ``step``. Return None if no gradient is
-        written. Also return None if the number of buffers is unlimited: each block is then
+        written, or if the number of buffers is not limited. With an unlimited number, each block is
         written when it is ready."""
         if self.offload.buffers is None or self.trace.steps[step].skipped:
             return None
@@ -269,8 +269,8 @@ class HostOffload(OffloadLayout):
                 yield out.take()
 
     def _behind(self, written: list[int]) -> int:
-        """Return the id of the write that a computation must wait for: the last of ``written`` if
-        writes are not pipelined, else -1."""
+        """Return the id of the write that a computation must wait for: that of the last of
+        ``written`` if writes are not pipelined, else -1."""
         return written[-1] if written and not self.offload.pipeline_write else -1
 
     def _compute(self, out: Rows, start: int, stop: int, after0: int, after1: int) -> int:
@@ -334,10 +334,10 @@ class HostOffload(OffloadLayout):
 
 @dataclass
 class PipelinedOffload(HostOffload):
-    """Host offload with pipeline_read and pipeline_write.
+    """Path of host offload with pipeline_read and pipeline_write.
 
     Reads and writes have one handle each, as in DeepSpeed. Each handle has a separate window of
-    blocks in flight, so a burst of reads does not block writes, and vice versa.
+    blocks in flight, so that a burst of reads does not block writes or vice versa.
     """
 
     name: ClassVar[str] = "host_offload_pipelined"

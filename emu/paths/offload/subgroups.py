@@ -31,11 +31,11 @@ MOST_GROUPS = 16
 """Maximum number of sub-groups in a piece of a model that is simulated with pipelining."""
 LARGE_TENSORS = 0.95
 """Minimum fraction of a vector's data that must be on NVMe for a model to be simulated in pieces.
-Data that ratio or max_in_cpu keep in DRAM is not counted. Other data stays in DRAM because its
-tensors are small, and pieces do not reproduce which tensors stay in DRAM."""
+Data that ratio or max_in_cpu keeps in DRAM is excluded from the fraction. Any remaining data in
+DRAM belongs to small tensors, which the pieces do not reproduce."""
 BLOCKS_OF_TENSOR = 16
-"""Minimum average number of the host's I/O blocks per tensor, for a model to be simulated in
-pieces. In the pieces no tensor ends within a block."""
+"""Minimum average number of the host's I/O blocks per tensor for a model to be simulated in pieces.
+In the pieces, no tensor ends within a block."""
 
 
 def _firsts(groups: Iterable[tuple[int, int]], share: Fraction) -> list[tuple[int, int]]:
@@ -109,9 +109,10 @@ class OffloadLayout(UpdatingPath):
         )
 
     def _on_nvme(self) -> list[tuple[int, int]]:
-        """Return the sub-groups whose states are on NVMe, as ranges [start, stop). In a piece of
-        a model, the first parameters are on NVMe, in the whole model's share. A sub-group that
-        contains the end of this share is split in two, in ``groups`` as well."""
+        """Return the sub-groups whose states are on NVMe, as ranges [start, stop). In a piece of a
+        model, the states of the first parameters are on NVMe, so that their fraction is that of the
+        whole model. A sub-group that contains the last of these parameters is split in two, both in
+        the result and in ``groups``."""
         offload, shares = self.offload, self.options.shares
         if shares is None:
             here = range(int(offload.ratio * len(self.groups)))
@@ -133,8 +134,8 @@ class OffloadLayout(UpdatingPath):
         return int(self.offload.ratio * len(self.groups)) < len(self.groups)
 
     def _later(self) -> list[tuple[int, int]]:
-        """Return the sub-groups, or ends of sub-groups, whose 16-bit parameters do not stay in
-        DRAM, as ranges [start, stop)."""
+        """Return the ranges [start, stop) of parameters whose 16-bit copies are not kept in DRAM by
+        max_in_cpu. A range is a whole sub-group or the last part of a sub-group."""
         shares = self.options.shares
         if shares is None:
             return [group for group in self.groups if group[1] > self.offload.parameters_in_dram]
@@ -144,8 +145,8 @@ class OffloadLayout(UpdatingPath):
 
     @property
     def shares(self) -> Shares:
-        """Shares of this model that are on NVMe and in DRAM. The pieces of the model use equal
-        shares."""
+        """Shares of this model that are on NVMe and in DRAM. Pieces of the model are laid out with
+        these shares."""
         n_params, kept = self.trace.n_params, sum(stop - start for start, stop in self.on_nvme)
         later = sum(stop - start for start, stop in self._later())
 
@@ -186,7 +187,7 @@ class OffloadLayout(UpdatingPath):
 
     @property
     def pipelines(self) -> bool:
-        """True if reads or writes of one sub-group overlap the computation of another."""
+        """True if reads or writes of one sub-group overlap the computation of another sub-group."""
         return self.offload.pipeline_read or self.offload.pipeline_write
 
     def lone_part(self, n_params: int) -> bool:
@@ -200,7 +201,10 @@ class OffloadLayout(UpdatingPath):
         if not self.on_nvme:
             return "no states are on NVMe"
         if self._kept_by_ratio and self.pipelines:
-            return "sub-groups in DRAM are computed in parallel with the last ones on NVMe (ratio)"
+            return (
+                "sub-groups in DRAM are computed in parallel with the last sub-groups on NVMe "
+                "(ratio)"
+            )
         if not self.offload.in_dram_below:
             return None
         for name in ("g", "p") if self.offload.parameters else ("g",):
@@ -224,8 +228,8 @@ class OffloadLayout(UpdatingPath):
         return found and found.of(n_params)
 
     def _bytes(self, number: int) -> int:
-        """Return the bytes of the master weights of sub-group ``number``. This size decides if
-        the sub-group stays in DRAM."""
+        """Return the number of bytes of the master weights of sub-group ``number``. This size
+        determines whether the sub-group stays in DRAM."""
         start, stop = self.groups[number]
         return self.stored.vectors[0].size(stop - start)
 
@@ -248,7 +252,7 @@ class OffloadLayout(UpdatingPath):
         return found
 
     def _portions(self) -> list[tuple[int, int]]:
-        """Return ranges [start, stop) of parameters of similar size that are read one after the
+        """Return ranges [start, stop) of parameters, of similar size, that are read one after the
         other. The ranges are cut between pages, or between tensors if tensors are separate files.
         """
         n_params, page = self.trace.n_params, self.cfg.flash.page_bytes // MODEL_BYTES

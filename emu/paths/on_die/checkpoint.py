@@ -1,12 +1,12 @@
 """Checkpoints of the reservoir: reads of all planes of every super-page to the host.
 
-Owns the plan rows, and the choice of super-pages that replace those of a lost die. Does not own
-the use of the bytes on the host, or copies inside the drive.
-Source: OptimStore (HPCA 2023): no ECC covers the reservoir and its errors persist, so durable
-data must be copied out. A step whose gradients are lost with the host can restart only from a
-checkpoint. Parity over dies as in protection.py: the host reconstructs every super-page of a
-failed die from the other super-pages under its parity. The die stays lost: the reservoir has no
-spare die.
+Owns the plan rows, and the choice of super-pages that are read in place of those of a lost die.
+Does not own the use of the bytes on the host, or copies inside the drive.
+Source: OptimStore (HPCA 2023): no ECC covers the reservoir and its errors persist, so durable data
+must be copied out. A step whose gradients are lost with the host can restart only from a
+checkpoint. Parity over dies is that of protection.py: the host reconstructs every super-page of a
+lost die from the other super-pages under the same parity. The reservoir has no spare die that could
+take over the data.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ondie.emu.units import InputError
 
 
 def plan(path: OnDie, first: int, lost: tuple[int, int] | None = None) -> Iterator[np.ndarray]:
-    """Yield the plan rows that read every super-page once to the host, alternating between the
-    devices: array, channel, DRAM, link. ``lost``: (device, die) of a lost die; the parities are
-    read in place of the super-pages of this die. ``first``: id of the first row."""
+    """Yield the plan rows that read every super-page once, through array, channel, DRAM and link,
+    to the host. The rows alternate between the devices. ``lost``: (device, die) of a lost die; the
+    parities are read in place of the super-pages of this die. ``first``: id of the first row."""
     out = Rows(first)
     after = out.fence(CHECKPOINT)
     planes = path.stripes[0].planes
@@ -34,26 +34,28 @@ def plan(path: OnDie, first: int, lost: tuple[int, int] | None = None) -> Iterat
 
 
 def check_lost(path: OnDie, lost: tuple[int, int] | None) -> None:
-    """Raise InputError if the lost die does not exist, or if there is no parity over dies to
-    reconstruct it from."""
+    """Raise InputError if the lost die does not exist, or if there is no parity over dies from
+    which it could be reconstructed."""
     if lost is None:
         return
     device, die = lost
     devices, dies = len(path.stripes), path.geometry.dies
     if not (0 <= device < devices and 0 <= die < dies):
         raise InputError(
-            f"lost die {die} of drive {device}: must be one of {devices} x {dies} dies, "
-            "numbered from 0"
+            f"lost = ({device}, {die}): must be a drive from 0 to {devices - 1} and one of its "
+            f"dies from 0 to {dies - 1}"
         )
     if not path.cfg.pe.rain:
         raise InputError(
-            "pe.rain = 0: without parity a lost die cannot be reconstructed; must be at least 2"
+            f"pe.rain = 0: die {die} of drive {device} cannot be reconstructed without parity; "
+            "set pe.rain to at least 2"
         )
 
 
 def missing(path: OnDie, lost: tuple[int, int] | None) -> list[tuple[int, int]]:
-    """Return the stripes of a lost die as (device, super-page). Stripe and super-page have equal
-    numbers, because stripes do not move if there is parity over dies."""
+    """Return the stripes of a lost die as (device, super-page). The number of a stripe is that of
+    its super-page, because stripes do not move if there is parity over dies. ``lost``: (device,
+    die), or None if no die is lost."""
     if lost is None:
         return []
     device, die = lost

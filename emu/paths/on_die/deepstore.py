@@ -3,11 +3,11 @@
 Owns the steps of a stripe without gradient skipping and without write skipping. Does not own the
 other functions of the on-die path (path.py) or the engine's rules.
 Source: OptimStore (HPCA 2023), after DeepStore (MICRO 2019): 28 B per parameter on the channel.
-Interpretation: the gradient is ordinary data and passes the controller's ECC into the array (4 B
-in, KEEP), into the plane of its super-page that Adam leaves empty. The chip senses the gradient
-together with the states, without using the channel. Results are ordinary data too, which only the
-controller can encode: w, m and v are sent out (12 B, FETCH) and return to be programmed (12 B in,
-STORE).
+Interpretation: the gradient is ordinary data. It passes through the controller's ECC (4 B in, KEEP)
+and is programmed into the plane of its super-page that Adam leaves empty. The chip senses the
+gradient together with the states, without using the channel. Results are also ordinary data, which
+only the controller can encode: w, m and v are sent out (12 B, FETCH) and return to be programmed
+(12 B in, STORE).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from ondie.emu.paths.on_die.rounds import Table
 
 @dataclass
 class ChipLevel(OnDie):
-    """Path that updates in the flash chips. Gradients and results pass the controller.
+    """Path that updates in the flash chips. Gradients and results pass through the controller.
 
-    Dispatch: in lockstep, the chips of a channel sense when all of them have their gradients, as
-    in on_die; otherwise each chip senses when it has its gradient. A gradient is programmed as
-    soon as the previous stripe has been programmed. The gradient occupies no register, so a
+    Dispatch: in lockstep, the chips of a channel sense when all these chips have their gradients,
+    as in on_die. Otherwise each chip senses when it has its gradient. A gradient is programmed as
+    soon as the previous stripe has been programmed. The gradient does not occupy a register, so a
     second register has no effect.
     """
 
@@ -63,7 +63,10 @@ class ChipLevel(OnDie):
         for key in ("protection", "rain", "atomicity"):
             value = getattr(self.cfg.pe, key)
             if value not in ("none", "nan_comparator", 0):
-                return f"pe.{key} = {value}: not used, because pages pass the controller; remove it"
+                return (
+                    f"pe.{key} = {value} has no effect, because pages pass through the controller; "
+                    f"remove pe.{key}"
+                )
         if self.cfg.errors.kind != "none":
             return f"errors.kind = {self.cfg.errors.kind}: this path does not simulate bit errors"
         return super().missing()
@@ -80,10 +83,10 @@ class ChipLevel(OnDie):
             table.after0[sense] = self._last_way(table, GATE)[sense]
 
     def _stripe_s(self, stripes: Stripes, array: float, load: float) -> tuple[float, str]:
-        """Return (seconds per stripe, name of the bottleneck). In lockstep, the time is the sum
-        of the array time, the load of one gradient, and the transfers of all chips other than
-        gradient loads. Gradient loads of the other chips do not extend it. Otherwise the time is
-        that of the channel or of one chip, whichever is longer."""
+        """Return (seconds per stripe, name of the bottleneck). In lockstep, the time is the sum of
+        the array time, the load of one gradient, and all transfers of the channel's chips except
+        gradient loads. The gradient loads of the other chips do not extend this time. Without
+        lockstep, the time is that of the channel or of one chip, whichever is longer."""
         flash, ways = self.cfg.flash, self.geometry.ways
         moved = channel_s(self.devices, stripes)
         array += flash.t_program_ps / 1e12  # program of the gradient

@@ -1,9 +1,9 @@
 """Devices of an on-die update and the closed form of a stripe's time on them.
 
-Owns the record, and the times of a stripe on its channel and on its die by dispatch rule. Does not
-own the values and the bound of a whole step (path.py), the rows of a round (uneven_rounds.py) or
-the moves between dies (wear_leveling.py).
-Source: OptimStore (HPCA 2023), dispatch rules; the record is this project's.
+Owns the record Devices, and the times of a stripe on its channel and on its die by dispatch rule.
+Does not own the values and the bound of a whole step (path.py), the rows of a round
+(uneven_rounds.py) or the moves between dies (wear_leveling.py).
+Source: OptimStore (HPCA 2023) for the dispatch rules; this project for the record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Devices:
     cfg: Config
     geometry: Geometry
     steps: tuple[int, ...]
-    """Steps of one stripe, in order (numbers of protection.py)."""
+    """Steps of one stripe, in order (step numbers that protection.py defines)."""
     stripes: tuple[Stripes, ...]
     homes: tuple[Homes, ...]
     guarded: tuple[Guarded, ...]
@@ -36,7 +36,7 @@ class Devices:
     compute_ps: int
     """Time of a stripe between sense and program, excluding ECC in the die, ps."""
     round_trip: bool
-    """True if the pages of a stripe pass the controller's ECC."""
+    """True if the pages of a stripe pass through the controller's ECC."""
 
 
 def channel_s(devices: Devices, stripes: Stripes) -> float:
@@ -53,7 +53,8 @@ def channel_s(devices: Devices, stripes: Stripes) -> float:
 
 def stripe_s(devices: Devices, stripes: Stripes, array: float, load: float) -> tuple[float, str]:
     """Return (seconds from one stripe of a die to the next, name of the bottleneck). ``array``:
-    seconds of a stripe in its die; ``load``: seconds of its gradient on the channel."""
+    time of a stripe in its die, seconds. ``load``: time of the stripe's gradient on the channel,
+    seconds."""
     flash, element, ways = devices.cfg.flash, devices.cfg.pe, devices.geometry.ways
     moved = channel_s(devices, stripes)
     if element.rain:

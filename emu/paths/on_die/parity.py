@@ -1,12 +1,12 @@
 """Bytes of parities over dies and of commit records, which the controller programs.
 
-Owns the exclusive or of the stripes under a parity and of their out-of-band data, the contents of
-a commit record, and the reconstruction of a lost die's super-page. Does not own the placement
-(protection.py), the time of programs (path.py, recovery_plan.py) or the amount of data read
-(checkpoint.py).
-Source: as protection.py. Exclusive or of out-of-band data: this project, because a reconstructed
-super-page must be locatable. It is stored in place of ECC parity, which the optimizer's pages do
-not have.
+Owns the exclusive or of the stripes under a parity and of their out-of-band data, the contents of a
+commit record, and the reconstruction of a lost die's super-page. Does not own the placement
+(protection.py), the time of programs (path.py, recovery_plan.py) or the selection of super-pages to
+read (checkpoint.py).
+Source: vendors' RAIN and RAISE, as in protection.py. The exclusive or of out-of-band data is this
+project's, because a reconstructed super-page must be locatable. This exclusive or is stored in
+place of ECC parity, which the optimizer's pages do not have.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECORD_PLANES = 1
 
 @dataclass
 class Chain:
-    """Exclusive or of the stripes of one parity that the controller has received so far."""
+    """Exclusive or of the stripes that the controller has received so far for one parity."""
 
     planes: np.ndarray
     """Exclusive or of the pages, uint8[planes, page_bytes]."""
@@ -37,8 +37,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class Made:
-    """Contents of one super-page to be programmed: pages, uint8[planes, page_bytes], and the
-    out-of-band data of each page, from the first plane on."""
+    """Data to be programmed into one super-page. ``spares``: out-of-band data of each page,
+    starting with the first plane. ``planes``: pages, uint8[planes, page_bytes]."""
 
     spares: Sequence[Spare]
     planes: np.ndarray
@@ -78,8 +78,9 @@ class ParityData:
         return RECORD_PLANES if self.guarded.is_record(super_page) else self.planes
 
     def made(self, super_page: int, sequence: int, step: int) -> Made:
-        """Return the contents of a parity or commit record to program, with this sequence number
-        and update step. Raises SimulationError if a stripe of the parity has not been added."""
+        """Return the contents of a parity or commit record to program, with sequence number
+        ``sequence`` and update step ``step``. Raises SimulationError if a stripe of the parity has
+        not been added."""
         spares = [
             Spare(super_page, sequence, step, plane) for plane in range(self.planes_of(super_page))
         ]
@@ -90,11 +91,14 @@ class ParityData:
         number = self.guarded.number(super_page)
         chain = self.chains.get(number)
         if chain is None or chain.stripes != set(self.guarded.under(number)):
-            raise SimulationError(f"super-page {super_page}: the parity lacks some of its stripes")
+            raise SimulationError(
+                f"super-page {super_page}: some stripes have not been added to the parity that is "
+                "to be programmed"
+            )
         return Made(spares, chain.planes, chain.records)
 
     def done(self, super_page: int) -> None:
-        """Discard the intermediate data of the parity in ``super_page``, which has been
+        """Discard the intermediate data of the parity in ``super_page``, after the parity has been
         programmed."""
         self.chains.pop(self.guarded.number(super_page), None)
 
@@ -115,5 +119,5 @@ class ParityData:
 
 
 def records(spares: Sequence[Spare], planes: np.ndarray) -> np.ndarray:
-    """Return the out-of-band data of pages as the cells store it, uint8[planes, SPARE_BYTES]."""
+    """Return the out-of-band data of pages as stored in the cells, uint8[planes, SPARE_BYTES]."""
     return np.stack([out_of_band(spare, page) for spare, page in zip(spares, planes, strict=True)])

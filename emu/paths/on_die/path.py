@@ -4,9 +4,9 @@ Owns the order of VPP, BPR, ODC and BPP per stripe and the three dispatch rules.
 register and channel rules (nand/channel.py), the reservoir's map (ftl/reservoir.py), the choice
 of stripes that move to another die (wear_leveling.py), or the additional steps of a stripe that
 replace the controller's protection (protection.py).
-Source: OptimStore (HPCA 2023). lockstep: a die senses only when all dies of its channel have
-their gradients; free: each die loads, reads, computes and programs independently;
-double_buffered: the next gradients load into a second gradient register concurrently.
+Source: OptimStore (HPCA 2023). lockstep: a die senses only when all dies of its channel have their
+gradients. free: each die loads, reads, computes and programs independently. double_buffered: a
+second gradient register of each die concurrently loads the next gradient.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ class OnDie(UpdatingPath):
 
     @property
     def round_trip(self) -> bool:
-        """True if pages pass the controller's ECC before the PEs process them, and the results
-        pass the ECC again to get new parity."""
+        """True if pages pass through the controller's ECC before the PEs process them, and the
+        results pass through the ECC again to get new parity."""
         return self.cfg.pe.protection == "controller_ecc"
 
     @property
     def compute_ps(self) -> int:
-        """Time of a stripe between sense and program, excluding ECC in the die, ps: its vector
-        passes and the randomising, checking and encryption of its pages."""
+        """Time from sense to program of a stripe, excluding ECC in the die, ps. Consists of the
+        vector passes and of the randomising, checking and encryption of the stripe's pages."""
         time, _ = self.stripe_ps
         return time + pe.guarding_ps(self.cfg, self.stripes[0].planes)
 
     @property
     def stripe_ps(self) -> tuple[int, int]:
-        """(time of a stripe's vector passes, portion of that time on the die's bus), ps; see
+        """(time of a stripe's vector passes, part of that time on the die's bus), ps; see
         pe.stripe_ps."""
         stripes, op = self.stripes[0], self.trace.op
         return pe.stripe_ps(
@@ -96,7 +96,7 @@ class OnDie(UpdatingPath):
     def unsampled(self) -> str | None:
         if not self.cfg.pe.rain:
             return None
-        return "parity pages rotate over the dies, so a block of them fills only after many periods"
+        return "parity pages rotate over the dies, so their blocks fill only after many periods"
 
     def lay_out(self) -> None:
         self.steps = steps(self.cfg)
@@ -156,22 +156,22 @@ class OnDie(UpdatingPath):
         return (2 * each + 1) * self.geometry.dies
 
     def unstorable(self) -> str | None:
-        """Return the reason why the PEs cannot process the format, or None if they can. PEs process
-        pages value by value, in parallel in the planes of a die."""
+        """Return the reason why the PEs cannot process the format, or None if they can process it.
+        PEs process pages value by value, in parallel in the planes of a die."""
         form = formats.FORMATS[self.options.format]
         if form.name == "fp32" or self.cfg.pe.kind == "none":
             return None
         if form.codes or form.w != form.state:
             return (
-                "a page of states holds more or fewer values than one of weights; all planes of "
+                "a page of states holds more or fewer values than a page of weights; all planes of "
                 "a super-page must hold the same number of values"
             )
         if form.random:
             return "the dies have no source of random bits"
         if not self.cfg.pe.narrow_values:
             return (
-                "pe.narrow_values = 0: the processing elements take only 32-bit values, as "
-                "published; set 1 or 2 for elements that widen and round 16-bit values"
+                "pe.narrow_values = 0: the processing elements accept only 32-bit values, as "
+                "published; set it to 1 or 2 for elements that widen and round 16-bit values"
             )
         return None
 
@@ -371,8 +371,8 @@ class OnDie(UpdatingPath):
                 table.after1[bpr] = table.row[GRADIENT][bpr]
 
     def _last_way(self, table: Table, step: int) -> np.ndarray:
-        """Return, for each row, the id of the row that does ``step`` on the last die of the row's
-        channel in the row's round."""
+        """Return, for each row, the id of the row that performs ``step`` on the last die of the
+        row's channel in the row's round."""
         channels, lane = self.geometry.channels, table.die % self.geometry.channels
         way = np.minimum(self.geometry.ways - 1, (table.width - 1 - lane) // channels)
         return table.row[step] - table.die + way * channels + lane
@@ -398,8 +398,8 @@ class OnDie(UpdatingPath):
         return every[(number + offsets[table.dev])[table.made]]
 
     def commit(self, out: Rows, done: Sequence[frozenset[int]] = ()) -> None:
-        """Add rows that program a commit record on every die. ``done``: super-pages of each
-        device whose records are programmed already and are excluded."""
+        """Add rows that program a commit record on every die. ``done``: super-pages of each device
+        whose commit records have already been programmed and are excluded."""
         after = out.fence(UPDATE)
         for stripes, guarded in zip(self.stripes, self.guarded, strict=True):
             lpn = guarded.records + np.arange(self.geometry.dies)
@@ -433,9 +433,9 @@ class OnDie(UpdatingPath):
         size: int,
         which: Sequence[np.ndarray] | None = None,
     ) -> Iterator[np.ndarray]:
-        """Yield rows that read ``pages`` pages of every super-page and send them to the host as
-        ``size`` bytes, alternating between the devices: array, the die's decoder if any, channel,
-        DRAM, link. ``which``: super-pages to read on each device; None: all that hold stripes."""
+        """Yield rows, alternating between devices, that read ``pages`` pages of every super-page
+        and send ``size`` bytes to the host: array, the die's decoder if any, channel, DRAM, link.
+        ``which``: super-pages to read on each device; None selects those that hold stripes."""
         which = which or [homes.super_pages(0, homes.count) for homes in self.homes]
         piece = plan_rows.MAX_CHUNK // len(self.stripes)
         for start in range(0, max(map(len, which)), piece):
@@ -461,8 +461,8 @@ class OnDie(UpdatingPath):
         return stripe_s(self.devices, stripes, array, load)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound of the update stage: the number of stripes times the time of a stripe
-        in its die or on its channel, whichever is longer, plus the erases of new blocks."""
+        """Return the bound of the update stage: stripes per die x max(:meth:`_stripe_s`, times of a
+        round's gradients on the link and in DRAM) + erases of new blocks."""
         flash, geometry = self.cfg.flash, self.geometry
         stripes = max(self.stripes, key=lambda each: each.count)
         command = flash.t_command_ps / 1e12

@@ -1,11 +1,12 @@
-"""Protection of on-die updates: parity over dies and commit records in place of the controller's.
+"""Protection of on-die updates: parity over dies and commit records in place of the controller's
+protection.
 
 Owns the additional steps of a stripe, the super-pages of parity over dies and of commit records,
-their reserved capacity, and the note on pages without ECC. Does not own time (compute/pe.py for
-operations in the die, engine/ for all others).
-Source: OptimStore (HPCA 2023) for the omitted protection; parity over dies as in vendors' RAIN
-and RAISE (one die of a stripe holds the exclusive or of the others); commit records: this
-project.
+their reserved capacity, and the note on pages without ECC. Does not own timing (compute/pe.py for
+operations in the die, engine/ for all other operations).
+Source: OptimStore (HPCA 2023) for the omitted protection; this project for commit records. Parity
+over dies follows the vendors' RAIN and RAISE schemes: one die stores the exclusive or of the data
+on other dies.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ JOIN_STEPS = (GATE, CHAIN)
 
 
 def steps(cfg: Config) -> tuple[int, ...]:
-    """Return the steps of a stripe in the die, in order.
+    """Return the numbers of the steps of one stripe on a die, in order.
 
-    Parity over dies needs the results of all dies in the controller. A FETCH step therefore reads
-    the results from the registers before they are programmed. With controller_ecc there is no
-    FETCH step, because the results pass the controller already.
+    With parity over dies, the controller needs the results of every die. A FETCH step therefore
+    transfers the results from the registers to the controller before the die programs them. With
+    protection "controller_ecc" there is no FETCH step, because the results already pass through the
+    controller.
     """
     out = [GRADIENT, SENSE, COMPUTE]
     if cfg.pe.rain and cfg.pe.protection != "controller_ecc":
@@ -53,9 +55,9 @@ def steps(cfg: Config) -> tuple[int, ...]:
 class Guarded:
     """Super-pages of one device: stripes, the parities over them, and a commit record per die.
 
-    ``dies``: number of dies of the device. ``members``: number of stripes under one parity; 0: no
-    parity. Parity j covers stripes j x members .. (j + 1) x members - 1, which are on consecutive
-    dies. It is stored on the die before the die of the first of these stripes.
+    ``dies``: number of dies of the device. ``members``: number of stripes under one parity, or 0 if
+    there is no parity. Parity j covers stripes j x members .. (j + 1) x members - 1, which are on
+    consecutive dies. Parity j is stored on the die before that of its first stripe.
     """
 
     count: int
@@ -64,7 +66,8 @@ class Guarded:
     parity: np.ndarray
     """Super-page of each parity, int64[groups]."""
     records: int
-    """First super-page of the commit records; there is one per die, after all other super-pages."""
+    """First super-page of the commit records. There is one commit record per die, after all other
+    super-pages."""
     commits: bool
     undo: bool
 
@@ -95,17 +98,20 @@ class Guarded:
         return range(first, min(first + self.members, self.count))
 
     def number(self, super_page: int) -> int:
-        """Return the number of the parity in a super-page; -1 if the super-page holds no parity."""
+        """Return the number of the parity in a super-page, or -1 if the super-page does not hold a
+        parity."""
         found = np.flatnonzero(self.parity == super_page)
         return int(found[0]) if len(found) else -1
 
     def is_parity(self, super_page: int) -> bool:
-        """Return True if the super-page is one of those that hold parities."""
+        """Return True if the super-page is in the range of super-pages that is reserved for
+        parities."""
         return self.count <= super_page < self.records
 
     def joined(self, super_page: int, step: int, slot: int) -> Spare:
-        """Return the exclusive or of the out-of-band data of the pages in plane ``slot`` under a
-        parity, which was made in update ``step``, without that of the sequence numbers (0)."""
+        """Return the exclusive or of the out-of-band data of the pages in plane ``slot`` that a
+        parity covers. The parity is in ``super_page`` and was made in update ``step``. The sequence
+        number in the result is 0, because sequence numbers are excluded."""
         under = self.under(self.number(super_page))
         odd = len(under) % 2
         return Spare(reduce(xor, under), 0, step * odd, slot * odd)
@@ -121,13 +127,13 @@ class Guarded:
 
     @property
     def super_pages(self) -> int:
-        """Number of logical super-pages, including some that are never used."""
+        """Number of logical super-pages, including super-pages that are never used."""
         return self.records + self.dies * self.commits
 
     @property
     def reserved(self) -> int:
-        """Number of super-pages in use. It is doubled if a step can be undone, because the old
-        super-pages remain until the new ones are committed."""
+        """Number of super-pages to reserve: those in use, or twice this number if a step can be
+        undone, because the old super-pages remain until the new ones are committed."""
         held = self.count + len(self.parity) + self.dies * self.commits
         return held * (2 if self.undo else 1)
 

@@ -2,10 +2,10 @@
 step.
 
 Owns the plan rows of the recovery and of the remaining work of an interrupted step. Does not own
-the evaluation of the data read (ftl/reservoir_recovery.py) or the order of an update
+the evaluation of the out-of-band data (ftl/reservoir_recovery.py) or the order of an update
 (uneven_rounds.py, path.py).
-Source: OptimStore (HPCA 2023): each die has one cursor, and the host sends gradients again from
-the cursor on.
+Source: OptimStore (HPCA 2023): each die has one cursor, and the host sends the gradients again,
+starting at the cursor.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.nda
     """Return the plan rows that read the out-of-band data of super-pages into the controller's
     DRAM.
 
-    ``first``: id of the first row. The rows read ``path.scanned_planes`` planes of each
-    super-page in ``places``. With ``data``, they read whole pages of the planes in use, and the
-    controller compares the pages with their checksums.
+    ``first``: id of the first row. The rows read ``path.scanned_planes`` planes of each super-page
+    in ``places``. With ``data``, the rows read whole pages of the planes in use, and the controller
+    compares the pages with their checksums.
     """
     dies, page = path.geometry.dies, path.geometry.flash_page_bytes
     planes = np.array([path.stripes[dev].planes for dev, _, _ in places], np.int64)
@@ -54,7 +54,7 @@ def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.nda
 
 
 def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
-    """Return the plan rows that program ``places`` with the present contents of the registers, so
+    """Return the plan rows that program ``places`` with the current contents of the registers, so
     that a later scan does not read these positions as blank. ``first``: id of the first row."""
     dies, page = path.geometry.dies, path.geometry.flash_page_bytes
     out = Rows(first)
@@ -71,9 +71,9 @@ def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
 
 
 def training(out: Rows, left: Sequence[tuple[int, int]], now: int) -> int:
-    """Add plan rows for the remaining time of forward and backward. Return the id of the last
-    row. ``left``: (phase, end in ps); ``now``: present time, ps. The accelerator keeps running,
-    because it does not share the drive's power."""
+    """Add plan rows for the remaining time of forward and backward. Return the id of the last row.
+    ``left``: (phase, end in ps); ``now``: current time, ps. The accelerator keeps running during
+    the power cut, because it does not share the drive's power supply."""
     after = out.fence(BACKWARD)
     for phase, end in left:
         after = out.one(
@@ -93,10 +93,11 @@ def plan(
 ) -> Iterator[np.ndarray]:
     """Yield the plan rows that complete an interrupted step.
 
-    The rows are those of the remaining forward and backward (``left``, see :func:`training`), of
-    the update from the cursors on (index of the next stripe of each die, int64[dies] per device),
-    and of the parities and records. ``made``: parities and records of each device that are
-    programmed already. All weights are read out to the host again.
+    These are the rows of the remaining forward and backward (``left``, see :func:`training`), of
+    the update, starting at the cursors (``cursors``: index of the next stripe of each die,
+    int64[dies] per device), and of the parities and commit records. ``made``: super-pages of each
+    device whose parities and commit records have already been programmed. All weights are read out
+    to the host again.
     """
     out = Rows(system.next_row)
     after = training(out, left, system.now)
@@ -118,13 +119,13 @@ def parities(
     fetched: Mapping[tuple[int, int], int],
     made: Sequence[frozenset[int]],
 ) -> Iterator[np.ndarray]:
-    """Yield the plan rows of the parities that the step has not programmed yet, after the row
-    with id ``after``.
+    """Yield the plan rows of the parities that the step has not programmed yet, after the row with
+    id ``after``.
 
-    ``fetched``: stripes that the controller receives from the resumed update, (device,
-    super-page) -> row id. The controller reads the other stripes, which were programmed before
-    the power cut, from the array. ``made``: super-pages of each device whose parities are
-    programmed already.
+    ``fetched``: the stripes that the controller receives from the resumed update, as (device,
+    super-page) -> row id. The controller reads the other stripes, which were programmed before the
+    power cut, from the array. ``made``: super-pages of each device whose parities have already been
+    programmed.
     """
     dies, page = path.geometry.dies, path.geometry.flash_page_bytes
     for dev, guarded in enumerate(path.guarded):

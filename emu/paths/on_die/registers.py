@@ -32,8 +32,8 @@ from ondie.emu.paths.on_die.protection import Guarded
 from ondie.emu.paths.payload import moved_bytes, poison, poisoned
 
 KEY = bytes(range(64))
-"""Key of the cipher. Wrong bits decrypt to values that depend on the key; the number of wrong
-values does not depend on it."""
+"""Key of the cipher. Bit errors decrypt to values that depend on the key, but the number of
+incorrect values does not depend on the key."""
 
 
 class Reservoir:
@@ -42,9 +42,9 @@ class Reservoir:
 
     ``homes``: stripe map of each device at the start; this object updates a copy. ``compute``:
     function that updates parameters [start, stop) of arrays by slot name in place, given their
-    gradient. ``guarded``: super-pages of each device that hold parities and commit records.
-    ``moved``: bytes of ``system``, which this object follows; None: new ones with the pages
-    ``stores`` of each device (None: new ones).
+    gradient. ``guarded``: super-pages of each device that hold stripes, parities and commit
+    records. ``stores``: flash pages, one store per device; None for new pages. ``moved``: bytes of
+    ``system``; None to create them with the pages in ``stores``.
     """
 
     def __init__(
@@ -81,23 +81,25 @@ class Reservoir:
         )
         self.moved = moved_bytes(system, stores) if moved is None else moved
         self.stores = self.moved.stores
-        """Pages on flash, of each device, in mapping units."""
+        """Pages on flash in mapping units, by device."""
         slots = system.geometry.slots
         self.flash = tuple(FlashPages(store, slots) for store in self.stores)
-        """The same in flash pages."""
+        """Pages on flash in units of flash pages, by device."""
         cfg = system.cfg
         self.check_bytes = tuple(CheckBytes(cfg, store) for store in self.stores)
-        """Which pages of each device have valid check bytes."""
+        """Records of the pages with valid check bytes, by device."""
         self.records_erases = moved is not None
-        """True if pages have the erase count of their block, which a drive needs after a power
-        cut."""
+        """True if the out-of-band data of pages includes the erase count of their block. A drive
+        needs this count after a power cut."""
         self.code = pe_protection.code(cfg)
         self.decoder = bare_decoder_of(cfg)
-        """Decoder of a real code that these pages pass; None without one."""
+        """Decoder of the ECC code of these pages; None if the configuration does not decode
+        them."""
         self.comparator = cfg.pe.protection == "nan_comparator"
         self.compared_for_host = nan_comparator.sees_host(cfg)
         self.cipher = Xts(KEY) if cfg.pe.cipher == "die" else None
-        """Cipher of the stored pages, which spreads wrong bits. The pages here are plain text."""
+        """Cipher of the stored pages, which spreads bit errors; None if pages are not encrypted.
+        The pages in this object are plaintext."""
         self.round_trip = cfg.pe.protection == "controller_ecc"
         self.met = False
         """True if any value that left a die's registers was a NaN or an infinity."""
@@ -110,7 +112,7 @@ class Reservoir:
         """Super-pages in the drives' DRAM that are being moved to another die: (device, source
         super-page) -> (step that produced the contents, contents as uint8[planes, page_bytes])."""
         self.step = 0
-        """Number of the update whose results are programmed, counted from 1; 0: the initial
+        """Number of the update whose results are programmed, counted from 1; 0 for the initial
         contents."""
         self.kept = 0
         """Number of super-pages that already held results of the current update when it began or
@@ -124,7 +126,8 @@ class Reservoir:
         """Out-of-band data that the controller has already made for the contents of a die's
         registers, by die. The parity includes this data."""
         self.memory = [np.zeros((0, page), np.uint8) for _ in stripes]
-        """No rows of this plan access the conventional namespace."""
+        """Empty memory of each device, because plan rows do not access the conventional
+        namespace."""
         self.moved.follow(self)
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
@@ -135,9 +138,9 @@ class Reservoir:
         self.updated[:] = 0
 
     def program(self, device: int, at: At, planes: np.ndarray, spares: Sequence[Spare]) -> None:
-        """Program ``planes``, uint8[planes, page_bytes], into a super-page. ``spares``:
-        out-of-band data made by the controller, one element per plane. Only the checksum of a
-        page is made by its PE, which has read the page."""
+        """Program ``planes``, uint8[planes, page_bytes], into a super-page. ``spares``: out-of-band
+        data from the controller, one element per plane. Only the checksum of a page comes from its
+        PE, which has read the page."""
         self._put(device, at, Made(spares, planes))
 
     @property
@@ -150,7 +153,8 @@ class Reservoir:
         return total
 
     def _put(self, device: int, at: At, made: Made, of_elements: bool = False) -> None:
-        """Program ``made``. ``of_elements``: by processing elements, else by the controller."""
+        """Program ``made`` into the super-page at ``at``. ``of_elements``: True if the processing
+        elements program the pages, False if the controller does."""
         own = self.check_bytes[device]
         code = own.of_elements if of_elements else own.of_controller
         for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
@@ -163,23 +167,23 @@ class Reservoir:
         self.sequences[device] = max(int(self.sequences[device]), made.spares[0].sequence)
 
     def put_again(self, device: int, super_page: int, made: Made) -> None:
-        """Program ``made`` into the present place of a super-page on a die that was replaced, after
-        erasing the pages there."""
+        """Program ``made`` into the current location of a super-page on a die that was replaced.
+        The pages at that location are erased first."""
         at = self.at(device, super_page)
         for spare in made.spares:
             self.stores[device].erase(self.page(at, spare.slot), 1)
         self._put(device, at, made)
 
     def recorded_erases(self, device: int, at: At) -> int:
-        """Return the erase count of a block from the out-of-band data of its pages; 0 if it is not
-        recorded."""
+        """Return the erase count of the block at ``at`` for the out-of-band data of its pages, or 0
+        if out-of-band data does not include erase counts."""
         if not self.records_erases:
             return 0
         return int(self.system.arrays.block["erases"][self._block(device, at.die, at.place)])
 
     def spares(self, device: int, stripe: int, step: int) -> list[Spare]:
-        """Return the out-of-band data for the next program of a stripe that holds the result of
-        ``step``, one element per plane."""
+        """Return the out-of-band data for the next program of a stripe, one element per plane. The
+        stripe holds the result of ``step``."""
         number = self._number(device)
         return [Spare(stripe, number, step, slot) for slot in range(self.stripes[device].planes)]
 
@@ -188,8 +192,9 @@ class Reservoir:
         return int(self.sequences[device]) + 1
 
     def coming(self, device: int, die: int, super_page: int) -> Made:
-        """Return the contents of the next program of a super-page on die ``die``: the registers,
-        a parity, or a commit record."""
+        """Return the data to be programmed next into a super-page on die ``die``. If the super-page
+        holds a stripe, the pages are the contents of the die's registers. Otherwise they are a
+        parity or a commit record from the controller."""
         if super_page not in self.homes[device]:
             return self.beside[device].made(super_page, self._number(device), self.step)
         stripe = self.homes[device].stripe(super_page)
@@ -198,8 +203,8 @@ class Reservoir:
 
     def _join(self, device: int, die: int, super_page: int) -> None:
         """Make the out-of-band data for the registers of a die, and add the registers to their
-        parity in the controller. ``super_page``: the super-page that the registers will be
-        programmed into."""
+        parity in the controller. ``super_page``: super-page into which the registers will be
+        programmed."""
         planes = self.registers[die]
         stripe = self.homes[device].stripe(super_page)
         self.given[die] = self.spares(device, stripe, self.step)
@@ -219,7 +224,7 @@ class Reservoir:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return (pages, out-of-band data) of a super-page, uint8[planes, page_bytes] and
         uint8[planes, SPARE_BYTES], reconstructed from the other super-pages under its parity.
-        ``read``: function that returns the pages of a super-page; None: as stored."""
+        ``read``: function that returns the pages of a super-page; None selects the stored pages."""
         beside, store = self.beside[device], self.stores[device]
 
         def data(other: int) -> np.ndarray:
@@ -242,15 +247,16 @@ class Reservoir:
 
     @property
     def delivered(self) -> np.ndarray:
-        """Weights that were read out to the host, [n_params], after the NaN comparator if it
-        processes them."""
+        """Weights that were read out to the host, [n_params], after the NaN comparator if the
+        comparator processes weights that are sent to the host."""
         values = self.sent.copy()
         self._compare(values, self.compared_for_host)
         return values
 
     def _compare(self, values: np.ndarray, comparator: bool) -> None:
-        """Apply the NaN comparator, if there is one, to values that leave a register. Set ``met``
-        if any value is a NaN or an infinity."""
+        """Process values that leave a register. If ``comparator`` is True, the NaN comparator
+        replaces each NaN and infinity in ``values`` in place. In any case, set ``met`` if
+        ``values`` contained a NaN or infinity."""
         if comparator:
             self.met = nan_comparator.compare(values) > 0 or self.met
         else:
@@ -267,13 +273,14 @@ class Reservoir:
         return [self.page(at, slot) for slot in range(self.stripes[device].planes)]
 
     def at(self, device: int, super_page: int) -> At:
-        """Return the present location of a super-page of a device."""
+        """Return the current location of a super-page of a device."""
         arrays, geometry = self.system.arrays, self.system.geometry
         die, place = super_page % geometry.dies, int(arrays.rmap[device, super_page]) - 1
         return At(die, place, int(arrays.block["turned"][self._block(device, die, place)]))
 
     def _block(self, device: int, die: int, place: int) -> int:
-        """Return the number of the block of a place in a die's reservoir, over all devices."""
+        """Return the index, over all devices, of the block that contains the super-page at position
+        ``place`` of a die's reservoir."""
         geometry = self.system.geometry
         first = (device * geometry.dies + die) * geometry.all_blocks + geometry.blocks
         return first + place // geometry.pages
@@ -372,11 +379,11 @@ class Reservoir:
                 stop = min(sp + entry.old, stripes.shard.stop)
                 self.staged[sp:stop] = self.gradient[sp:stop]
             case what:
-                raise SimulationError(f"log entry of kind {what}: not expected on this path")
+                raise SimulationError(f"log entry of kind {what}: not expected in an on-die update")
 
     def landing(self, device: int, source: int) -> tuple[np.ndarray, list[Spare]]:
-        """Return (pages, out-of-band data) to program at the target of a super-page that is moved
-        from super-page ``source``."""
+        """Return (pages, out-of-band data) to program at the target when super-page ``source`` is
+        moved."""
         step, pages = self.lifted[device, source]
         return pages, self.spares(device, self.homes[device].stripe(source), step)
 
@@ -387,7 +394,7 @@ class Reservoir:
         return np.stack([store.read(self.page(at, slot)) for slot in slots])
 
     def _take(self, device: int, super_page: int, at: At, roles: Sequence[int]) -> None:
-        """Count a read by the controller of the pages with ``roles`` of a super-page."""
+        """Count a read by the controller of those pages of a super-page that hold ``roles``."""
         own, slots = self.check_bytes[device], self.system.geometry.slots
         pages = [self.page(at, role) for role in roles]
         own.taken(pages, slots, marked=super_page in self.homes[device])
@@ -412,7 +419,7 @@ class Reservoir:
 
     def _flip(self, device: int, entry: payload_log.LogEntry) -> None:
         """Apply bit errors to a page that was read from the array: in its register, at the host, or
-        in transfer to another die. A cipher spreads them over its blocks."""
+        in transfer to another die. A cipher spreads the errors over its cipher blocks."""
         page = entry.n
         if entry.old == timing.BPR:
             data = self.registers[entry.die][page]
@@ -428,12 +435,13 @@ class Reservoir:
         )
 
     def hit(self, device: int, data: np.ndarray, number: int, key: int, rate: float) -> None:
-        """Invert, in place, those bits of ``data`` (the bytes of a page as stored, uint8[at most
-        page bytes]) that are wrong after a read and its correction by the reservoir's code. Correct
-        the counters if a real code leaves other wrong bits than the capability model.
+        """Invert, in place, those bits of ``data`` that are wrong after a read and the correction
+        by the reservoir's ECC. If a decoder is used, add the difference between the bit errors that
+        the decoder leaves and those of the capability model to the counters.
 
-        ``number``: of the page, for the cipher. ``key``: of the draws of the read. ``rate``: its
-        raw bit error rate.
+        ``data``: bytes of a page as stored, uint8[at most page bytes]. ``number``: number of the
+        page, for the cipher. ``key``: key of the random draws of the read. ``rate``: raw bit error
+        rate of the read.
         """
         size = self.system.geometry.flash_page_bytes
         stored = np.zeros(size, np.uint8)  # 0 behind the end of the weights

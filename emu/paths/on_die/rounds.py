@@ -21,14 +21,15 @@ die."""
 
 
 def all_rounds(first: int, guarded: Sequence[Guarded], n_steps: int) -> dict[str, np.ndarray]:
-    """Return all rounds from plan row ``first`` on, alternating between devices, as columns by
-    name.
+    """Return all rounds as columns by name, alternating between devices. ``first``: id of the first
+    plan row.
 
-    "k": number of the round on its device; "dev": device; "width": number of dies in the round
-    (the last round of a device may have fewer); "parity", "parities": number of the first parity
-    and number of parities in the round; "base": id of the round's first row; "before": id of the
-    first row of the previous round; "staged", "staged_end": ids of the first and the last row of
-    the round STAGED_ROUNDS earlier. Rounds are counted per device; -1: no such round.
+    "k": number of the round on its device. "dev": device. "width": number of dies in the round (the
+    last round of a device may have fewer). "parity", "parities": number of the first parity and
+    number of parities in the round. "base": id of the round's first row. "before": id of the first
+    row of the previous round of the device. "staged", "staged_end": ids of the first and the last
+    row of the round that is STAGED_ROUNDS earlier on the device. Ids of rounds that do not exist
+    are -1.
     """
     dies = guarded[0].dies
     count = np.array([each.count for each in guarded], np.int64)
@@ -69,9 +70,9 @@ class Table:
     width: np.ndarray
     """Number of dies in the row's round."""
     base: np.ndarray
-    """Id of the first row of the row's round. The next field, ``before``, is the id of the first
-    row of the previous round (-1: none)."""
+    """Id of the first row of the round that contains the row."""
     before: np.ndarray
+    """Id of the first row of the previous round, or -1 in the first round."""
     staged: np.ndarray
     staged_end: np.ndarray
     parity: np.ndarray
@@ -83,9 +84,9 @@ class Table:
     dies: int
     order: dict[int, int]
     row: dict[int, np.ndarray]
-    """For each step, the ids of the rows that do this step for the stripe of each row."""
+    """For each step, the ids of the rows that perform this step for the stripe of each row."""
     mask: dict[int, np.ndarray]
-    """For each step, a mask of the rows that do this step."""
+    """For each step, a mask of the rows that perform this step."""
     after0: np.ndarray
     after1: np.ndarray
 
@@ -116,11 +117,11 @@ class Table:
         return self.round * self.dies + self.die
 
     def earlier(self, step: int, die: np.ndarray | int) -> np.ndarray:
-        """Return the ids of the rows that do ``step`` on ``die`` in the previous round; -1 in the
-        first round."""
+        """Return the ids of the rows that perform ``step`` on ``die`` in the previous round, or -1
+        in the first round."""
         return np.where(self.before < 0, -1, self.before + 1 + self.order[step] * self.dies + die)
 
     def previous(self, step: int) -> np.ndarray:
-        """Return the ids of the rows that do ``step`` on the same die in the previous round; -1 in
-        the first round."""
+        """Return the ids of the rows that perform ``step`` on the same die in the previous round,
+        or -1 in the first round."""
         return self.earlier(step, self.die)

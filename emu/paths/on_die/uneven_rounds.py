@@ -1,4 +1,4 @@
-"""Rounds of an on-die update for any distribution of stripes over dies, from any cursor.
+"""Rounds of an on-die update for any distribution of stripes over dies, starting at any cursor.
 
 Owns the rows of such rounds, and their order. Does not own the placement of stripes
 (layout/stripe_map.py), or rounds in the initial placement, whose rows are made together
@@ -36,14 +36,14 @@ def update(
     fetched: dict[tuple[int, int], int] | None = None,
     stops: Sequence[np.ndarray] | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yield the plan rows of the update from the dies' cursors on, after the row with id
+    """Yield the plan rows of the update, starting at the dies' cursors, after the row with id
     ``after``.
 
-    Each round has the next stripe of every die that still has a stripe. ``cursors``: index of the
-    next stripe of each die, int64[dies] per device; with cursors of 0 the rows are those of a
-    whole step, without parities. If ``fetched`` is given, add an entry for each stripe: (device,
-    super-page) -> id of the row after which the controller has the stripe. ``stops``: index behind
-    the last stripe of each die, as ``cursors``; None: all stripes.
+    Each round has the next stripe of every die that has stripes left. ``cursors``: index of the
+    next stripe of each die, int64[dies] per device. If all cursors are 0, the rows are those of a
+    whole step, without parities. If ``fetched`` is given, an entry is added to it for each stripe:
+    (device, super-page) -> id of the row after which the controller has the stripe. ``stops``:
+    index after the last stripe of each die, int64[dies] per device. None selects all stripes.
     """
     if stops is None:
         stops = [homes.held() for homes in devices.homes]
@@ -61,7 +61,8 @@ def update(
 
 
 class _Device:
-    """Plan rows of the rounds of one device. Keeps the ids of the rows of the previous round."""
+    """Builder of the plan rows of one device, round by round. Stores the ids of the rows of the
+    previous round."""
 
     def __init__(self, devices: Devices, device: int, cursor: np.ndarray) -> None:
         self.devices, self.device, self.cursor = devices, device, cursor
@@ -80,9 +81,10 @@ class _Device:
         self.loaded: list[int] = []  # last VPP of each round
 
     def add_round(self, out: Rows, j: int, dies: np.ndarray, after: int) -> dict[int, int]:
-        """Add the plan rows of stripe ``j`` after the cursor on each of ``dies``: gradients to
-        the device's DRAM, then VPP, BPR, ODC, FETCH if configured, and BPP. Return, by
-        super-page, the id of the row after which the controller has the stripe."""
+        """Add the plan rows of one round. On each of ``dies``, the round updates the stripe that is
+        ``j`` positions after the die's cursor. The rows transfer the gradients to the device's
+        DRAM, then perform VPP, BPR, ODC, FETCH if configured, and BPP. Return, by super-page, the
+        id of the row after which the controller has the stripe: FETCH if configured, else ODC."""
         geometry, own, devices = self.devices.geometry, self.stripes, self.devices
         gradient, stripe = own.gradient_bytes, own.planes * geometry.flash_page_bytes
         pages = self.order[dies, self.cursor[dies] + j]

@@ -1,17 +1,17 @@
 """Wear leveling between dies: moves stripes so that the dies' reservoirs wear evenly.
 
-Owns the decision, and the rows of the moves. Does not own wear inside a die, where planes change
-roles (ftl/reservoir.py), or the bytes of the pages.
-Source: this project. Every super-page is written once per step, so the wear of a die is its
-number of super-pages divided by its number of good blocks. Dies with one more super-page than
-others, or with more bad blocks, wear faster; an exchange of super-pages has no effect. A
-super-page therefore moves from the more worn to the less worn die when the mean cycles of their
-blocks differ by more than the threshold and the difference would grow. If the difference would
-stay constant, the super-page moves only if no die gets more super-pages than the fullest die has,
-because all dies wait for the fullest in every step.
+Owns the choice of the moves, and their plan rows. Does not own wear inside a die, where planes
+change roles (ftl/reservoir.py), or the bytes of the pages.
+Source: this project. Every super-page is written once per step, so the wear of a die per step is
+its number of super-pages divided by its number of good blocks. Dies with one more super-page than
+other dies, or with more bad blocks, wear faster. An exchange of super-pages between dies has no
+effect. A super-page therefore moves from the more worn to the less worn die when the mean cycles of
+their blocks differ by more than the threshold and the difference would grow. If the difference
+would stay constant, the super-page moves only if no die gets more super-pages than the fullest die
+has, because all dies wait for the fullest die in every step.
 
 Path of a move: array, channel, DRAM, channel, array, while the accelerator computes the step's
-gradients. The old version stays until the new one is programmed.
+gradients. The old version stays until the new version is programmed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from ondie.emu.paths.statement import Share
 
 @dataclass(frozen=True)
 class Dies:
-    """State of a device's dies for the decision. Arrays have one element per die."""
+    """Wear and capacity of the dies of one device, from which the moves of super-pages are chosen.
+    Arrays have one element per die."""
 
     cycles: np.ndarray
     """Mean number of erases of the good blocks of each die's reservoir, over all planes,
@@ -46,8 +47,8 @@ class Dies:
 
 def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, int]]:
     """Return (source die, target die) of each super-page to move. ``held``: number of super-pages
-    on each die, int64[dies]. ``threshold``: difference of mean erases above which super-pages
-    move. No die is both source and target."""
+    on each die, int64[dies]. ``threshold``: difference of mean erases above which super-pages move.
+    A die is never both source and target."""
     before, held = held, held.copy()
     by_wear = np.lexsort((held / dies.places, dies.cycles))
     again = True
@@ -77,8 +78,8 @@ def _gives(held: np.ndarray, dies: Dies, worn: int, fresh: int) -> bool:
 
 def carry_out(homes: Homes, moves: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Update ``homes`` for each move: the last stripe of the source die moves to the target die.
-    Yield (old super-page, new super-page). No die is both source and target, so no super-page is
-    reused before its stripe has left it."""
+    Yield (old super-page, new super-page). A die must not be both source and target, so that a
+    super-page is not reused before its stripe has left it."""
     for worn, fresh in moves:
         last = homes.by_die()[worn][-1]
         yield homes.move(homes.stripe(int(last)), fresh)
@@ -88,7 +89,7 @@ def plan(devices: Devices, worn: np.ndarray, super_pages: int, out: Rows, after:
     """Add the plan rows of the moves to less worn dies. Return the id of the row that the update
     waits for. This row completes when all moves and the row with id ``after`` are complete.
 
-    ``worn``: erases of each block, int32[dies x blocks, planes]; ``super_pages``: number of
+    ``worn``: erase counts of each block, int32[dies x blocks, planes]; ``super_pages``: number of
     entries in a device's map.
     """
     geometry, threshold = devices.geometry, devices.cfg.ftl.reservoir_migrate
@@ -133,15 +134,15 @@ def _rows(
 
 
 def wear(worn: np.ndarray, good: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """Return the mean number of erases of each die's good blocks, float64[dies]. ``worn``: erases
-    of each block, int32[dies x blocks, planes]; ``good``: mask of good blocks, bool[dies, blocks].
-    """
+    """Return the mean number of erases of each die's good blocks, float64[dies]. ``worn``: erase
+    counts of each block, int32[dies x blocks, planes]; ``good``: mask of good blocks, bool[dies,
+    blocks]."""
     erases = worn.reshape(*good.shape, geometry.planes).sum(axis=2)
     return np.asarray((erases * good).sum(axis=1) / (good.sum(axis=1) * geometry.planes))
 
 
 def share(devices: Devices, applied: float, migrates: bool) -> Share:
-    """Return the distribution of the programs of a step over the blocks of the reservoirs.
+    """Return the distribution of a step's super-page programs over the blocks of the reservoirs.
 
     ``applied``: fraction of the steps that update the weights; ``migrates``: True if stripes may
     move between dies.

@@ -4,7 +4,7 @@ Owns the partition of the drive's sectors among flows, and the pages of each flo
 mapping of a page to flash (to_engine.py).
 Source: MQSim's partition of logical addresses: the flows that list a plane get equal parts of its
 sectors, rounded down, and the ranges of the flows are consecutive. MQSim's host interface splits
-requests at page boundaries of the whole drive, also for a flow that begins inside a page.
+requests at page boundaries of the whole drive, even if a flow begins inside a page.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Range:
     def base(self, page: int) -> int:
         """Return the first sector of the page in which the range begins.
 
-        The sector may precede the range. ``page``: number of sectors per page.
+        This sector may precede the range. ``page``: number of sectors per page.
         """
         return self.first - self.first % page
 
@@ -41,15 +41,14 @@ class Range:
         return self.last // page - self.first // page + 1
 
     def numbered(self, page: int) -> int:
-        """Return the number of pages of ``page`` sectors that MQSim numbers, from the first sector
-        of the range on."""
+        """Return the number of pages of ``page`` sectors in the range if pages are counted from its
+        first sector, as in MQSim."""
         return -(-self.sectors // page)
 
 
 def working_set(flow: FlowParameters, address_range: Range) -> Range:
-    """Return the sectors that the flow addresses: the first part of its range if it is
-    synthetic, else the whole range.
-    """
+    """Return the sectors that the flow addresses: the first part of its range if the flow is
+    synthetic, else the whole range."""
     if not isinstance(flow, Synthetic):
         return address_range
     share = flow.working_set_percentage / 100.0

@@ -1,6 +1,6 @@
 """Configuration of MQSim's data cache: sizes, and the types of requests that each flow caches.
 
-Owns the meaning of Data_Cache_* and Device_Level_Data_Caching_Mode. Does not own the cache
+Owns the interpretation of Data_Cache_* and Device_Level_Data_Caching_Mode. Does not own the cache
 (nvme/mqsim_cache.py).
 Source: MQSim's source.
 """
@@ -29,9 +29,8 @@ KEPT = {
 def sizes(
     drive: Drive, flows: Sequence[Flow], quirks: frozenset[str] = frozenset()
 ) -> mqsim_cache.Sizes | None:
-    """Return the sizes of the data cache, or of each flow's cache if it is partitioned; None if no
-    flow uses the cache. ``quirks``: names of the quirks to reproduce.
-    """
+    """Return the sizes of the data cache, or of each flow's cache if the cache is partitioned, or
+    None if no flow uses the cache. ``quirks``: names of the quirks to reproduce."""
     if not any(KEPT[flow.parameters.device_level_data_caching_mode] for flow in flows):
         return None
     groups = len(flows) if drive.data_cache_sharing_mode == "EQUAL_PARTITIONING" else 1
@@ -50,9 +49,9 @@ def sizes(
 
 
 def divide(arrays: Arrays, flows: Sequence[Flow]) -> None:
-    """Assign a caching mode and a cache to each flow, in ``arrays``.
+    """If the drive has a data cache, assign a caching mode and a cache to each flow, in ``arrays``.
 
-    Also mark all pages that hold data at the start as programmed.
+    Also mark all pages that contain data at the start as programmed.
     """
     if arrays.cfg["cache"][0] == 0:
         return

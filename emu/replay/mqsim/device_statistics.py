@@ -1,6 +1,7 @@
-"""Statistics of the drive in the terms of MQSim's result file, read from the state after a run.
+"""Statistics of the drive with the meaning that they have in MQSim's result file, computed from the
+state after a run.
 
-Owns the derived numbers: mean lengths, deviations, fractions of time. Does not own counting
+Owns the derived values: mean lengths, deviations, fractions of time. Does not own the counters
 (nand/scheduler_statistics.py) or the format (device_xml.py).
 Source: MQSim's result file. Where MQSim's definition of an item differs from its name, the
 definition is used.
@@ -23,9 +24,9 @@ I64 = npt.NDArray[np.int64]
 class Queue:
     """Statistics of one queue of a chip; lengths in transactions, times in ps.
 
-    entered, left: number of transactions that entered and left. deviation: standard deviation of
-    the length as MQSim computes it; None if the queue was LENGTHS or longer. mean_wait: None if no
-    transaction left.
+    ``entered``, ``left``: number of transactions that entered and left. ``deviation``: standard
+    deviation of the length as MQSim computes it, or None if the length reached LENGTHS.
+    ``mean_wait``: mean waiting time, or None if no transaction left.
     """
 
     entered: int
@@ -39,7 +40,8 @@ class Queue:
 
 @dataclass(frozen=True)
 class Chip:
-    """Fractions of the simulated time in which a chip executes, transfers, and does both."""
+    """Fractions of the simulated time in which a chip executes commands, transfers data, and does
+    both at the same time."""
 
     execution: float
     transfer: float
@@ -50,13 +52,15 @@ class Chip:
 class DeviceStatistics:
     """Statistics of one drive after a run.
 
-    channels, chips: number of channels, and of chips of each. queues: Queue of each chip, channel
-    after channel, in the order of nand/scheduler_statistics.py. ranked: whether the host's queues
-    are those of priority classes. streams: int64[flows, 2, 4], reads and writes of each flow:
-    transactions, then the sums of their execution, transfer and waiting times (ps). issued:
-    int64[3, 2], commands to read, program and erase, on one plane and on several. lookup:
-    int64[3, 3], look-ups of the mapping by reads, writes and moved pages: hits, misses that read a
-    translation page, other misses. end_ps: end of the simulation.
+    ``channels``, ``chips``: number of channels, and of chips per channel. ``queues``: the Queue
+    statistics of each chip, channel after channel, in the order of nand/scheduler_statistics.py.
+    ``of_chips``: fractions of time of each chip. ``ranked``: True if the queues of host
+    transactions are divided by priority class. ``streams``: int64[flows, 2, 4], for reads and
+    writes of each flow: number of transactions, then the sums of their execution, transfer and
+    waiting times (ps). ``issued``: int64[3, 2], number of read, program and erase commands for one
+    plane and for several planes. ``lookup``: int64[3, 3], look-ups in the mapping table by reads,
+    writes and moved pages: hits, misses that read a translation page, other misses. ``end_ps``: end
+    of the simulation.
     """
 
     channels: int
@@ -71,7 +75,8 @@ class DeviceStatistics:
 
 
 def read(arrays: Arrays, channels: int, end_ps: int) -> DeviceStatistics:
-    """Return the statistics of a drive of ``channels`` channels after a run until ``end_ps``."""
+    """Return the statistics of a drive with ``channels`` channels after a run that ended at
+    ``end_ps``."""
     chips = len(arrays.chip_use)
     queues = [
         _queue(use, lengths, end_ps)
@@ -100,7 +105,7 @@ def _queue(use: np.record, lengths: I64, end_ps: int) -> Queue:
     """Return the statistics of one queue, as MQSim computes them.
 
     The time since the last change of the length is not counted. The deviation is the square root of
-    the sum, over the lengths n up to the longest, of (n t / T - mean)**2. Here t is the time at
+    the sum of (n t / T - mean)**2 over the lengths n up to the longest. Here, t is the time at
     length n, and T is the time of the run.
     """
     longest = int(use["longest"])

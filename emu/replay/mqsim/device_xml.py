@@ -1,7 +1,7 @@
 """The element SSDDevice of MQSim's result file, and the file's layout.
 
-Owns names, order and number formats. Does not own the numbers (device_statistics.py, counters) or
-the element Host (result_xml.py).
+Owns the names, the order and the number formats of the items. Does not own the values
+(device_statistics.py, counters) or the element Host (result_xml.py).
 Source: MQSim's result file. Means over zero transactions are written as MQSim writes them.
 """
 
@@ -36,7 +36,8 @@ NEVER_ISSUED = (
     "Issued_Flash_Interleaved_Erase_CMD",
     "Issued_Flash_Interleaved_Multiplane_Erase_CMD",
 )
-"""Names of commands that this emulator never issues: interleaved, and copy-back (rejected)."""
+"""Names of commands that this emulator never issues: interleaved commands, and copy-back commands,
+whose use is rejected."""
 OF_STREAM = ("Turnaround", "Execution", "Transfer", "Waiting")
 
 
@@ -53,7 +54,7 @@ class Lines:
         self.open.append(tag)
 
     def end(self) -> None:
-        """Close the element that was opened last."""
+        """Close the most recently opened element."""
         tag = self.open.pop()
         self.lines.append("\t" * len(self.open) + f"</{tag}>")
 
@@ -73,8 +74,8 @@ class Lines:
 
 
 def host_interface(out: Lines, device: DeviceStatistics, one_stream: bool) -> None:
-    """Write the mean times of the host's transactions (us), for each flow, or for all flows
-    together if ``one_stream`` (SATA) is True."""
+    """Write the mean times of the host's transactions (us) for each flow, or once for all flows
+    together if ``one_stream`` is True (SATA)."""
     out.begin("SSDDevice.HostInterface")
     out.values({"Name": "SSDDevice.HostInterface"})
     for i, stream in enumerate(device.streams):
@@ -98,7 +99,7 @@ def host_interface(out: Lines, device: DeviceStatistics, one_stream: bool) -> No
 
 
 def commands(device: DeviceStatistics) -> dict[str, str]:
-    """Return the numbers of issued flash commands, and of translation pages that were queued for a
+    """Return the number of issued flash commands, and of translation pages that were queued for a
     program, by MQSim's names."""
     counts = {}
     for name, (single, several) in zip(OPERATIONS, device.issued, strict=True):
@@ -109,11 +110,11 @@ def commands(device: DeviceStatistics) -> dict[str, str]:
 
 
 def lookups(device: DeviceStatistics, counters: Mapping[str, int], ideal: bool) -> dict[str, str]:
-    """Return the numbers of look-ups in the mapping table by MQSim's names.
+    """Return the number of look-ups in the mapping table by MQSim's names.
 
-    ``ideal``: the whole table is in DRAM, so each page of the host and each moved page is a hit. As
-    in MQSim, CMT_Misses excludes misses that read a translation page, and a moved page whose entry
-    is not cached counts only in Total_CMT_Queries.
+    ``ideal``: True if the whole table is in DRAM, so that each page of the host and each moved page
+    is a hit. As in MQSim, CMT_Misses excludes misses that read a translation page, and a moved page
+    whose entry is not cached counts only in Total_CMT_Queries.
     """
     (read, read_miss, read_other), (write, write_miss, write_other), moves = (
         map(int, row) for row in device.lookup
@@ -161,13 +162,13 @@ def scheduler_queues(out: Lines, device: DeviceStatistics) -> None:
 
 
 def _chips(device: DeviceStatistics) -> Iterator[tuple[str, tuple[Queue, ...]]]:
-    """Yield "channel@chip" for each chip, as in MQSim's names, and the chip's queues."""
+    """Yield (name "channel@chip" as in MQSim, queues) for each chip."""
     for i, queues in enumerate(device.queues):
         yield f"{i // device.chips}@{i % device.chips}", queues
 
 
 def _queue(name: str, queue: Queue) -> dict[str, str]:
-    """Return the attributes of a queue's element; waiting times in us."""
+    """Return the attributes of a queue's element; waiting times are in us."""
     mean = NO_MEAN if queue.mean_wait is None else str(int(queue.mean_wait) // PS_PER_US)
     return {
         "Name": name,

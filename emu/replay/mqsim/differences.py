@@ -1,6 +1,6 @@
-"""Remark of one line on the differences between a run without --quirks and MQSim's run.
+"""One-line remark on the differences between a run without --quirks and MQSim's run.
 
-Owns the effect on a completed run of each quirk that --quirks reproduces. Does not own the list of
+Owns the effect of each quirk that --quirks reproduces on a completed run. Does not own the list of
 quirks (quirks.py).
 Source: MQSim's source; the amounts follow from the parameters and the counters of the run.
 """
@@ -33,7 +33,7 @@ class Ran:
 
 
 def line(ran: Ran) -> str | None:
-    """Return the remark for a run without --quirks; None if no quirk changes MQSim's results."""
+    """Return the remark for a run without --quirks, or None if no quirk changes MQSim's results."""
     effects = []
     for quirk in quirks.met(ran.drive, ran.scenario):
         if quirk.treatment == quirks.ASKED and (effect := EFFECTS[quirk.name](ran)):
@@ -59,7 +59,7 @@ def _whole_rate(ran: Ran) -> str | None:
             sectors = flow.average_request_size_bytes // 512
             per_s = flow.bandwidth_bytes_per_s // 512 // sectors
             if not per_s:
-                return "it sends no request of a flow with less than one per second"
+                return "it sends no requests of a flow with less than 1 request/s"
             interval = 10**9 // per_s * flow.bandwidth_bytes_per_s / (sectors * 512 * 10**9)
             worst = max(worst, abs(1 / interval - 1), key=abs)
     return f"its requests arrive at a rate that differs by {worst:.2%}" if worst > 5e-5 else None
@@ -101,7 +101,7 @@ def _lost_entries(ran: Ran) -> str | None:
 def _forgotten(ran: Ran) -> str | None:
     if not ran.count("map_writes"):
         return None
-    return f"its partial writes read fewer sectors before: latencies change {OPEN}"
+    return f"its partial writes first read fewer sectors: latencies change {OPEN}"
 
 
 def _stalled(ran: Ran) -> str | None:
@@ -130,9 +130,9 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     "whole_trace_rounds": _fixed("it runs the whole trace in each round"),
     "short_modulus": _fixed("addresses beyond a flow's range are lower by up to a few sectors"),
     "wrapped_requests": _fixed(
-        f"requests that leave a flow's addresses access others of the flow: latencies change {OPEN}"
+        f"requests that leave a flow's range access other addresses in it: latencies change {OPEN}"
     ),
-    "address_alias": _fixed("addresses from 2 TiB on are different ones"),
+    "address_alias": _fixed("addresses of 2 TiB and above refer to other sectors"),
     "pages_of_flows": _fixed(
         f"parts of two pages share a page number: fewer or more flash operations, {OPEN}"
     ),
@@ -156,18 +156,18 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     "nine_tenths": _fixed("it fills at most 90% of a flow's pages"),
     "one_sector": _fixed("it fills only one sector of a page: fewer reads before overwrites"),
     "preconditioning": _fixed(
-        f"it may begin with few free blocks, so that writes wait for collection: {OPEN}"
+        f"it may begin with few free blocks: writes wait for garbage collection {OPEN}"
     ),
     "warm_map": _fixed("its mapping cache is full at the start: fewer reads of the mapping"),
     "evicted_pages": _fixed(
         "it writes pages that another flow evicts at addresses of that flow: more or fewer reads "
         f"before overwrites, {OPEN}"
     ),
-    "event_order": _fixed(f"simultaneous events have another order: latencies change {OPEN}"),
-    "start_order": _fixed(f"its flows start in another order: latencies change {OPEN}"),
+    "event_order": _fixed(f"it orders simultaneous events differently: latencies change {OPEN}"),
+    "start_order": _fixed(f"its flows start in a different order: latencies change {OPEN}"),
     "polling": _fixed(
         f"the turns of priority classes also advance on busy chips: latencies change {OPEN}"
     ),
 }
-"""For each quirk that --quirks reproduces, the function that describes its effect on a run, or
-returns None if it has no effect."""
+"""Quirk that --quirks reproduces -> function that describes its effect on a run, or returns None if
+the quirk has no effect."""

@@ -1,7 +1,8 @@
 """Flash operations of a run with MQSim's names.
 
-Owns the assignment of the engine's counters to these names. Does not own counting
-(engine/core/counters.py). Source: MQSim's statistics of user, collection and mapping operations.
+Owns the assignment of the engine's counters to these names. Does not own the counting
+(engine/core/counters.py). Source: MQSim's statistics of user, garbage collection and mapping
+operations.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from ondie.emu.replay.player import Replayed
 
 
 def counters(count: dict[str, int]) -> dict[str, int]:
-    """Return the flash operations with MQSim's names, split into user, collection and mapping."""
+    """Return the number of flash operations with MQSim's names, separately for user requests,
+    garbage collection and mapping."""
     return {
         "user_reads": count["read_pages"] + count["merge_read_pages"],
         "host_read_pages": count["read_pages"],
@@ -34,6 +36,6 @@ def counters(count: dict[str, int]) -> dict[str, int]:
 def half(done: Replayed) -> dict[str, int] | None:
     """Return the counters at the start of the second half, with MQSim's names.
 
-    None if unknown, or if not all requests complete.
+    Returns None if they are unknown or if some requests do not complete.
     """
     return None if done.half is None or any(map(any, done.unserved)) else counters(done.half)

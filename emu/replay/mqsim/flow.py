@@ -20,10 +20,11 @@ from ondie.emu.replay.mqsim.workload_xml import FlowParameters
 class Flow:
     """Requests of one flow, and the rule by which they are issued.
 
-    Closed loop (`depth` is a number): `depth` requests are issued at ISSUE_PS, and one more at each
-    completion; the arrivals are NOT_YET. Open loop (`depth` is None): each request is issued at its
-    arrival, and arrivals never decrease. No request is issued after `stop_ps`. `total`: number of
-    requests; None if only the simulation determines it, as in a closed loop with a stop.
+    Closed loop (``depth`` is a number): ``depth`` requests are issued at ISSUE_PS, and one more
+    after each completion; the arrivals are NOT_YET. Open loop (``depth`` is None): each request is
+    issued at its arrival, and arrivals never decrease. No request is issued after ``stop_ps``.
+    ``total``: number of requests, or None if only the simulation determines it, as in a closed loop
+    with a stop time.
     """
 
     stream: int
@@ -40,7 +41,7 @@ class Flow:
     """Number of the flow's scenario in the workload, from 1."""
 
     def chunks(self) -> Iterator[np.ndarray]:
-        """Return the requests of the flow from the first one, as arrays REQUEST[n].
+        """Return all requests of the flow, starting with the first request, as arrays REQUEST[n].
 
         n is from 1 to MAX_CHUNK. Each call returns identical requests; in a closed loop with a stop
         time, the sequence is infinite. The caller may change the arrays.
@@ -53,14 +54,13 @@ ISSUE_PS = 1000
 
 
 def total(flows: Sequence[Flow]) -> int | None:
-    """Return the number of requests of all flows; None if a flow's number is unknown."""
+    """Return the number of requests of all flows, or None if the number of a flow is unknown."""
     known = [flow.total for flow in flows if flow.total is not None]
     return sum(known) if len(known) == len(flows) else None
 
 
 def half_way(flows: Sequence[Flow]) -> int | None:
-    """Return the number of completions after which the counters are copied for the second half,
-    including its first completion; None if the number of requests is not known beforehand.
-    """
+    """Return the number of completions after which the counters are copied for the statistics of
+    the second half, or None if the number of requests is not known before the run."""
     number = total(flows)
     return None if number is None else number // 2 + 1

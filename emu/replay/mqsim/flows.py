@@ -1,8 +1,8 @@
 """Construction of the flows of a scenario on a drive.
 
-Owns the choice between a synthetic and a trace flow. Does not own these flows (synthetic_flow.py,
-trace_flow.py).
-Source: MQSim's host, which makes a flow from each parameter set, in the order of the file.
+Owns the choice between a synthetic flow and a trace flow. Does not own these flows
+(synthetic_flow.py, trace_flow.py).
+Source: MQSim's host, which creates a flow from each parameter set, in the order of the file.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def flows(
 ) -> list[Flow]:
     """Return the flows that the scenario describes, checked against the drive.
 
-    `quirks`: names of the quirks to reproduce. Trace files are searched in the current folder, as
-    in MQSim, then in the folder of the workload, then in `folders`. Raises InputError or TraceError
-    for a scenario that cannot run.
+    ``quirks``: names of the quirks to reproduce. Trace files are searched in the current folder, as
+    in MQSim, then in the folder of the workload, then in ``folders``. Raises InputError or
+    TraceError if the scenario cannot run.
     """
     check_scenario(scenario, drive)
     supported.check_supported(drive, scenario)
@@ -53,10 +53,11 @@ def flows(
 
 
 def recorded_flows(drive: Drive, scenario: Scenario, recorded: Recorded) -> list[Flow]:
-    """Return the scenario's flows with recorded requests instead of generated ones.
+    """Return the scenario's flows with recorded requests instead of generated requests.
 
-    Closed-loop flows keep their queue depth; the other flows use the recorded arrival times. Raises
-    InputError for requests of a flow that the scenario lacks, or outside the flow's addresses.
+    Closed-loop flows keep their queue depth; all other flows use the recorded arrival times. Raises
+    InputError if a request belongs to a flow that the scenario does not have, or is outside the
+    flow's addresses.
     """
     check_scenario(scenario, drive)
     supported.check_supported(drive, scenario)

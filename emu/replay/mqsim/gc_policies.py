@@ -1,10 +1,10 @@
-"""MQSim's random victim selection, drawn from MQSim's generator among the blocks that are safe.
+"""MQSim's random victim selection: draws safe blocks with MQSim's random number generator.
 
 Owns RGA, RANDOM, RANDOM_P and RANDOM_PP as victim selection policies. Does not own greedy and FIFO
 (ftl/policies.py), the generator (mrg32k3a.py) or the start of garbage collection
 (ftl/gc_victims.py).
-Source: MQSim's source; RGA is d-choices (Van Houdt, SIGMETRICS 2013), where free blocks are drawn
-as well, and a selection fails if no drawn block has an invalid page.
+Source: MQSim's source; RGA is d-choices (Van Houdt, SIGMETRICS 2013), with the difference that free
+blocks are drawn as well, and that a selection fails if no drawn block has an invalid page.
 
 If the random policies draw a block without an invalid page, the draw is repeated or, as in MQSim,
 the selection fails. ``st.lots``: state of the generator int64[6], then the number of invalid pages
@@ -21,18 +21,21 @@ from ondie.emu.replay.mqsim.mrg32k3a import below
 from ondie.kernels.jit import njit
 
 LEAST_LOT, REPEATED_LOT, DRAWN_LOT = 6, 7, 8
-"""Indices in ``st.lots``: required invalid pages, whether draws are repeated, draws of RGA."""
+"""Indices in ``st.lots``: number of required invalid pages, flag for repeated draws, first draw of
+RGA."""
 ENDLESS = 1000
-"""Number of draws, per block of a plane, after which RGA stops because too few blocks are safe."""
+"""Number of draws per block of a plane after which RGA stops because too few blocks are safe."""
 MOST_REPEATS = 100
-"""Number of draws, per block of a plane, after which the search for a block to collect ends."""
+"""Number of draws per block of a plane after which the search for a block with an invalid page
+ends."""
 
 
 @njit
 def safe(st, b):
     """Return True if block ``b`` is neither being written nor being collected.
 
-    If draws are not repeated, programs of garbage collection in flight are ignored, as in MQSim.
+    If draws are not repeated, programs of garbage collection that are in progress are ignored, as
+    in MQSim.
     """
     block = st.block[b]
     if block.state == FREE:
@@ -44,7 +47,7 @@ def safe(st, b):
 
 @njit
 def invalid(st, block):
-    """Return the number of invalid pages of ``block``; 0 if the block cannot be collected."""
+    """Return the number of invalid pages of ``block``, or 0 if the block cannot be collected."""
     return st.cfg[0].block_pages - st.valid[block] if collectable(st, block) else 0
 
 
@@ -52,8 +55,9 @@ def invalid(st, block):
 def rga(st, unit):
     """Select a victim in plane ``unit`` by RGA (d-choices).
 
-    Draws floor(log2(blocks)) distinct safe blocks and returns the one with the most invalid pages,
-    or -1 if none of them has any.
+    Draws floor(log2(blocks)) distinct safe blocks, or fewer if ENDLESS draws per block of the plane
+    do not find this number. Returns the drawn block with the most invalid pages, or -1 if no drawn
+    block has an invalid page.
     """
     cfg = st.cfg[0]
     drawn_blocks = 0
@@ -89,9 +93,11 @@ def drawn(st, unit, full, least):
     """Draw a victim at random: a safe block of plane ``unit`` with at least ``least`` invalid
     pages.
 
-    ``full``: the block must also be full. After as many draws as the plane has blocks, take the
-    last drawn block. If it has no invalid page, and if the configuration repeats draws, draw until
-    a block has one. Returns -1 if no block is found.
+    ``full``: True if the block must also be full. If the first n draws find no such block, where n
+    is the number of blocks of the plane, the block of the next draw is taken without a check. If
+    this block has no invalid page and the configuration repeats draws, draw until a block has an
+    invalid page, at most MOST_REPEATS times per block of the plane. Returns -1 if no block with an
+    invalid page is found.
     """
     cfg = st.cfg[0]
     first = first_block(st, unit)
@@ -120,19 +126,19 @@ def random(st, unit):
 
 @njit
 def random_p(st, unit):
-    """Select a victim by RANDOM_P: a safe block that is full, drawn at random."""
+    """Select a victim by RANDOM_P: a safe, full block, drawn at random."""
     return drawn(st, unit, True, 0)
 
 
 @njit
 def random_pp(st, unit):
-    """Select a victim by RANDOM_PP: a safe, full block with the required number of invalid
-    pages.
-    """
+    """Select a victim by RANDOM_PP: a safe, full block with at least the required number of invalid
+    pages, drawn at random."""
     return drawn(st, unit, True, st.lots[LEAST_LOT])
 
 
 def policy(name: str) -> str:
-    """Return the value of ftl.gc_policy for a value of GC_Block_Selection_Policy."""
+    """Return the value of ftl.gc_policy that corresponds to ``name``, a value of
+    GC_Block_Selection_Policy."""
     known = {"GREEDY": "greedy", "FIFO": "fifo"}
     return known.get(name) or f"{Path(__file__).resolve()}:{name.lower()}"

@@ -1,14 +1,14 @@
-"""Initial_Occupancy_Percentage: the pages of a flow that hold data before the run.
+"""Initial_Occupancy_Percentage: the pages of a flow that contain data before the run.
 
 Owns the selection of pages and the frequency of their writes. Does not own the resulting flash
 state (ftl/precondition/per_stream.py).
-Source: MQSim's preconditioning: the pages that the flow's requests touch first, up to the wanted
+Source: MQSim's preconditioning: the pages that the flow's requests touch first, up to the required
 number. For a trace, pages that are read are taken before pages that are only written. Missing pages
 are chosen at random.
 
 This module is used for flows that precondition.py cannot place as MQSim does: traces, and flows
-that occupy nearly all of their pages. MQSim fills only nine tenths of the latter; this module fills
-all of them.
+that occupy nearly all of their pages. MQSim fills only nine tenths of the pages of such flows; this
+module fills the required number of pages.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from ondie.emu.replay.mqsim.workload_xml import Synthetic
 
 I64 = npt.NDArray[np.int64]
 CROWDED = 1.1
-"""Minimum number of pages of a range per wanted page for which pages are drawn at random. With
-fewer pages, the draws would take too long.
-"""
+"""Minimum ratio of pages in a range to required pages for which pages are drawn at random. With a
+lower ratio, the draws would take too long."""
 
 
 def occupied(drive: Drive, flows: Sequence[Flow], pages: Sequence[int]) -> list[Occupied]:
@@ -77,7 +76,7 @@ def _synthetic(
 def _hot_and_cold(lpns: I64, room: int, hot: float) -> tuple[Region, ...]:
     """Return the hot and the cold region of the occupied pages ``lpns``, int64[n].
 
-    The first ``hot`` x ``room`` pages get the fraction 1 - ``hot`` of the writes.
+    The fraction 1 - ``hot`` of the writes goes to the first ``hot`` x ``room`` pages.
     """
     share = float((lpns < room * hot).mean())
     if not 0 < share < 1:
@@ -86,11 +85,11 @@ def _hot_and_cold(lpns: I64, room: int, hot: float) -> tuple[Region, ...]:
 
 
 def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
-    """Return the first ``wanted`` distinct pages that the flow's requests touch, ascending,
-    int64[at most wanted].
+    """Return the first ``wanted`` distinct pages that the flow's requests touch, in ascending
+    order, int64[at most wanted].
 
-    ``page``: bytes of a page. ``pages``: pages of the flow. For a flow with a known number of
-    requests (a trace), pages that are read are preferred to pages that are only written.
+    ``page``: bytes per page. ``pages``: number of pages of the flow. For a flow with a known number
+    of requests (a trace), pages that are read are preferred to pages that are only written.
     """
     base = flow.range.base(page // 512) * 512
     seen = np.zeros(pages, np.bool_)
@@ -116,7 +115,8 @@ def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
 
 
 def _filled_up(lpns: I64, pages: int, wanted: int, rng: np.random.Generator) -> I64:
-    """Return ``wanted`` pages, ascending: ``lpns``, and random other pages below ``pages``."""
+    """Return ``wanted`` pages in ascending order: ``lpns`` and further random pages below
+    ``pages``."""
     if len(lpns) >= wanted:
         return lpns
     others = np.setdiff1d(np.arange(pages), lpns)

@@ -1,10 +1,11 @@
 """Entries of the cached mapping table (CMT) before the run, as MQSim's preconditioning leaves them.
 
-Owns the number of entries of each flow and their order. Does not own the pages that the flows hold
-(precondition_draws.py) or the table (ftl/cmt.py).
-Source: MQSim's preconditioning. Each flow has a share of the entries by its expected rate, or an
-equal share. Hot pages come first, then cold ones; uniform addresses: every n-th page in the order
-of the draws, n at random; a stream: page 0, then the pages from the last one down.
+Owns the number of entries of each flow and their order. Does not own the pages that the flows
+contain (precondition_draws.py) or the table (ftl/cmt.py).
+Source: MQSim's preconditioning. Each flow gets a share of the entries in proportion to its expected
+rate, or an equal share. Order of the entries: for hot and cold addresses, hot pages before cold
+pages; for uniform addresses, every n-th page in the order of the draws, with a random n; for a
+stream, page 0, then the pages in descending order.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ PS_PER_NS = 1000
 def fill(arrays: Arrays, drive: Drive, flows: Sequence[Flow], orders: Sequence[I64]) -> None:
     """Insert the entries of all flows into their mapping caches.
 
-    ``orders``: for each flow, its pages (int64[n], page of the flow * 2 + 1 if the page is hot) in
-    the order in which preconditioning touched them.
+    ``orders``: for each flow, its pages in the order in which preconditioning touched them,
+    int64[n]; an element is twice the number of the page within the flow, plus 1 if the page is hot.
     """
     known = [flow.parameters for flow in flows if isinstance(flow.parameters, Synthetic)]
     rates = [_rate(drive, parameters) for parameters in known]
@@ -55,7 +56,8 @@ def fill(arrays: Arrays, drive: Drive, flows: Sequence[Flow], orders: Sequence[I
 def chosen(parameters: Synthetic, order: I64, wanted: int, rng: I64) -> I64:
     """Return the pages of a flow that have entries, in the order of insertion, int64[n].
 
-    ``order``: see `fill`. ``wanted``: number of entries. ``rng``: state of the drive's generator.
+    ``order``: see :func:`fill`. ``wanted``: number of entries. ``rng``: state of the drive's
+    generator.
     """
     kind = distribution(parameters)
     pages, hot = order >> 1, (order & 1).astype(bool)
@@ -79,10 +81,12 @@ def chosen(parameters: Synthetic, order: I64, wanted: int, rng: I64) -> I64:
 
 @njit
 def walk(size, walker, step, wanted):
-    """Return the positions (int64[n], n <= ``wanted``) that are taken from a list of ``size``.
+    """Return the positions (int64[n], n <= ``wanted``) of the elements that are taken from a list
+    of ``size`` elements.
 
-    Each turn advances by ``step`` remaining positions, takes one and continues with the next. The
-    direction changes when ``walker``, which counts the steps, reaches an end of the list.
+    Each iteration advances by ``step`` positions that have not been taken yet, takes the element
+    there and continues with the next element. It also adds ``step`` to ``walker``. ``step`` changes
+    its sign if ``walker`` would otherwise reach an end of the list of the elements that are left.
     """
     following = np.arange(1, size + 1)
     before = np.arange(-1, size - 1)
@@ -125,7 +129,7 @@ def _pages(drive: Drive, flow: Flow, parameters: Synthetic) -> int:
 
 
 def _rate(drive: Drive, parameters: Synthetic) -> float:
-    """Return the rate that MQSim expects of a flow, in sectors per second."""
+    """Return the rate that MQSim expects for a flow, in sectors per second."""
     sectors = parameters.average_request_size_bytes // 512
     if not parameters.closed_loop:
         interval = synthetic_flow.interval_ns(parameters, frozenset({"whole_rate"}), "")
@@ -136,7 +140,8 @@ def _rate(drive: Drive, parameters: Synthetic) -> float:
 
 
 def _mean_ns(drive: Drive, what: str) -> int:
-    """Return the mean time of a page's read or program in whole ns, as MQSim computes it."""
+    """Return the mean time of a page's read or program (``what``) in whole ns, as MQSim computes
+    it."""
     kinds = {"SLC": ("lsb",), "MLC": ("lsb", "msb"), "TLC": ("lsb", "csb", "msb")}
     times = [
         getattr(drive, f"page_{what}_latency_{kind}_ps") // PS_PER_NS

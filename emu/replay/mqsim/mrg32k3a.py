@@ -5,11 +5,11 @@ Owns the generator, its seeding, and exponential and normal random numbers. Does
 Source: P. L'Ecuyer, Operations Research 47(1), 1999 (MRG32k3a, figure 1, jumps by powers of the
 matrix); Marsaglia, Bray, SIAM Review 6(3), 1964 (polar method).
 
-MQSim draws its requests from this generator, with one stream each for types, addresses, sizes and
+MQSim draws its requests from this generator, with separate streams for types, addresses, sizes and
 intervals, so that a seed gives identical requests here. MQSim seeds by jumping ahead (seed // 200 +
 1) * 2^(seed mod 200) steps, but squares the matrices in 64 bits, where a product of two residues
 overflows. The resulting start states differ from those of the exact jump. They are reproduced here,
-because they only decide which random numbers are drawn. As in MQSim, seeds 1 and 200, 2 and 201,
+because they only affect which random numbers are drawn. As in MQSim, seeds 1 and 200, 2 and 201,
 ... give equal states.
 """
 
@@ -37,7 +37,7 @@ _STEPS: tuple[tuple[int, Matrix], ...] = (
 
 
 def start(seed: int) -> State:
-    """Return the state of the generator for ``seed``, 0 or more: int64[6].
+    """Return the state of the generator for ``seed``, which must be at least 0: int64[6].
 
     The state consists of the last three residues of each of the two components.
     """
@@ -86,8 +86,8 @@ def _wrapped(x: int) -> int:
 def remainder(total, m):
     """Return ``total`` modulo ``m``, both float64, as MQSim computes it.
 
-    The result is inexact if ``total`` exceeds 2**53, which happens in the first three steps after
-    a start with negative residues.
+    The result is inexact if the absolute value of ``total`` exceeds 2**53, which happens in the
+    first three steps after a start with negative residues.
     """
     total -= np.float64(np.int64(total / m)) * m
     return total + m if total < 0.0 else total
@@ -120,9 +120,8 @@ def below(state, n):
 
 @njit
 def exponential(state, mean):
-    """Draw a number from the exponential distribution with this mean, float64; advances
-    ``state``.
-    """
+    """Draw a number from the exponential distribution with mean ``mean``, float64; advances
+    ``state``."""
     return -mean * math.log(uniform(state))
 
 
@@ -130,8 +129,8 @@ def exponential(state, mean):
 def normal(state, spare, mean, deviation):
     """Draw a number from the normal distribution, float64; advances ``state``.
 
-    ``spare``: float64[1], the second number of the last step of the polar method; 0 if there is
-    none.
+    ``spare``: float64[1], the unused second number of the last step of the polar method, or 0 if
+    there is none.
     """
     z = spare[0]
     if z != 0.0:

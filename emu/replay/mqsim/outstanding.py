@@ -1,6 +1,6 @@
 """Number of transactions that the requests of open loops need at the same time.
 
-Owns this estimate. Does not own the pool of transactions (engine/run/build.py).
+Owns the estimate of this number. Does not own the pool of transactions (engine/run/build.py).
 Source: MQSim, whose drive queues any number of transactions.
 """
 
@@ -16,19 +16,21 @@ from ondie.emu.replay.mqsim.workload_xml import MOST_SECTORS, Synthetic
 MOST_REQUESTS = 65535
 """Maximum number of outstanding requests of an open loop."""
 MOST_TRANSACTIONS = 1 << 20
-"""Maximum number of transactions for the requests of open loops; this number takes 128 MiB."""
+"""Maximum number of transactions for the requests of open loops; they occupy 128 MiB."""
 SPREAD = 4
-"""Standard deviations by which the number of large requests may exceed its mean."""
+"""Number of standard deviations by which the number of large requests may exceed its mean."""
 
 
 def outstanding(flows: Sequence[Flow], sectors: int, quirks: frozenset[str] = frozenset()) -> int:
-    """Return the number of transactions that the requests of open loops can need at the same time.
+    """Return an estimate of the number of transactions that the requests of open loops can need at
+    the same time.
 
-    With this number, a drive that is slower than the arrivals can queue all requests. A request
-    needs two transactions, and one for each page that a request of mean size touches; a request of
-    a trace counts as one page. A negative random size is a request of up to MOST_SECTORS with the
-    quirk negative_sizes, and the quirk wrapped_requests can divide a request further. ``sectors``:
-    sectors per page.
+    With this number, a drive that is slower than the arrivals can queue all requests, up to
+    MOST_REQUESTS of each flow. The result is at most MOST_TRANSACTIONS. A request needs two
+    transactions, plus one for each page that a request of mean size touches; a request of a trace
+    counts as a request of the size of one page. With the quirk negative_sizes, a negative random
+    size becomes a request of up to MOST_SECTORS. The quirk wrapped_requests can divide a request
+    further. ``sectors``: sectors per page.
     """
     more = EXTRA_PAGES if "wrapped_requests" in quirks else 0
     wanted = 0
@@ -49,7 +51,7 @@ def outstanding(flows: Sequence[Flow], sectors: int, quirks: frozenset[str] = fr
 
 
 def share_of_negative_sizes(parameters: Synthetic) -> float:
-    """Return the share of requests whose random size, rounded up, is negative."""
+    """Return the fraction of requests whose random size, rounded up, is negative."""
     deviation = parameters.variance_request_size_bytes
     if parameters.request_size_distribution != "NORMAL" or not deviation:
         return 0.0

@@ -30,11 +30,11 @@ INT32_MAX = 2**31 - 1
 class P:
     """Description of a parameter of MQSim; it annotates the dataclass field that holds the value.
 
-    The type of the field is the type of the parameter. `least` and `most` are in `unit`, MQSim's
-    unit; the field holds `scale` times the value, so that a time in ns is stored in ps. `default`:
-    value, in MQSim's notation, of a missing parameter without effect; if the parameter has an
-    effect, its absence is an error that shows the default. `ignored`: reason why the value never
-    has an effect, here as in MQSim.
+    The type of the field is the type of the parameter. ``least`` and ``most`` are in ``unit``,
+    MQSim's unit; the field holds ``scale`` times the value, so that a time in ns is stored in ps.
+    ``default``: value in MQSim's notation that is used if the parameter is missing and has no
+    effect; if the parameter has an effect, its absence is an error whose message shows the default.
+    ``ignored``: reason why the value has no effect, either here or in MQSim.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Parameter:
     p: P
 
     def right(self) -> str:
-        """Return a phrase that says which values are allowed, such as "use true or false"."""
+        """Return a phrase that states the valid values, such as "use true or false"."""
         if self.type is bool:
             return "use true or false"
         if self.p.choices:
@@ -108,11 +108,12 @@ def read(
     skipped: Mapping[str, str] = {},
     elsewhere: Mapping[str, str] = {},
 ) -> Values:
-    """Return the values of `elements`; each must have the name of a parameter in `known`.
+    """Return the values of ``elements``, each of which must have the name of a parameter in
+    ``known``.
 
-    `where`: file, for messages. `skipped`: names of elements that MQSim and this reader skip.
-    `elsewhere`: names that belong to another set, and the name of that set. Raises InputError for
-    any other name, for a repeated name, and for an invalid value.
+    ``where``: name of the file, for error messages. ``skipped``: names of elements that MQSim and
+    this reader skip. ``elsewhere``: name of a parameter of another set -> name of that set. Raises
+    InputError if an element has any other name, a name is repeated, or a value is invalid.
     """
     by_name = {name: key for key in known for name in (key.p.name, *key.p.aliases)}
     values: dict[str, Any] = {}
@@ -124,7 +125,7 @@ def read(
             if element.name in skipped:
                 continue
             if element.name in elsewhere:
-                raise InputError(f"{place} belongs to {elsewhere[element.name]}")
+                raise InputError(f"{place} belongs to {elsewhere[element.name]}; move it there")
             near = nearest(element.name, [*by_name, *elsewhere])
             raise InputError(
                 f"{where}: line {element.line}: unknown parameter {quoted(element.name)}; "
@@ -142,14 +143,15 @@ def read(
 def complete(found: Values, line: int, matters: Callable[[Parameter], bool], else_: str) -> None:
     """Set missing parameters without effect to their default.
 
-    Raises InputError for the first missing parameter for which `matters` returns True. `line`: line
-    of the set. `else_`: end of the message if the parameter has no default.
+    ``line``: line of the set. ``matters``: function that returns True if a parameter has an effect.
+    ``else_``: end of the message if the parameter has no default. Raises InputError if a parameter
+    that has an effect is missing; the message names the first such parameter.
     """
     wanted = [key for key in found.missing if matters(key) and not key.p.ignored]
     if wanted:
         first = wanted[0].p
-        count = f" ({len(wanted)} in all)" if len(wanted) > 1 else ""
-        would = f"MQSim would take {first.default}" if first.default is not None else else_
+        count = f" ({len(wanted)} missing parameters)" if len(wanted) > 1 else ""
+        would = f"MQSim would use {first.default}" if first.default is not None else else_
         raise InputError(f"{found.where}: line {line}: {first.name} is missing{count}; {would}")
     for key in found.missing:
         assert key.p.default is not None, key.p.name
@@ -161,8 +163,8 @@ _REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 def parse(parameter: Parameter, text: str, place: str) -> Any:
-    """Return the value of a parameter in the field's unit. Raises InputError, with ``place`` and
-    the allowed values, for an invalid ``text``."""
+    """Return the value of a parameter in the field's unit. Raises InputError if ``text`` is not a
+    valid value; the message states ``place`` and the valid values."""
     p, kind = parameter.p, parameter.type
 
     def bad(why: str = "") -> InputError:
@@ -196,14 +198,14 @@ def parse(parameter: Parameter, text: str, place: str) -> Any:
             raise bad()
         return value
     if not _WHOLE.fullmatch(text):
-        raise bad(" (MQSim would stop at the first character that is no digit)" if text else "")
+        raise bad(" (MQSim would stop at the first character that is not a digit)" if text else "")
     if not p.least <= int(text) <= p.most:
         raise bad()
     return int(text) * p.scale
 
 
 def spelled(parameter: Parameter, value: Any) -> str:
-    """Return a field's value in MQSim's notation, unit and spelling."""
+    """Return the value of a field in MQSim's notation, unit and spelling."""
     if parameter.type is bool:
         return "true" if value else "false"
     if get_origin(parameter.type) is tuple:

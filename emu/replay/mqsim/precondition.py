@@ -1,7 +1,7 @@
-"""Enabled_Preconditioning: initial content of a drive, placed as MQSim does.
+"""Enabled_Preconditioning: initial contents of a drive, placed as MQSim places them.
 
 Owns the decision whether the flows can be placed in this way, and their order. Does not own the
-draws (precondition_draws.py), the distributions (precondition_blocks.py) or the steady state of
+draws (precondition_draws.py), the distributions (precondition_blocks.py), the steady state of
 initial_occupancy.py, which is used if MQSim cannot fill the drive as configured, or the entries of
 the mapping cache (map_warm_up.py).
 Source: MQSim's preconditioning. Quirks reproduced: nine_tenths, one_sector, preconditioning,
@@ -38,8 +38,8 @@ def laid(
 
     ``pages``: number of logical pages of each flow. ``quirks``: names of the quirks to reproduce.
     Returns False, without any change, if a flow is a trace, if a flow occupies nearly all of its
-    pages or more than fit, or if too few blocks would stay free for host writes (with the quirk
-    preconditioning: none).
+    pages or more pages than fit, or if too few blocks would stay free for host writes (with the
+    quirk preconditioning, if no block would stay free).
     """
     found: list[tuple[Synthetic, np.ndarray]] = []
     orders: list[np.ndarray] = []
@@ -95,7 +95,7 @@ def laid(
 
 
 def _nothing(arrays: Arrays) -> bool:
-    """Clear the marks of written sectors, and return False."""
+    """Clear the marks of written sectors and return False."""
     marked = np.flatnonzero(arrays.sectors[0, : int(arrays.cfg.lpns[0])])
     arrays.sectors[0, marked] = 0
     return False
@@ -105,10 +105,10 @@ def _share(
     drive: Drive, cfg: Config, parameters: Synthetic, most: float
 ) -> precondition_blocks.F64 | None:
     """Return the fraction of blocks with 0, 1, ... valid pages for a flow, float64[pages per block
-    + 1].
+    + 1], or None if the model has no solution.
 
     The distribution depends on the flow's addresses and on the drive's victim selection policy.
-    ``most``: largest occupancy of all flows, 0 to 1. None if the model has no solution.
+    ``most``: largest occupancy of all flows, 0 to 1.
     """
     fill = parameters.initial_occupancy_percentage / 100 * (1 - drive.overprovisioning_ratio)
     low, blocks = cfg.ftl.gc_low_blocks + 1, drive.block_no_per_plane

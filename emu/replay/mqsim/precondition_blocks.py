@@ -3,8 +3,9 @@
 Owns the distribution of valid pages for each victim selection policy and address distribution, and
 the placement in each plane. Does not own the selection of a flow's pages (precondition_draws.py).
 Source: MQSim's preconditioning; B. Van Houdt, SIGMETRICS 2013 (mean-field model of d-choices,
-random choice in closed form); greedy is modeled as the best of 30. Hot and cold addresses are
-modeled as the uniform distribution stretched about its mean.
+random choice in closed form). Greedy selection is modeled as d-choices with d = 30. The
+distribution for hot and cold addresses is modeled as the uniform distribution stretched about its
+mean.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ STEP, CLOSE, STEPS = 1e-3, 1e-10, 10_000
 
 def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: float) -> F64 | None:
     """Return the fraction of blocks with 0 to ``pages`` valid pages under uniform writes,
-    float64[pages + 1]; None if the closed form of RANDOM_PP has no solution.
+    float64[pages + 1], or None if the closed form of RANDOM_PP has no solution.
 
     ``fill``: valid pages / all pages of a plane. ``low``: number of free blocks at which collection
-    starts. ``most``: largest occupancy of a flow, 0 to 1, from which the invalid pages that
-    RANDOM_PP requires follow.
+    starts. ``most``: largest occupancy of a flow, 0 to 1, which determines the number of invalid
+    pages that RANDOM_PP requires.
     """
     rho = fill / (1 - low / blocks)
     if policy in ("RANDOM", "RANDOM_P"):
@@ -44,12 +45,12 @@ def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: f
 
 
 def _choices(pages: int, rho: float, d: int) -> F64:
-    """Return the fraction of blocks by valid pages, float64[pages + 1], if collection takes the
-    best of ``d`` random blocks.
+    """Return the fraction of blocks by number of valid pages, float64[pages + 1], if collection
+    selects the block with the fewest valid pages among ``d`` random blocks.
 
     Solves the mean-field model by Euler steps of w[i], the fraction of blocks with at least i valid
     pages. ``rho``: valid pages / pages of blocks in use. As in MQSim (Euler_estimation), w[pages]
-    counts in the first step only: no block is left with all its pages valid.
+    is used in the first step only, so that in the result no block has only valid pages.
     """
     numbers = np.arange(pages + 1)
     start = np.array([math.comb(pages, i) * rho**i * (1 - rho) ** (pages - i) for i in numbers])
@@ -70,9 +71,8 @@ def _choices(pages: int, rho: float, d: int) -> F64:
 
 
 def _random(pages: int, rho: float) -> F64:
-    """Return the fraction of blocks by valid pages, float64[pages + 1], if collection takes a
-    random block. ``rho``: valid pages / pages of blocks in use.
-    """
+    """Return the fraction of blocks by number of valid pages, float64[pages + 1], if collection
+    selects a random block. ``rho``: valid pages / pages of blocks in use."""
     total = np.zeros(pages + 1)
     for i in range(pages + 1):
         j = np.arange(i + 1, pages + 1)
@@ -82,10 +82,9 @@ def _random(pages: int, rho: float) -> F64:
 
 
 def _random_some(pages: int, rho: float, least: int) -> F64 | None:
-    """Return the fraction of blocks by valid pages, float64[pages + 1], if collection takes a
-    random block with at least ``least`` invalid pages; None if the closed form has no solution.
-    ``rho``: valid pages / all pages.
-    """
+    """Return the fraction of blocks by number of valid pages, float64[pages + 1], if collection
+    selects a random block with at least ``least`` invalid pages, or None if the closed form has no
+    solution. ``rho``: valid pages / all pages."""
     harmonic = sum(1 / j for j in range(least + 1, pages + 1))
     a = pages - least - pages * harmonic
     b = rho * harmonic + 1 - rho
@@ -104,10 +103,11 @@ def _random_some(pages: int, rho: float, least: int) -> F64 | None:
 
 
 def stretched(share: F64, hot: float) -> F64:
-    """Return the fraction of blocks by valid pages for hot and cold addresses, float64[pages + 1].
+    """Return the fraction of blocks by number of valid pages for hot and cold addresses,
+    float64[pages + 1].
 
-    The hot fraction ``hot`` of the addresses gets 1 - ``hot`` of the writes. The result is
-    ``share``, the distribution for uniform writes, stretched about its mean.
+    The fraction 1 - ``hot`` of the writes goes to the fraction ``hot`` of the addresses. The result
+    is ``share``, the distribution for uniform writes, stretched about its mean.
     """
     pages = len(share) - 1
     ratio = math.sqrt((1 - hot) / hot)
@@ -119,15 +119,16 @@ def stretched(share: F64, hot: float) -> F64:
 
 
 def in_order(pages: int, rho: float) -> F64:
-    """Return the fraction of blocks by valid pages, float64[pages + 1], for sequential writes: the
-    fraction ``rho`` of the blocks is full, and the other blocks are empty."""
+    """Return the fraction of blocks by number of valid pages, float64[pages + 1], for sequential
+    writes: the fraction ``rho`` of the blocks is full, and all other blocks are empty."""
     share = np.zeros(pages + 1)
     share[0], share[pages] = 1 - rho, rho
     return share
 
 
 def moved_to(share: F64, mean: float) -> F64:
-    """Return the distribution ``share`` shifted by whole pages, so that its mean is about ``mean``.
+    """Return the distribution ``share`` shifted by whole pages, so that its mean is close to
+    ``mean``.
 
     ``mean``: valid pages / pages of a block. The fraction of full blocks does not change.
     """
@@ -147,10 +148,11 @@ def moved_to(share: F64, mean: float) -> F64:
 
 
 def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
-    """Return the number of valid pages of each block, descending, int64[blocks].
+    """Return the number of valid pages of each block, in descending order, int64[blocks], or None
+    if the pages do not fit.
 
-    At most ``goal`` blocks, whose valid pages are distributed as ``share``, get ``wanted`` pages in
-    total. None if the pages do not fit.
+    At most ``goal`` blocks, whose valid pages are distributed as ``share``, contain ``wanted``
+    pages in total.
     """
     pages = len(share) - 1
     number = (share * goal).astype(np.int64)
@@ -177,8 +179,8 @@ def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
 class Plane:
     """Pages of a flow in one plane before the run.
 
-    stream: number of the flow. unit: number of the plane. lpns: logical pages, numbered from 0
-    within the flow, ascending. valid: number of valid pages of each block.
+    ``stream``: number of the flow. ``unit``: number of the plane. ``lpns``: logical pages, numbered
+    from 0 within the flow, ascending. ``valid``: number of valid pages of each block.
     """
 
     stream: int
@@ -190,11 +192,12 @@ class Plane:
 def planned(
     arrays: Arrays, cfg: Config, stream: int, lpns: I64, share: F64, part: float
 ) -> list[Plane] | None:
-    """Return the placement of the pages ``lpns`` in the planes of a stream; None if they do not
-    fit.
+    """Return the placement of the pages ``lpns`` in the planes of a stream, or None if the pages do
+    not fit.
 
     ``lpns``: int64[n], numbered from 0 within the stream, ascending. ``share``: fraction of blocks
-    by valid pages, float64[pages + 1]. ``part``: fraction of each plane that belongs to the stream.
+    by number of valid pages, float64[pages + 1]. ``part``: fraction of each plane that belongs to
+    the stream.
     """
     geometry = Geometry.of(cfg)
     zone = arrays.zone[stream]
@@ -214,9 +217,11 @@ def planned(
 
 
 def lay(arrays: Arrays, cfg: Config, plane: Plane) -> None:
-    """Place the pages of a plane in the flash arrays, block after block, the last page first.
+    """Place the pages of a plane in the flash arrays, block after block, beginning with the last
+    page.
 
-    The other pages of each block are invalid. The block after the last one becomes the open block.
+    All other pages of each block are invalid. The block after the last filled block becomes the
+    open block.
     """
     geometry = Geometry.of(cfg)
     unit, valid = plane.unit, plane.valid

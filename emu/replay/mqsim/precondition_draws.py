@@ -1,11 +1,11 @@
-"""Random draws of the pages of a synthetic flow that hold data before the run, as in MQSim.
+"""Random draws of the pages of a synthetic flow that contain data before the run, as in MQSim.
 
 Owns the draws. Does not own the handling of flows for which draws do not suffice
 (initial_occupancy.py), the generator of requests (synthetic_flow.py) or the placement of the pages
 (precondition_blocks.py).
 Source: MQSim's preconditioning. It draws requests from the flow's generators, started from their
-seeds, until they have touched the wanted number of pages. Addresses end one sector before the end
-of the flow's working set. If all hot pages are wanted, they are taken in order without draws.
+seeds, until they have touched the required number of pages. Addresses end one sector before the end
+of the flow's working set. If all hot pages are required, they are taken in order without draws.
 Quirks reproduced: nine_tenths, one_sector.
 """
 
@@ -28,11 +28,11 @@ I64 = npt.NDArray[np.int64]
 MOST_HOT = 0.3
 """Fraction of hot addresses above which the addresses are treated as uniform."""
 CROWDED = 1.1
-"""Minimum number of pages of a range per wanted page for which pages are drawn at random. With
-fewer pages, the draws would take too long.
-"""
+"""Minimum ratio of pages in a range to required pages for which pages are drawn at random. With a
+lower ratio, the draws would take too long."""
 MOST_FILLED = 0.9
-"""Fraction of the range that MQSim fills if there are fewer than CROWDED pages per wanted page."""
+"""Fraction of the range that MQSim fills if the ratio of pages to required pages is below
+CROWDED."""
 
 
 def distribution(parameters: Synthetic) -> str:
@@ -71,7 +71,7 @@ class _Space:
     def widened(self, share: float) -> None:
         """Extend the range to all addresses of the flow.
 
-        ``share``: the working set as a fraction of these addresses.
+        ``share``: size of the working set as a fraction of these addresses.
         """
         self.last = self.first + int(float(self.last - self.first) / share)
         self.beyond = 0
@@ -87,16 +87,17 @@ def touched(
     skew: int = 0,
     order: I64 | None = None,
 ) -> bool:
-    """Draw the logical pages that a flow holds before the run, and mark their sectors.
+    """Draw the logical pages of a flow that contain data before the run, and mark their sectors.
 
     ``page``: sectors per page. ``wanted``: number of pages; a few more are marked if the last
-    request covers several pages. ``sectors``: int64[pages of the flow], initially 0; bit i of an
-    element marks sector i of the page. As in MQSim, each request marks only its first sector in
-    every page that it touches. Page 0 contains the first sector of the flow; with the quirk
-    one_sector, page 0 begins at the first aligned sector of the flow. ``skew``: sector of page 0 at
-    which the flow begins, if pages are numbered from there (command_split.first_piece_is_skewed).
-    ``order``: int64[pages of the flow + 1] that receives the number of marked pages, and the pages
-    in the order of their marks, each times 2, plus 1 for a hot page; None: not wanted.
+    request covers several pages, and fewer if the range of a stream has fewer pages. ``sectors``:
+    int64[pages of the flow], initially 0; bit i of an element marks sector i of the page. As in
+    MQSim, each request marks only its first sector in every page that it touches. Page 0 contains
+    the first sector of the flow; with the quirk one_sector, page 0 begins at the first aligned
+    sector of the flow. ``skew``: sector of page 0 at which the flow begins, if pages are numbered
+    from there (request_pieces.py). ``order``: int64[pages of the flow + 1] that receives the number
+    of marked pages, then the pages in the order of their marks, each times 2, plus 1 for a hot
+    page; None if the order is not needed.
 
     Returns False, with nothing marked, if ``wanted`` is nearly all pages of the range. With the
     quirk nine_tenths, nine tenths of the range are marked instead.
@@ -149,7 +150,7 @@ def touched(
 @dataclasses.dataclass(frozen=True)
 class _Pages:
     """Pages of a flow: sectors per page, sector at which page 0 begins, last sector of the hot
-    addresses, and the arguments ``skew``, ``sectors`` and ``order`` of `touched`."""
+    addresses, and the arguments ``skew``, ``sectors`` and ``order`` of :func:`touched`."""
 
     sectors_of_page: int
     start: int
@@ -161,7 +162,7 @@ class _Pages:
     def mark(self, requests: np.ndarray, count: int, wanted: int) -> int:
         """Mark the sectors of ``requests``, REQUEST[n]; return the number of marked pages.
 
-        Calls the function of this name in the module, which describes the arguments.
+        Calls the module's function :func:`mark`, which describes the arguments.
         """
         page = self.sectors_of_page
         before = int(np.count_nonzero(self.sectors)) if len(self.order) else 0
@@ -175,8 +176,8 @@ class _Pages:
 def _draw(shape: np.ndarray, parameters: Synthetic, wanted: int, hot: bool, pages: _Pages) -> None:
     """Mark the pages that generated requests touch, until ``wanted`` pages are marked.
 
-    A stream begins in the first ``shape["next"]`` sectors of the range. ``hot``: take all hot pages
-    in order and draw only the cold ones.
+    A stream begins in the first ``shape["next"]`` sectors of the range. ``hot``: True to take all
+    hot pages in order and to draw only cold pages.
     """
     header = shape[0]
     first = int(header["first"])
@@ -200,10 +201,11 @@ def _draw(shape: np.ndarray, parameters: Synthetic, wanted: int, hot: bool, page
 
 
 def _inside(requests: np.ndarray, hot_last: int, last: int, unit: int) -> None:
-    """Move cold requests that pass sector ``last`` to the first cold sector, then align all.
+    """Move cold requests that reach sector ``last`` to the first cold sector, then align all
+    requests.
 
-    ``requests``: REQUEST[n]. ``hot_last``: last hot sector. ``unit``: sectors of the alignment.
-    MQSim's flow does not move them, its preconditioning does.
+    ``requests``: REQUEST[n]. ``hot_last``: last hot sector. ``unit``: alignment in sectors. MQSim
+    moves such requests in its preconditioning, but not in its flows.
     """
     begins = requests["offset"] // SECTOR_BYTES
     sectors = requests["size"] // SECTOR_BYTES
@@ -217,8 +219,8 @@ def _mark_hot(
 ) -> int:
     """Mark the hot pages in order until ``wanted`` pages are marked; return the number of pages.
 
-    The sizes of the requests are drawn; a request begins at the end of the one before, aligned
-    down. The last one begins behind the hot addresses.
+    The sizes of the requests are drawn; each request begins at the end of the previous request,
+    aligned down. The last request begins after the hot addresses.
     """
     header = shape[0]
     unit, hot_last = int(header["unit"]), int(header["hot_last"])
@@ -246,12 +248,13 @@ def _mark_hot(
 def mark(sectors, requests, first, page, skew, count, wanted, order, hot_end, marked):
     """Mark the sectors of requests until ``wanted`` pages are marked; return the number of pages.
 
-    ``requests``: REQUEST[n]. ``first``: sector at which page 0 begins. ``page``: sectors per page.
-    ``skew``: if above 0, the last ``skew`` sectors of a page have the bits from 0 on, and its other
-    sectors the last ones of MASK_SECTORS. ``count``: number of pages marked before. All pages of
+    ``sectors``: bit mask of the marked sectors of each page. ``requests``: REQUEST[n]. ``first``:
+    sector at which page 0 begins. ``page``: sectors per page. ``skew``: if it is above 0, the last
+    ``skew`` sectors of a page use the lowest bits of its mask, and its other sectors use the
+    highest of the mask's MASK_SECTORS bits. ``count``: number of pages marked before. All pages of
     the last request are marked. Pages beyond the end of ``sectors`` are counted, but not marked.
-    ``order``: see `touched`; empty if not wanted. ``hot_end``: last sector of the hot addresses.
-    ``marked``: number of pages in ``order`` before.
+    ``order``: see :func:`touched`; empty if the order is not needed. ``hot_end``: last sector of
+    the hot addresses. ``marked``: number of pages in ``order`` before the call.
     """
     for i in range(requests.shape[0]):
         if count >= wanted:

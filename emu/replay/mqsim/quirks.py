@@ -1,13 +1,14 @@
 """Table of MQSim's deviations from its parameters (quirks).
 
-Owns the list: the behavior of MQSim, the correct behavior, whether --quirks reproduces the former,
-and the runs to which the quirk applies. Does not own the implementation: each module implements its
-quirks by name. Source: MQSim's source at its published state of October 2022, and runs of it.
+Owns the list of quirks: MQSim's behavior, the correct behavior, whether --quirks reproduces MQSim's
+behavior, and the condition under which the quirk applies to a run. Does not own the implementation:
+each module implements its quirks by name. Source: MQSim's source in the version published in
+October 2022, and runs of it.
 
-Without --quirks a run is correct. With --quirks, the quirks marked ASKED are reproduced. KEPT
-quirks are always reproduced: users rely on them as the meaning of a parameter. NAMED quirks are not
-reproduced: in most of them MQSim crashes, stalls or loses requests, or the effect depends on memory
-addresses.
+Without --quirks, a run is correct. With --quirks, the quirks marked ASKED are reproduced. KEPT
+quirks are always reproduced, because users rely on them as the meaning of a parameter. NAMED quirks
+are not reproduced: most of them make MQSim crash, stall or lose requests, or their effect depends
+on memory addresses.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ Met = Callable[[Drive, Scenario], bool]
 class Quirk:
     """One deviation of MQSim from its parameters.
 
-    `parameters`: MQSim's names of the parameters concerned, empty for results. `does`: behavior of
-    MQSim. `right`: correct behavior. `treatment`: ASKED, KEPT or NAMED. `met`: returns True for a
-    run to which the quirk applies.
+    ``parameters``: MQSim's names of the affected parameters, empty for results. ``does``: behavior
+    of MQSim. ``right``: correct behavior. ``treatment``: ASKED, KEPT or NAMED. ``met``: function
+    that returns True if the quirk applies to a run.
     """
 
     name: str
@@ -173,14 +174,14 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "wrapped_requests", ("Address_Distribution", "Address_Alignment_Unit"),
         "continues a request that passes the end of its flow's addresses, or that alignment moves "
-        "in front of them, at the sector number modulo the number of sectors less one",
-        "a request that ends at the end, and begins at an aligned sector of the flow", ASKED,
+        "in front of them, at the sector number modulo the number of sectors minus one",
+        "a request that ends within the flow's addresses and begins at an aligned sector", ASKED,
         _leaves_its_range,
     ),
     Quirk(
         "address_alias", (),
-        "restores the upper half of a sector number one bit too low, so that addresses from "
-        "2 TiB on coincide with other addresses", "64-bit addresses", ASKED,
+        "restores the upper half of a sector number one bit too low, so that addresses of "
+        "2 TiB and above coincide with other addresses", "64-bit addresses", ASKED,
         lambda d, s: d.planes * d.plane_sectors(1) > 2**32,
     ),
     Quirk(
@@ -323,9 +324,9 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "mapping_writes", ("Ideal_Mapping_Table", "CMT_Capacity"),
-        "queues the write-back of a mapping page and never issues it; later accesses to that page "
-        "need no read either; reads a page twice if a miss in that page evicts a changed entry of "
-        "it, once to merge and once for the miss",
+        "queues the write-back of a mapping page and never issues it, so that later accesses to "
+        "that page need no read either; reads a page twice if a miss in that page evicts a changed "
+        "entry of the same page, once to merge and once for the miss",
         "write-backs that take time, and one read", ASKED, _cached_map,
     ),
     Quirk(
@@ -338,7 +339,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "lost_map_entries", ("CMT_Capacity",),
         "can evict a mapping entry for which requests wait, which then wait until another request "
-        "needs the entry, or for ever",
+        "needs the entry, or forever",
         "these requests complete", ASKED, _cached_map,
     ),
     Quirk(
@@ -475,11 +476,10 @@ QUIRKS: tuple[Quirk, ...] = (
 
 def obeyed(asked: bool) -> frozenset[str]:
     """Return the names of the quirks that --quirks reproduces if ``asked`` is True (--quirks is
-    given), else an empty set.
-    """
+    given), or an empty set if it is False."""
     return frozenset(quirk.name for quirk in QUIRKS if asked and quirk.treatment == ASKED)
 
 
 def met(drive: Drive, scenario: Scenario) -> list[Quirk]:
-    """Return the quirks that MQSim has in a run of this scenario on this drive."""
+    """Return the quirks that affect MQSim's run of this scenario on this drive."""
     return [quirk for quirk in QUIRKS if quirk.met(drive, scenario)]

@@ -1,13 +1,13 @@
 """Results in MQSim's format: lines of text, the result file, and the log of response times.
 
 Owns the assignment of this project's counters to MQSim's names. Does not own the statistics of the
-drive (device_xml.py), the numbers of `--json` (replay/statistics.py) or writing to disk.
+drive (device_xml.py), the values of `--json` (replay/statistics.py) or writing to disk.
 Source: MQSim's result file: names, units, nesting.
 
-Items that the simulation has not counted are omitted. The device response time lasts from the entry
+Items that the simulation does not count are omitted. The device response time lasts from the entry
 into the submission queue to the completion at the host. The end-to-end delay lasts from the arrival
-at the host to that completion. As in MQSim, both are in whole us; bytes and rates have six
-decimals.
+at the host to the completion at the host. As in MQSim, both are in whole us; bytes and rates have
+six decimals.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ COUNTS = {
     "Total_GC_Executions": "collections",
     "Total_WL_Executions": "levelings",
 }
-"""Name of this project's counter for each of MQSim's items that has one."""
+"""MQSim's item -> name of this project's counter."""
 
 
 def flow_lines(
@@ -78,8 +78,7 @@ def flow_lines(
 
 def total_lines(requests: Sequence[np.ndarray], counters: Mapping[str, int]) -> list[str]:
     """Return the lines of text for the whole run: requests, time of the last completion, and flash
-    operations with the names of the result file.
-    """
+    operations with the names of the result file."""
     count = sum(map(len, requests))
     end = max(int(done["end"].max()) for done in requests)
     lines = [f"Total: {count} requests in {end // 1000} ns of simulated time"]
@@ -95,11 +94,12 @@ def result_file(
     device: DeviceStatistics | None = None,
     drive: Drive | None = None,
 ) -> bytes:
-    """Return the content of the result file of one scenario.
+    """Return the contents of the result file of one scenario.
 
     ``unserved``: numbers of further reads and writes of each flow that never complete; MQSim counts
-    them as requests. ``device``: statistics of ``drive``; without them, the file has no elements
-    HostInterface, TSU and FlashChips. Quirk reproduced: whole_seconds.
+    them as requests. ``device``: statistics of ``drive``; if either is None, the file does not have
+    the element HostInterface, and without ``device`` it does not have TSU and FlashChips. Quirk
+    reproduced: whole_seconds.
     """
     out = Lines()
     out.begin("MQSim_Results")
@@ -172,11 +172,11 @@ def _ftl(counters: Mapping[str, int]) -> dict[str, str]:
 
 
 def response_log(done: np.ndarray, period_ps: int) -> str:
-    """Return the content of the response time log of one flow.
+    """Return the contents of the response time log of one flow.
 
-    The columns are the time, the mean device response time and the mean end-to-end delay since the
-    previous line, all in us. A line is written at the first completion after each period; the next
-    period starts at that line.
+    The columns are the time, and the mean device response time and the mean end-to-end delay since
+    the previous line, all in us. A line is written at the first completion after each period; the
+    next period starts at that line.
     """
     lines = ["SimulationTime(us)\tReponseTime(us)\tEndToEndDelay(us)"]
     order = np.argsort(done["end"], kind="stable")

@@ -1,9 +1,9 @@
 """Run of a workload on a drive, from MQSim's two files to results (`ondie mqsim`).
 
-Owns the sequence: read, check, run each scenario, count, format. Does not own the simulation, which
-is passed as a function, or the command line (cli/commands/mqsim.py).
-Source: MQSim's command line and names of result files. As in MQSim, scenarios run one after the
-other, each on a fresh drive.
+Owns the sequence of steps: read, check, run each scenario, count, format. Does not own the
+simulation, which is passed as a function, or the command line (cli/commands/mqsim.py).
+Source: MQSim's command line and names of result files. As in MQSim, scenarios run one after
+another, each on a fresh drive.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ondie.emu.replay.statistics import statistics
 class Run(NamedTuple):
     """Result of a simulation.
 
-    requests: completed requests of each flow, REQUEST[n], in the order of the flow. counters:
-    statistics.FLASH_COUNTS, and counters of result_xml.COUNTS if available. half: the counters at
-    completion number half_way(flows), None if that number is not known. warmed_s: wall time of
-    compilation, which is not part of the simulation. unserved: numbers of issued reads and writes
-    of each flow that never complete; empty if all complete. device: statistics of the drive, None
-    if not recorded.
+    ``requests``: completed requests of each flow, REQUEST[n], in the order of the flow.
+    ``counters``: the counters in statistics.FLASH_COUNTS, and those in result_xml.COUNTS if
+    available. ``half``: the counters at completion number half_way(flows), or None if that number
+    is not known. ``warmed_s``: wall time of compilation, which is not part of the simulation.
+    ``unserved``: numbers of issued reads and writes of each flow that never complete; empty if all
+    requests complete. ``device``: statistics of the drive, or None if they are not recorded.
     """
 
     requests: list[np.ndarray]
@@ -49,16 +49,17 @@ class Run(NamedTuple):
 
 
 Simulate = Callable[[Drive, Sequence[Flow], frozenset[str]], Run]
-"""Function that simulates flows on a drive; its last argument is the quirks to reproduce."""
+"""Function that simulates flows on a drive; its last argument is the set of quirks to reproduce."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Results of one scenario.
 
-    statistics: content of --json. text: lines of text with MQSim's names. files: content of the
-    result file, and of logs of response times if the drive enables them, by path. difference:
-    remark on the differences from MQSim's results; None if there are none, or with --quirks.
+    ``statistics``: content of --json. ``text``: lines of text with MQSim's names. ``files``: path
+    -> contents, for the result file, and for logs of response times if the drive enables them.
+    ``difference``: remark on the differences from MQSim's results, or None if there are no
+    differences or --quirks is given.
     """
 
     scenario: Scenario
@@ -72,7 +73,7 @@ def read_pair(
     ssdconfig: str | os.PathLike[str], workload_: str | os.PathLike[str]
 ) -> tuple[Drive, tuple[Scenario, ...]]:
     """Return the drive and the scenarios of both files, each scenario checked against the drive.
-    Raises InputError for an invalid file or scenario."""
+    Raises InputError if a file or scenario is invalid."""
     drive, scenarios = read_files(ssdconfig, workload_)
     for scenario in scenarios:
         check(drive, scenario)
@@ -82,19 +83,20 @@ def read_pair(
 def read_files(
     ssdconfig: str | os.PathLike[str], workload_: str | os.PathLike[str]
 ) -> tuple[Drive, tuple[Scenario, ...]]:
-    """Return the drive and the scenarios of both files, not checked against each other (see
-    `check`). Raises InputError for an invalid file."""
+    """Return the drive and the scenarios of both files, without a check of the scenarios against
+    the drive (see :func:`check`). Raises InputError if a file is invalid."""
     return drives.read_drive(ssdconfig), workload_xml.read_workload(workload_)
 
 
 def check(drive: Drive, scenario: Scenario) -> None:
-    """Raise InputError, with the first reason, if a scenario cannot run on the drive."""
+    """Raise InputError if a scenario cannot run on the drive; the message states the first
+    reason."""
     workload_xml.check_scenario(scenario, drive)
     supported.check_supported(drive, scenario)
 
 
 def remarks(scenario: Scenario) -> list[str]:
-    """Return the remarks that the user sees before a scenario runs, on ignored parameters."""
+    """Return the remarks on ignored parameters that the user sees before a scenario runs."""
     ignored = [(key.p.name, key.p.ignored) for key in parameters(Drive) if key.p.ignored]
     lines = [f"ignored: {name}: {why}" for name, why in ignored]
     return lines + [f"ignored: {note}" for note in scenario.skipped]
@@ -108,10 +110,10 @@ def run_scenario(
     asked: bool = False,
     folders: Sequence[str | os.PathLike[str]] = (),
 ) -> Outcome:
-    """Run one scenario and return its results; `asked`: True if --quirks is given.
+    """Run one scenario and return its results. ``asked``: True if --quirks is given.
 
-    `folders`: further folders to search for trace files. Raises InputError or TraceError for a
-    scenario that cannot run, SimulationError if the accounting check fails.
+    ``folders``: further folders to search for trace files. Raises InputError or TraceError if the
+    scenario cannot run, and SimulationError if the accounting check fails.
     """
     names = quirks.obeyed(asked)
     drive = drives.scenario_drive(drive, scenario.number)
@@ -124,7 +126,7 @@ def run_scenario(
             raise drive.bad(
                 "gc_exec_threshold",
                 f"no request of {flow.name} completes: its writes wait for a free block that "
-                "collection never makes",
+                "garbage collection never provides",
             )
     config = configuration(drive, scenario, flows, asked)
     numbers = statistics(
@@ -137,7 +139,7 @@ def run_scenario(
         numbers["unserved_requests"] = left
         notes.append(
             f"{sum(left)} requests never complete, as in MQSim: writes wait for a free "
-            "block that collection never makes"
+            "block that garbage collection never provides"
         )
     base = base_name(scenario)
     files = {

@@ -1,6 +1,7 @@
-"""HostInterface_Type SATA: one queue for all flows, and a drive that does not distinguish them.
+"""HostInterface_Type SATA: one queue for all flows, and a drive that does not distinguish between
+flows.
 
-Owns the change of the flows by this interface. Does not own the queue (nvme/sata_hba.py).
+Owns the changes that this interface makes to the flows. Does not own the queue (nvme/sata_hba.py).
 Source: MQSim's source. Its SATA interface has one stream over all planes and addresses, of priority
 class HIGH, with the caching mode of the first flow. The host's adapter takes SATA_Processing_Delay
 for each request and each completion.
@@ -49,7 +50,7 @@ def seen(drive: Drive, flows: Sequence[F]) -> list[F]:
 def streams(drive: Drive, flows: Sequence[Flow]) -> list[Flow]:
     """Return the streams that the drive distinguishes.
 
-    These are the flows, or with SATA a single stream over the addresses of all flows.
+    These are the flows, or, with SATA, a single stream over the addresses of all flows.
     """
     if not used(drive):
         return list(flows)

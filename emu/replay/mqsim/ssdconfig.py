@@ -2,8 +2,8 @@
 
 Owns Drive, the reader of the file, and the geometry of the drive. Does not own workloads
 (workload_xml.py) or the translation to the engine (to_engine.py).
-Source: MQSim's Execution_Parameter_Set: names, units and built-in values. The allowed ranges are
-those that are meaningful for a drive.
+Source: MQSim's Execution_Parameter_Set: names, units and built-in values. The valid ranges are this
+project's: they contain all values that are meaningful for a drive.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ HOST_SET, DEVICE_SET, FLASH_SET = (
 
 @dataclass(frozen=True)
 class Drive:
-    """Parameters of ssdconfig.xml, one field per parameter; the field has the parameter's name in
-    lower case, followed by the unit. Times are in ps.
-    """
+    """Parameters of ssdconfig.xml, one field per parameter; the name of a field is the parameter's
+    name in lower case, followed by the unit. Times are in ps."""
 
     # fmt: off
     # --- Host_Parameter_Set
@@ -77,7 +76,7 @@ class Drive:
                default="1024")]
     queue_fetch_size: Annotated[
         int, P("Queue_Fetch_Size", "largest number of requests of a flow that the drive "
-        "processes at once", least=1,
+        "processes at the same time", least=1,
                most=65535, default="512")]
     caching_mechanism: Annotated[
         str, P("Caching_Mechanism", "data cache", choices=("SIMPLE", "ADVANCED"),
@@ -197,7 +196,7 @@ class Drive:
         int, P("Block_Erase_Latency", "", least=1, most=10 * SECOND, default="3800000", **NS)]
     block_pe_cycles_limit: Annotated[
         int, P("Block_PE_Cycles_Limit", "", least=1, default="10000",
-               ignored="MQSim uses it only for the size of a table and retires no block")]
+               ignored="MQSim uses it only for the size of a table and retires no blocks")]
     suspend_erase_time_ps: Annotated[
         int, P("Suspend_Erase_Time", "time to suspend an erase", most=SECOND,
                default="700000", **NS)]
@@ -233,7 +232,7 @@ class Drive:
 
     @property
     def page_sectors(self) -> int:
-        """Number of 512-byte sectors of a page."""
+        """Number of 512-byte sectors per page."""
         return self.page_capacity_bytes // SECTOR_BYTES
 
     @property
@@ -243,9 +242,8 @@ class Drive:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of channels, chips, dies and planes, by the workload parameter that lists their
-        ids.
-        """
+        """Number of channels, of chips per channel, of dies per chip and of planes per die, by the
+        workload parameter that lists their ids."""
         return {
             "channel_ids": self.flash_channel_count,
             "chip_ids": self.chip_no_per_channel,
@@ -263,8 +261,7 @@ class Drive:
 
     def bad(self, attribute: str, words: str) -> InputError:
         """Return an InputError that names the file, the parameter and its value, followed by
-        ``words``.
-        """
+        ``words``."""
         return _bad(self.source, attribute, getattr(self, attribute), words)
 
 
@@ -278,14 +275,14 @@ _PLACE = {k.attribute: at for at, k in enumerate(_ALL)}
 SETS: dict[str, tuple[Parameter, ...]] = {
     name: _ALL[_PLACE[first] : _PLACE[last] + 1] for name, (first, last) in _SETS.items()
 }
-"""Parameters by the set of ssdconfig.xml to which they belong."""
+"""Name of a parameter set of ssdconfig.xml -> parameters of this set."""
 
 
 def read_drive(path: str | os.PathLike[str]) -> Drive:
     """Return the drive that the file ssdconfig.xml at ``path`` describes.
 
-    Raises InputError, with file, line, parameter, value and the allowed values, for an invalid
-    file. A parameter may be missing only if it has no effect.
+    Raises InputError if the file is invalid; the message states file, line, parameter, value and
+    the valid values. A parameter may be missing only if it has no effect.
     """
     where = os.fspath(path)
     root = read_document(where, _ROOT)
@@ -320,8 +317,8 @@ def _known_sets(root: Element, where: str) -> None:
 
 
 def _matters(attribute: str, said: dict[str, Any]) -> bool:
-    """Return True if the parameter ``attribute`` has an effect; ``said``: the values of the
-    parameters in the file, by attribute."""
+    """Return True if the parameter ``attribute`` has an effect. ``said``: attribute -> value, for
+    the parameters in the file."""
     match attribute:
         case "sata_processing_delay_ps":
             return said.get("host_interface_type") == "SATA"
@@ -354,7 +351,7 @@ def _bad(where: str, attribute: str, value: Any, words: str) -> InputError:
 
 
 def check_drive(drive: Drive) -> None:
-    """Raise InputError for combinations of parameters that are invalid or not supported.
+    """Raise InputError if a combination of parameters is invalid or not supported.
 
     The message names the file, the parameter and its value.
     """
@@ -370,12 +367,16 @@ def check_drive(drive: Drive) -> None:
             "pairs of transfers",
         )
     if drive.physical_pages * page >= 2**62:
-        raise drive.bad("block_no_per_plane", "makes the drive's capacity exceed 2**62 bytes")
+        raise drive.bad(
+            "block_no_per_plane", "the drive's capacity exceeds 2**62 bytes; use a smaller value"
+        )
     for attribute in ("overprovisioning_ratio", "gc_exec_threshold"):
         if not 0 < getattr(drive, attribute) < 1:
             raise drive.bad(attribute, "use a value above 0 and below 1")
     if drive.plane_sectors(1) < drive.page_sectors:
-        raise drive.bad("overprovisioning_ratio", "leaves less than one page per plane")
+        raise drive.bad(
+            "overprovisioning_ratio", "less than one page per plane remains; use a smaller value"
+        )
     row, burst = drive.data_cache_dram_row_size_bytes, drive.data_cache_dram_data_burst_size_bytes
     if row % (2 * burst):
         raise drive.bad(
@@ -396,7 +397,8 @@ REFUSED: list[tuple[str, Any, str]] = [
         "MQSim ends with an exception; use OUT_OF_ORDER or PRIORITY_OUT_OF_ORDER",
     ),
 ]
-"""Rejected values: attribute, value, and a phrase that names the supported values."""
+"""Rejected values: attribute, value, and a phrase that states the reason and the supported
+values."""
 
 
 def spelled_out(drive: Drive) -> dict[str, Any]:
@@ -405,7 +407,7 @@ def spelled_out(drive: Drive) -> dict[str, Any]:
 
 
 def scenario_drive(drive: Drive, number: int) -> Drive:
-    """Return the drive of scenario `number`, counted from 1.
+    """Return the drive of scenario ``number``, counted from 1.
 
     As in MQSim, the seed increases by 2 with each scenario.
     """
@@ -413,9 +415,9 @@ def scenario_drive(drive: Drive, number: int) -> Drive:
 
 
 def map_entries(drive: Drive) -> int:
-    """Return the number of entries of the cached mapping table.
+    """Return the number of entries in the cached mapping table.
 
-    An entry has two page numbers and a bit for each sector.
+    An entry consists of two page numbers and one bit for each sector.
     """
     bits = math.ceil(math.log2(drive.physical_pages) * 2 + drive.page_sectors)
     return drive.cmt_capacity_bytes // -(-bits // 8)

@@ -1,11 +1,11 @@
-"""Order in which MQSim starts its flows: the order of a hash table of all parts of its model.
+"""Order in which MQSim starts its flows: the order of a hash table of all components of its model.
 
-Owns the names of these parts, their hash values and the order of the table. Does not own the first
-requests of a flow (flow.py). Source: MQSim's engine and the names of its parts; the hash table and
-the hash function (MurmurHash2 of 64 bits) of the GNU C++ library, with which MQSim is built on
-Linux.
+Owns the names of these components, their hash values and the order of the table. Does not own the
+first requests of a flow (flow.py). Source: MQSim's engine and the names of its components; the hash
+table and the 64-bit hash function (MurmurHash2) of the GNU C++ library, with which MQSim is built
+on Linux.
 
-The flows of a closed loop all issue their first requests at 1 ns, in this order.
+The flows of closed loops all issue their first requests at 1 ns, in this order.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.ssdconfig import Drive
 
 SIZES = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753)
-"""Numbers of buckets of the table, in the order in which it grows; each holds as many entries."""
+"""Numbers of buckets of the table, in the order in which it grows. A table with n buckets holds up
+to n entries."""
 MULTIPLIER = 0xC6A4A7935BD1E995
 SEED = 0xC70F6907
 WORD = (1 << 64) - 1
 
 
 def hash_of(name: str) -> int:
-    """Return the hash value of a name, 64 bits."""
+    """Return the 64-bit hash value of ``name``."""
     data = name.encode()
     whole = len(data) & ~7
     value = SEED ^ (len(data) * MULTIPLIER & WORD)
@@ -39,7 +40,8 @@ def hash_of(name: str) -> int:
 def insert(entries: list[int], buckets: int, value: int) -> None:
     """Insert a hash value into a table of ``buckets`` buckets, whose entries are in one list.
 
-    A new entry becomes the first of its bucket, or the first of the list if its bucket is empty.
+    A new entry becomes the first entry of its bucket, or the first of the list if its bucket is
+    empty.
     """
     for at, entry in enumerate(entries):
         if entry % buckets == value % buckets:
@@ -49,8 +51,8 @@ def insert(entries: list[int], buckets: int, value: int) -> None:
 
 
 def table(names: Sequence[str], buckets: int = 1) -> tuple[list[int], int]:
-    """Return the hash values in the order of a table into which ``names`` are inserted, and its
-    final number of buckets. ``buckets``: number at the start; 1 for a new table."""
+    """Return the hash values in the order of a table into which ``names`` are inserted, and the
+    final number of buckets. ``buckets``: initial number of buckets; 1 for a new table."""
     entries: list[int] = []
     for name in names:
         if len(entries) == buckets or buckets == 1:
@@ -63,7 +65,8 @@ def table(names: Sequence[str], buckets: int = 1) -> tuple[list[int], int]:
 
 
 def names_of(drive: Drive, flows: Sequence[Flow]) -> list[str]:
-    """Return the names of the parts of MQSim's model, in the order in which it creates them."""
+    """Return the names of the components of MQSim's model, in the order in which it creates
+    them."""
     ssd, host = "SSDDevice", "Host"
     chips = [
         f"{ssd}.Channel.{channel}.Chip.{chip}"
@@ -77,10 +80,11 @@ def names_of(drive: Drive, flows: Sequence[Flow]) -> list[str]:
 
 
 def start_order(drive: Drive, flows: Sequence[Flow], scenario: int = 1) -> list[int]:
-    """Return the indexes of the flows in the order in which MQSim starts them.
+    """Return the indices of the flows in the order in which MQSim starts them.
 
-    ``scenario``: number of the scenario, from 1. The table keeps its buckets from one scenario to
-    the next; earlier scenarios are taken to have as many flows.
+    ``scenario``: number of the scenario, from 1. MQSim's hash table of components keeps its number
+    of buckets from one scenario to the next. Earlier scenarios are assumed to have as many flows as
+    this scenario.
     """
     names = names_of(drive, flows)
     entries, buckets = table(names)

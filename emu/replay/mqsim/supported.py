@@ -1,7 +1,7 @@
-"""Features of MQSim that this project's drive does not support; they are rejected by name.
+"""Features of MQSim that this project's drive does not support; their use is rejected.
 
-Owns the list. Does not own the checks of values that MQSim also rejects (ssdconfig.py,
-workload_xml.py). Source: the use of each parameter in to_engine.py.
+Owns the list of these features. Does not own the checks of values that MQSim also rejects
+(ssdconfig.py, workload_xml.py). Source: the use of each parameter in to_engine.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ondie.emu.replay.mqsim.workload_xml import Scenario
 class Refusal:
     """A feature that is rejected.
 
-    `attribute`: field of Drive. `refused`: returns True for a run that uses the feature. `words`: a
-    phrase that names the supported values.
+    ``attribute``: field of Drive. ``refused``: function that returns True if a run uses the
+    feature. ``words``: a phrase that states the supported values.
     """
 
     attribute: str
@@ -31,17 +31,16 @@ REFUSALS: list[Refusal] = [
     Refusal(
         "enabled_preconditioning",
         lambda d, s: sata.used(d) and d.enabled_preconditioning and len(s.flows) > 1,
-        "false is supported with SATA, or one flow",
+        "with SATA, only false is supported if there are several flows",
     ),
-    Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "false is supported"),
+    Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "only false is supported"),
 ]
-"""Features that are rejected; remove an entry when the drive supports its feature."""
+"""Rejected features. Remove an entry when the drive supports its feature."""
 
 
 def check_supported(drive: Drive, scenario: Scenario) -> None:
-    """Raise InputError for the first rejected feature, with file, parameter and supported
-    values.
-    """
+    """Raise InputError if a run uses a rejected feature; the message states the file, the parameter
+    and the supported values of the first such feature."""
     for row in REFUSALS:
         if row.refused(drive, scenario):
             raise drive.bad(row.attribute, row.words)

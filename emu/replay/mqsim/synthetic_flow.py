@@ -5,10 +5,10 @@ or the arrival times in a closed loop (the simulation).
 Source: MQSim's synthetic flow: order of the draws, distributions, and behavior at the edges of the
 address range.
 
-Each request draws its type, then its size, then its address. If the hot region is h % of the
-working set, RANDOM_HOTCOLD sends (100 - h) % of the requests to these first h %. STREAMING
+For each request, the type is drawn first, then the size, then the address. If the hot region is the
+first h % of the working set, RANDOM_HOTCOLD sends (100 - h) % of the requests to it. STREAMING
 starts at a random address and continues from the end of each request. A Poisson arrival is a whole
-number of ns after the previous one.
+number of ns after the previous arrival.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ SHAPE = np.dtype(
 
 @njit
 def fill(out, shape, rng, spare):
-    """Draw as many requests as ``out`` (REQUEST[n]) holds, and write them to ``out``.
+    """Draw requests and write them to all elements of ``out`` (REQUEST[n]).
 
-    ``shape``: SHAPE[1], parameters and state of the flow. ``rng``: int64[6, 6], state of a
+    ``shape``: SHAPE[1], parameters and state of the flow. ``rng``: int64[6, 6], state of the
     generator for each purpose (TYPE to INTERVAL). ``spare``: float64[1], see mrg32k3a.normal.
     """
     header = shape[0]
@@ -150,11 +150,12 @@ def synthetic_flow(
     where: str,
     wrap: Range | None = None,
 ) -> Flow:
-    """Return the flow of `parameters` on the addresses `range_`; error messages begin with `where`.
+    """Return the flow of ``parameters`` on the addresses ``range_``; error messages begin with
+    ``where``.
 
-    Quirks reproduced: whole_rate, negative_sizes, address_alias, wrapped_requests. `wrap`: range in
-    which the last of these moves addresses (the flow's working set if None). Raises InputError for
-    requests that are larger than the address range.
+    Quirks reproduced: whole_rate, negative_sizes, address_alias, wrapped_requests. ``wrap``: range
+    in which wrapped_requests moves addresses, or None for the flow's working set. Raises the errors
+    of :func:`shape_of`, and InputError if no request arrives before the stop time.
     """
     shape = shape_of(stream, parameters, range_, quirks, where)
     if "wrapped_requests" in quirks:
@@ -166,7 +167,7 @@ def synthetic_flow(
     if stop is not None and not closed:
         total = sum(len(chunk) for chunk in _chunks(shape, parameters, None, stop, quirks))
         if not total:
-            raise parameters.bad(where, "stop_time_ps", "no request arrives before it")
+            raise parameters.bad(where, "stop_time_ps", "no request arrives before this time")
 
     def source() -> Iterator[np.ndarray]:
         return _chunks(shape, parameters, total, None if closed else stop, quirks)
@@ -188,7 +189,8 @@ def shape_of(
 ) -> np.ndarray:
     """Return SHAPE[1], the parameters and the initial state of the flow.
 
-    Raises InputError for requests that are larger than the address range.
+    Raises InputError if requests or the alignment unit are larger than the working set, if there is
+    no cold region, or if :func:`interval_ns` does.
     """
     shape = np.zeros(1, SHAPE)
     first, end = range_.first, range_.last
@@ -209,7 +211,7 @@ def shape_of(
     hot_last = first + int(float(last - first) * hot_share)
     if parameters.address_distribution == "RANDOM_HOTCOLD" and hot_last >= last:
         raise parameters.bad(
-            where, "percentage_of_hot_region", f"{room} sectors leave no cold region"
+            where, "percentage_of_hot_region", f"a working set of {room} sectors has no cold region"
         )
     shape["read_share"] = parameters.read_percentage / 100.0
     shape["hot_share"] = hot_share
@@ -229,8 +231,8 @@ def shape_of(
 def interval_ns(parameters: Synthetic, quirks: frozenset[str], where: str) -> float:
     """Return the mean interval of Poisson arrivals in ns.
 
-    The quirk whole_rate truncates the rate to an integer, as MQSim does. Raises InputError for a
-    rate that MQSim rounds to zero.
+    The quirk whole_rate truncates the rate to an integer, as MQSim does. Raises InputError if this
+    rounds the rate to zero.
     """
     sectors = parameters.average_request_size_bytes // SECTOR_BYTES
     if "whole_rate" not in quirks:
@@ -240,7 +242,7 @@ def interval_ns(parameters: Synthetic, quirks: frozenset[str], where: str) -> fl
         raise parameters.bad(
             where,
             "bandwidth_bytes_per_s",
-            "must allow 1 request per second; below that MQSim divides by zero",
+            "must allow at least 1 request per second; at lower rates, MQSim divides by zero",
         )
     return float(NS_PER_S // per_s)
 
@@ -248,7 +250,7 @@ def interval_ns(parameters: Synthetic, quirks: frozenset[str], where: str) -> fl
 def generators(parameters: Synthetic) -> np.ndarray:
     """Return the initial states of the generators for each purpose (TYPE to INTERVAL), int64[6, 6].
 
-    The purposes that the flow needs have consecutive seeds from ``parameters.seed`` on.
+    The purposes that the flow needs have consecutive seeds, beginning with ``parameters.seed``.
     """
     uses = [TYPE, ADDRESS]
     if parameters.address_distribution == "RANDOM_HOTCOLD":

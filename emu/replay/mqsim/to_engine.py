@@ -47,19 +47,19 @@ from ondie.emu.replay.player import Player, Replayed, Source
 
 PS_PER_NS = 1000
 STALLS = frozenset(["stalled_writes", "lost_map_entries"])
-"""Quirks with which requests can wait forever."""
+"""Quirks that can make requests wait forever."""
 MOST_NUMBERED = 32
-"""Maximum number of sectors of a page for the quirk pages_of_flows, which keeps one bit per sector
-of two pages in 64 bits."""
+"""Maximum number of sectors per page for the quirk pages_of_flows, which uses one bit per sector of
+two pages in 64 bits."""
 STOP = 10
 """Number of free blocks of a plane below which host writes wait in MQSim.
 
 It is also the maximum number of concurrent garbage collections in a plane.
 """
 TR_MORE = 20 * PS_PER_NS
-"""Time that MQSim adds to every array read (ps)."""
+"""Time that MQSim adds to every array read, ps."""
 READ_REQUEST = 4
-"""Bytes of payload of a read request's message; with packet overhead the message takes 32 bytes."""
+"""Payload of a read request's message, bytes; with packet overhead, the message has 32 bytes."""
 CLASSES = ("URGENT", "HIGH", "MEDIUM", "LOW")
 RANKED = ("PRIORITY_OUT_OF_ORDER",)
 ABSENT: dict[str, Value] = {
@@ -69,7 +69,8 @@ ABSENT: dict[str, Value] = {
     "ftl.mapping_unit": 0,
     "cache.mode": "off",
 }
-"""Values that disable features of the preset which MQSim's drive lacks or has in another form."""
+"""Values that disable features of the preset that MQSim's drive does not have or implements in a
+different way."""
 STEADY = {
     "GREEDY": "greedy",
     "RGA": "d_choices",
@@ -78,10 +79,8 @@ STEADY = {
     "RANDOM_PP": "random_some",
     "FIFO": "fifo",
 }
-"""Victim selection policy of the steady state in which the drive starts.
-
-The keys are values of GC_Block_Selection_Policy.
-"""
+"""GC_Block_Selection_Policy -> victim selection policy of the steady state in which the drive
+starts."""
 
 
 def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
@@ -185,16 +184,15 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
 
 
 def _host_order(drive: Drive, quirks: frozenset[str]) -> str:
-    """Return the order of host transactions on a die."""
+    """Return the value of ftl.host_order, the order of host transactions on a die."""
     if drive.transaction_scheduling_policy not in RANKED:
         return "arrival"
     return "polled" if "polling" in quirks else "class"
 
 
 def _more(drive: Drive, what: str) -> tuple[int, int]:
-    """Return the additional times of a middle and of an upper page over a lower page (ps), at
-    least 0. ``what``: "read" or "program".
-    """
+    """Return the additional times of a middle page and of an upper page compared with a lower page
+    (ps), each at least 0. ``what``: "read" or "program"."""
     low, middle, upper = (
         getattr(drive, f"page_{what}_latency_{kind}_ps") for kind in ("lsb", "csb", "msb")
     )
@@ -202,7 +200,7 @@ def _more(drive: Drive, what: str) -> tuple[int, int]:
 
 
 def cycles(planes: int) -> dict[int, np.ndarray]:
-    """Return the times (ps) of command and address cycles of each operation, int64[planes + 1].
+    """Return the times (ps) of the command and address cycles of each operation, int64[planes + 1].
 
     Element n is the time of a command on n planes; element 0 is 0.
     """
@@ -218,7 +216,8 @@ def cycles(planes: int) -> dict[int, np.ndarray]:
 def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tuple[Config, Arrays]:
     """Return the configuration and the arrays of a drive that is ready to run the flows.
 
-    The drive has one zone per flow, and is filled if Enabled_Preconditioning is true.
+    The drive has one zone per stream (see sata.streams), and is filled if Enabled_Preconditioning
+    is true. Raises InputError if a plane has no room for the translation pages.
     """
     streams = sata.streams(drive, flows)
     unused = len(flows) - len(streams)
@@ -279,7 +278,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
 
 
 def _per_translation_page(drive: Drive) -> int:
-    """Return the number of mapping entries of a translation page."""
+    """Return the number of mapping entries per translation page."""
     entry = math.ceil((math.log2(drive.physical_pages) + drive.page_sectors) / 8)
     return drive.page_capacity_bytes // entry
 
@@ -288,8 +287,8 @@ def _first_pages(drive: Drive, pages: Sequence[int], skews: Sequence[int]) -> li
     """Return the number of the first logical page of each flow.
 
     With a cached mapping table, each flow begins at the boundary of a translation page, because
-    the flows of MQSim have separate translation pages. A flow with a skew (:func:`skew`) has its
-    page 0 there, the second of its logical pages.
+    MQSim's flows have separate translation pages. For a flow with a skew (:func:`skew`), page 0,
+    which is the second of its logical pages, begins there.
     """
     step = 1 if drive.ideal_mapping_table else _per_translation_page(drive)
     first = [0]
@@ -300,10 +299,10 @@ def _first_pages(drive: Drive, pages: Sequence[int], skews: Sequence[int]) -> li
 
 
 def _map_caches(drive: Drive, streams: int, quirks: frozenset[str]) -> tuple[int, int]:
-    """Return the number of caches of the mapping table, and their total capacity in bytes.
+    """Return the number of caches of the mapping table, which is 1 or ``streams``, and their total
+    capacity in bytes.
 
-    ``streams``: number of flows with a separate mapping table. The number of caches is 1 or
-    ``streams``.
+    ``streams``: number of flows with a separate mapping table.
     """
     if drive.ideal_mapping_table:
         return 1, 0
@@ -315,12 +314,12 @@ def _map_caches(drive: Drive, streams: int, quirks: frozenset[str]) -> tuple[int
 
 
 def zone_start(drive: Drive, flow: Flow) -> int:
-    """Return the offset on the drive, in bytes, at which the first page of the flow begins."""
+    """Return the offset on the drive at which the first page of the flow begins, bytes."""
     return flow.range.base(drive.page_sectors) * 512
 
 
 def skew(drive: Drive, flow: Flow, quirks: frozenset[str]) -> int:
-    """Return the number of bytes by which a flow begins inside a page, for quirk pages_of_flows.
+    """Return the offset in bytes within a page at which a flow begins, for quirk pages_of_flows.
 
     Returns 0 without the quirk, with SATA, and for pages of more than MOST_NUMBERED sectors.
     """
@@ -337,8 +336,8 @@ def _filled(
     pages: Sequence[int],
     quirks: frozenset[str],
 ) -> None:
-    """Fill the drive with the pages that its flows hold before the run, which count as programmed
-    in the data cache."""
+    """Fill the drive with the pages that its flows contain before the run. The data cache treats
+    these pages as programmed."""
     if not precondition.laid(arrays, cfg, drive, flows, pages, quirks):
         held = occupied(drive, flows, pages)
         free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
@@ -356,7 +355,7 @@ def _zones(
     pages: Sequence[int],
     first: Sequence[int],
 ) -> None:
-    """Assign to each flow its range of addresses and the planes that it lists, in ``arrays``."""
+    """Set the address range and the planes of each flow in ``arrays``."""
     order = arrays.turn
     channels, chips = drive.flash_channel_count, drive.chip_no_per_channel
     planes, dies = drive.plane_no_per_die, drive.die_no_per_chip
@@ -387,8 +386,9 @@ def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) 
     """Open three blocks of each stream in every plane: one for host writes, one for translation
     pages, and one for garbage collection.
 
-    Three further blocks per plane stay reserved and empty for each of ``unused`` flows without a
-    stream. Some translation pages are already written at the start.
+    For each of ``unused`` flows without a stream, three further blocks per plane are reserved and
+    stay empty. With a cached mapping table, the full translation pages of each stream are written;
+    without one, the blocks that they would fill are reserved.
     """
     streams = len(pages)
     per_page = _per_translation_page(drive)
@@ -433,9 +433,9 @@ def simulate(
     quirks: frozenset[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> Run:
-    """Simulate the flows on the drive; ``quirks``: names of the quirks to reproduce.
+    """Simulate the flows on the drive. ``quirks``: names of the quirks to reproduce.
 
-    ``progress`` is called with the number of completed requests and the clock in ps.
+    ``progress``: function that is called with the number of completed requests and the clock in ps.
     """
     done, device = watched(drive, flows, quirks, progress)
     return Run(

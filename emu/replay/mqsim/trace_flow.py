@@ -32,10 +32,10 @@ _COMPRESSED = ("", ".gz", ".xz")
 
 
 def find_trace(name: str, folders: Sequence[str | os.PathLike[str]], place: str) -> Path:
-    """Return the path of the trace that File_Path names, plain or compressed.
+    """Return the path of the trace that File_Path names, either plain or compressed.
 
-    ``name``: value of File_Path. ``folders`` are searched in order. Raises InputError, which begins
-    with ``place``, if no file exists.
+    ``name``: value of File_Path. ``folders``: folders to search, in order. Raises InputError, whose
+    message begins with ``place``, if no file exists.
     """
     tried = [Path(folder) / (name + end) for folder in folders for end in _COMPRESSED]
     for path in tried:
@@ -53,12 +53,13 @@ def trace_flow(
     where: str,
     folders: Sequence[str | os.PathLike[str]],
 ) -> Flow:
-    """Return the flow of a trace on the addresses `range_`; error messages begin with `where`.
+    """Return the flow of a trace on the addresses ``range_``; error messages begin with ``where``.
 
-    Sectors of the trace count from the first sector of the flow; sectors beyond the flow's size are
-    taken modulo that size. Quirks reproduced: nanoseconds, whole_trace_rounds, short_modulus,
-    address_alias. Raises TraceError for a file that cannot be read, InputError for requests that do
-    not fit.
+    Sector numbers of the trace are relative to the first sector of the flow; sector numbers beyond
+    the flow's size are taken modulo that size. Quirks reproduced: nanoseconds, whole_trace_rounds,
+    short_modulus, address_alias. Raises TraceError if the file cannot be read. Raises InputError if
+    no file exists, no request is left, a request is larger than the flow's range or than MQSim
+    allows, or the last round ends after the clock's maximum.
     """
     path = find_trace(parameters.file_path, folders, where)
     unit = "ns" if "nanoseconds" in quirks else UNITS[parameters.time_unit]
@@ -114,8 +115,8 @@ def _inside(
 ) -> tuple[I64, tuple[str, ...]]:
     """Return the offsets on the drive (bytes), moved into the flow's range, and remarks on changes.
 
-    ``offset``, ``size``: bytes, counted from the start of the flow, int64[n]. ``path``: file, for
-    messages. Raises InputError for a request that is too large.
+    ``offset``, ``size``: bytes, relative to the start of the flow, int64[n]. ``path``: file, for
+    error messages. Raises InputError if a request is too large.
     """
     notes = []
     most = min(range_.sectors, MOST_SECTORS)
@@ -136,23 +137,25 @@ def _inside(
     if beyond.any():
         modulus = range_.sectors - ("short_modulus" in quirks)
         sector = np.where(beyond, sector % modulus, sector)
-        notes.append(f"{beyond.sum()} addresses beyond the flow's {range_.sectors} sectors wrapped")
+        notes.append(
+            f"{beyond.sum()} addresses beyond the flow's {range_.sectors} sectors were wrapped"
+        )
     last = range_.sectors - size // SECTOR_BYTES
     across = sector > last
     if across.any() and "wrapped_requests" not in quirks:
         sector = np.minimum(sector, last)
         notes.append(
-            f"{across.sum()} requests across the flow's end moved to end at the flow's end"
+            f"{across.sum()} requests across the flow's end were moved to end at the flow's end"
         )
     return (sector + range_.first) * SECTOR_BYTES, tuple(notes)
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Requests that were recorded in a run of MQSim, in order of arrival; columns of length n.
+    """Requests recorded in a run of MQSim, in order of arrival; columns of length n.
 
-    arrival_ps, latency_ps: int64. offset, size: int64, bytes on the drive. op: int32, READ or
-    WRITE. stream: int32, number of the flow. source: name of the file.
+    ``arrival_ps``, ``latency_ps``: int64. ``offset``, ``size``: int64, bytes on the drive. ``op``:
+    int32, READ or WRITE. ``stream``: int32, number of the flow. ``source``: name of the file.
     """
 
     arrival_ps: I64
@@ -167,7 +170,7 @@ class Recorded:
         return len(self.arrival_ps)
 
     def head(self, count: int) -> Recorded:
-        """Return the first ``count`` requests."""
+        """Return the first ``count`` requests, or all requests if there are fewer."""
         columns = {name: getattr(self, name)[:count] for name in _COLUMNS}
         return Recorded(**columns, source=self.source)
 
@@ -187,7 +190,7 @@ def read_recorded(path: str | os.PathLike[str]) -> Recorded:
     """Return the recorded requests of an .npz file.
 
     Its columns are arrival_ns, latency_ns, lba and sectors (of 512 B), is_read, and optionally
-    flow. Raises InputError for another kind of file, or for invalid columns.
+    flow. Raises InputError if the file does not exist, is not such a file, or has invalid columns.
     """
     where = os.fspath(path)
     columns = _load(where)
@@ -195,16 +198,16 @@ def read_recorded(path: str | os.PathLike[str]) -> Recorded:
     for name, column in columns.items():
         if column.shape != (count,) or column.dtype.kind not in "iub" or not count:
             raise InputError(
-                f"{where}: {name} is {column.dtype}{list(column.shape)}; use integers[{count}]"
+                f"{where}: {name} is {column.dtype}{list(column.shape)}; must be integers[{count}]"
             )
         if int(column.max()) > INT64_MAX // 10**6 or int(column.min()) < 0:
-            raise InputError(f"{where}: {name} holds values below 0 or above 9e12")
+            raise InputError(f"{where}: {name} contains values below 0 or above 9e12")
     if (columns["sectors"] == 0).any():
         raise InputError(f"{where}: a request has 0 sectors; must be at least 1")
     arrival = columns["arrival_ns"].astype(np.int64) * PS_PER_NS
     if (arrival[1:] < arrival[:-1]).any():
         i = int(np.argmax(arrival[1:] < arrival[:-1])) + 1
-        raise InputError(f"{where}: arrival_ns of request {i} is before that of request {i - 1}")
+        raise InputError(f"{where}: arrival_ns of request {i} is below that of request {i - 1}")
     flow = columns.get("flow")
     return Recorded(
         arrival_ps=arrival,
@@ -222,7 +225,9 @@ def _load(where: str) -> dict[str, np.ndarray]:
         with np.load(where, allow_pickle=False) as file:
             missing = [name for name in _NAMES if name not in file]
             if missing:
-                raise InputError(f"{where}: has no {missing[0]}; must have {', '.join(_NAMES)}")
+                raise InputError(
+                    f"{where}: column {missing[0]} is missing; needs {', '.join(_NAMES)}"
+                )
             return {name: file[name] for name in (*_NAMES, "flow") if name in file}
     except InputError:
         raise
@@ -237,13 +242,14 @@ def recorded_flow(
 ) -> Flow:
     """Return a flow that repeats the recorded requests of one flow.
 
-    The requests are issued in order with `depth` outstanding, or at their recorded arrival times if
-    `depth` is None. Raises InputError for a request outside the addresses of the flow.
+    The requests are issued in order with ``depth`` outstanding requests, or at their recorded
+    arrival times if ``depth`` is None. Raises InputError if a request is outside the addresses of
+    the flow, or if the flow has no requests.
     """
     rows = np.flatnonzero(recorded.stream == stream)
     offset, size = recorded.offset[rows], recorded.size[rows]
     if not len(rows):
-        raise InputError(f"{recorded.source}: no request of flow {stream}")
+        raise InputError(f"{recorded.source}: contains no requests of flow {stream}")
     out = (offset < range_.first * SECTOR_BYTES) | (
         offset + size > (range_.last + 1) * SECTOR_BYTES
     )

@@ -56,7 +56,7 @@ class FlowParameters:
 
     @property
     def planes(self) -> set[tuple[int, int, int, int]]:
-        """Planes of the flow, each as (channel, chip, die, plane)."""
+        """Planes that the flow uses, each as (channel, chip, die, plane)."""
         return {
             (channel, chip, die, plane)
             for channel in self.channel_ids
@@ -67,8 +67,7 @@ class FlowParameters:
 
     def bad(self, where: str, attribute: str, words: str) -> InputError:
         """Return an InputError that names the flow (``where``), parameter and value, followed by
-        ``words``.
-        """
+        ``words``."""
         parameter = next(key for key in parameters(type(self)) if key.attribute == attribute)
         value = spelled(parameter, getattr(self, attribute))
         return InputError(f"{where}: {parameter.p.name} is {value}: {words}")
@@ -120,7 +119,7 @@ class Synthetic(FlowParameters):
 
     @property
     def closed_loop(self) -> bool:
-        """True if the flow issues its next request at a completion; False for Poisson arrivals."""
+        """True if the flow issues a new request at each completion; False for Poisson arrivals."""
         return self.synthetic_generator_type == "QUEUE_DEPTH"
 
 
@@ -147,8 +146,8 @@ class TraceBased(FlowParameters):
 class Scenario:
     """Flows that run concurrently on one drive.
 
-    `number`: number of the scenario in the file, from 1. `source`: path of the file. `lines`: line
-    of the file at which each flow starts.
+    ``number``: number of the scenario in the file, from 1. ``source``: path of the file. ``lines``:
+    line of the file at which each flow starts.
     """
 
     number: int
@@ -165,10 +164,10 @@ class Scenario:
 
 
 def read_workload(path: str | os.PathLike[str]) -> tuple[Scenario, ...]:
-    """Return the scenarios of the file workload.xml at ``path``, which run one after the other.
+    """Return the scenarios of the file workload.xml at ``path``, which run one after another.
 
-    Raises InputError, with file, line, parameter, value and the allowed values, for an invalid
-    file. A parameter may be missing only if it has no effect.
+    Raises InputError if the file is invalid; the message states file, line, parameter, value and
+    the valid values. A parameter may be missing only if it has no effect.
     """
     where = os.fspath(path)
     root = read_document(where, _ROOT)
@@ -177,7 +176,7 @@ def read_workload(path: str | os.PathLike[str]) -> tuple[Scenario, ...]:
         _expect(child, (_SCENARIO,), where)
         scenarios.append(_scenario(child, number, where))
     if not scenarios:
-        raise InputError(f"{where}: line {root.line}: there is no {_SCENARIO}; use at least one")
+        raise InputError(f"{where}: line {root.line}: {_SCENARIO} is missing; add at least one")
     return tuple(scenarios)
 
 
@@ -198,7 +197,7 @@ def _scenario(element: Element, number: int, where: str) -> Scenario:
         skipped += [name for grandchild in child.children if (name := grandchild.name) in SKIPPED]
     place = f"{where}: line {element.line}: scenario {number} has"
     if not flows:
-        raise InputError(f"{place} no flow; use at least one")
+        raise InputError(f"{place} no flows; add at least one")
     if len(flows) > MOST_FLOWS:
         raise InputError(f"{place} {len(flows)} flows; use at most {MOST_FLOWS}")
     notes = tuple(f"{name}: {SKIPPED[name]}" for name in dict.fromkeys(skipped))
@@ -221,7 +220,8 @@ def _flow(element: Element, where: str) -> FlowParameters:
 
 
 def _matters(parameter: Parameter, said: dict[str, Any]) -> bool:
-    """Return True if a parameter has an effect, given the values ``said`` of the others."""
+    """Return True if a parameter has an effect. ``said``: attribute -> value, for the parameters in
+    the file."""
     kind = said.get("synthetic_generator_type")
     match parameter.attribute:
         case "percentage_of_hot_region":
@@ -257,12 +257,12 @@ def _check_synthetic(flow: Synthetic, where: str) -> None:
         raise flow.bad(
             where,
             "total_requests_to_generate",
-            "the flow has no request; use a value of at least 1, or set Stop_Time",
+            "the flow has no requests; use a value of at least 1, or set Stop_Time",
         )
 
 
 def check_scenario(scenario: Scenario, drive: Drive) -> None:
-    """Raise InputError for a scenario that the drive cannot run.
+    """Raise InputError if the drive cannot run a scenario.
 
     Reasons are ids that the drive does not have, an unsupported cache, caches that are too small,
     and planes with too few blocks for all flows.
@@ -302,14 +302,14 @@ def _check_room(scenario: Scenario, drive: Drive) -> None:
     if cached and drive.data_cache_capacity_bytes // drive.page_capacity_bytes < split:
         raise drive.bad(
             "data_cache_capacity_bytes",
-            f"less than a page of {drive.page_capacity_bytes} bytes"
+            f"must be at least a page of {drive.page_capacity_bytes} bytes"
             + (f" for each of {flows} flows" if split > 1 else ""),
         )
     split = flows if drive.cmt_sharing_mode == "EQUAL_PARTITIONING" else 1
     if not drive.ideal_mapping_table and map_entries(drive) < split:
         raise drive.bad(
             "cmt_capacity_bytes",
-            "less than an entry" + (f" for each of {flows} flows" if split > 1 else ""),
+            "must hold at least one entry" + (f" for each of {flows} flows" if split > 1 else ""),
         )
 
 

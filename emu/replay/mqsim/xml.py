@@ -1,12 +1,12 @@
 """Reader for the XML of MQSim's files: elements with text and line numbers.
 
-Owns reading a file into Elements and rejecting other XML constructs. Does not own the meaning of an
-element (ssdconfig.py, workload_xml.py).
-Source: XML 1.0; expat, by the standard library.
+Owns the reading of a file into Elements, and the rejection of other XML constructs. Does not own
+the meaning of an element (ssdconfig.py, workload_xml.py).
+Source: XML 1.0; expat, as provided by the standard library.
 
-MQSim's reader skips attributes, comments and unknown items. Here attributes other than those of
-namespaces are rejected, and so is a document type, which could declare entities that expand to
-gigabytes.
+MQSim's reader skips attributes, comments and unknown items. This reader rejects attributes other
+than those of namespaces. It also rejects a document type, which could declare entities that expand
+to gigabytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _NAMESPACES = ("xmlns", "xmlns:", "xsi:", "xsd:", "xml:")
 class Element:
     """An element of an XML document.
 
-    line: number of the line at which it starts. text: text without surrounding blanks.
+    ``line``: number of the line at which the element starts. ``text``: text without surrounding
+    blanks.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Element:
     def only(self, name: str, where: str) -> Element:
         """Return the only child with this name.
 
-        Raises InputError if there is none, or more than one.
+        Raises InputError if there is no such child, or more than one.
         """
         found = [child for child in self.children if child.name == name]
         if len(found) == 1:
@@ -53,16 +54,16 @@ class Element:
 
 
 def read_document(path: str | os.PathLike[str], root: str) -> Element:
-    """Return the root element of a file, which must be named `root`.
+    """Return the root element of a file, which must be named ``root``.
 
-    Raises InputError, with file and line number, for a file that cannot be read, is not XML, or has
-    another root, a document type, attributes, or text next to elements.
+    Raises InputError if the file cannot be read, is not XML, or has another root, a document type,
+    attributes, or text next to elements; the message states the file and line number.
     """
     where = os.fspath(path)
     data = _bytes(where)
     if data.strip() == _INTERNAL.encode():
         raise InputError(
-            f"{where}: {_INTERNAL}: MQSim would replace the file by its defaults; write them out"
+            f"{where}: {_INTERNAL}: MQSim would use its defaults; write the parameters out"
         )
     tree = _Tree(where)
     try:
@@ -70,14 +71,15 @@ def read_document(path: str | os.PathLike[str], root: str) -> Element:
     except expat.ExpatError as error:
         words = expat.errors.messages[error.code]
         raise InputError(
-            f"{where}: line {error.lineno}, column {error.offset + 1}: is not XML: {words}"
+            f"{where}: line {error.lineno}, column {error.offset + 1}: the file is not well-formed "
+            f"XML: {words}"
         ) from None
     except LookupError as error:
         raise InputError(f"{where}: line 1: {error}; use UTF-8") from None
     assert tree.root is not None
     if tree.root.name != root:
         raise InputError(
-            f"{where}: line {tree.root.line}: the root is {quoted(tree.root.name)}: use {root}"
+            f"{where}: line {tree.root.line}: the root is {quoted(tree.root.name)}; use {root}"
         )
     return tree.root
 
@@ -121,17 +123,17 @@ class _Tree:
         return InputError(f"{self.where}: line {self.parser.CurrentLineNumber}: {what}")
 
     def _doctype(self, name: str, system: str | None, public: str | None, subset: int) -> None:
-        raise self._bad("a document type (DOCTYPE), which MQSim's files do not have: remove it")
+        raise self._bad("a document type (DOCTYPE), which MQSim's files do not have; remove it")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         for attribute in attributes:
             if attribute != _NAMESPACES[0] and not attribute.startswith(_NAMESPACES[1:]):
                 raise self._bad(
-                    f"{name} has an attribute {quoted(attribute)}, which MQSim would skip: "
+                    f"{name} has an attribute {quoted(attribute)}, which MQSim would skip; "
                     "use an element"
                 )
         if len(self.open) == MOST_DEPTH:
-            raise self._bad(f"{name} lies more than {MOST_DEPTH} elements deep")
+            raise self._bad(f"{name} is nested more than {MOST_DEPTH} elements deep")
         element = Element(name, self.parser.CurrentLineNumber)
         if self.open:
             self.open[-1].children.append(element)
@@ -151,15 +153,16 @@ class _Tree:
 
 
 def leaves(element: Element, where: str, folders: tuple[str, ...] = ()) -> Iterator[Element]:
-    """Yield the children of ``element`` that hold a value; omit the names in ``folders``.
+    """Yield the children of ``element`` that contain a value; omit the names in ``folders``.
 
-    Raises InputError, with file ``where`` and line, for any other child that contains elements.
+    Raises InputError, whose message states the file ``where`` and the line, if any other child
+    contains elements.
     """
     for child in element.children:
         if child.name in folders:
             continue
         if child.children:
             raise InputError(
-                f"{where}: line {child.line}: {child.name} holds elements; give a value"
+                f"{where}: line {child.line}: {child.name} contains elements; give a value"
             )
         yield child

@@ -1,7 +1,7 @@
 """Default output of a comparison: a table of strategies, and sentences that name the winners.
 
 Owns the layout within 80 columns and the text. Does not own any number (analysis/answer.py).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ondie.emu.results.tables.compare import remarks
 from ondie.emu.units import fmt_bytes, fmt_energy, fmt_time, plural, si_prefix
 
 WIDTH = 80
-"""Width of the output in characters, also on a wider terminal."""
+"""Width of the output in characters, even on a wider terminal."""
 NAME_WIDTH = 13
 """Maximum number of characters of a strategy's name in a line. Longer names take two lines."""
 SMALL = 1.2
@@ -53,7 +53,7 @@ def table(found: Answer) -> Table:
 
     The first line has time, energies, written bytes and bottleneck. The second line has samples/s,
     energy intervals, lifetime, and utilization of the bottleneck. "(wrong bits)" below a name marks
-    a strategy that used wrong data.
+    a strategy that used data with bit errors.
     """
     ran = [row for row in found.strategies if row.reason is None]
     scales = [
@@ -87,7 +87,7 @@ def table(found: Answer) -> Table:
 
 
 def fold(name: str) -> str:
-    """Return a name; one longer than NAME_WIDTH is split into two lines after an underscore."""
+    """Return ``name``, split into two lines after an underscore if it is longer than NAME_WIDTH."""
     if len(name) <= NAME_WIDTH:
         return name
     at = name.rfind("_", 0, NAME_WIDTH) + 1
@@ -95,8 +95,9 @@ def fold(name: str) -> str:
 
 
 def three(value: float) -> str:
-    """Return a number as text with three significant digits, without an exponent below a
-    million."""
+    """Return a number as text with three significant digits, without an exponent if it is below a
+    million.
+    """
     if value >= 1000:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:#.3g}".rstrip(".")
@@ -105,7 +106,8 @@ def three(value: float) -> str:
 def interval(span: Interval, scale: float) -> str:
     """Return a range as text of two lines: the typical value, then "low .. high".
 
-    ``span``: (low, typical, high) in a base unit. ``scale``: printed unit in this base unit.
+    ``span``: (low, typical, high) in a base unit. ``scale``: size of the printed unit in base
+    units.
     """
     low, typical, high = (three(value / scale) for value in span)
     return f"{typical}\n{low} .. {high}"
@@ -128,22 +130,24 @@ def lines(comparison: Comparison, found: Answer) -> list[str]:
     if not found.equal_batches:
         batches = ", ".join(f"{row.name} {row.samples_per_step:,}" for row in ran)
         out.append(
-            f"Samples per step differ ({batches}); compare the figures per sample and samples/s."
+            f"Samples per step differ ({batches}); compare the values per sample and the samples/s."
         )
     out += own_blocks(found)
     out += weights(comparison, found)
     out += ["", *verdicts(comparison, found)]
     assumed, all_leaves = len(comparison.cfg.assumed()), len(comparison.cfg.leaves())
     out.append(
-        f"{assumed} of {all_leaves} constants are assumed; intervals have every constant at its "
-        "low or high end. --verbose prints phases, traffic, wear and the effect of each constant."
+        f"{assumed} of {all_leaves} constants are assumed; the ends of an interval have every "
+        "constant at its low or high end. --verbose prints phases, traffic, wear and the effect of "
+        "each constant."
     )
     return out
 
 
 def verdicts(comparison: Comparison, found: Answer) -> list[str]:
-    """Return the verdicts on time and on energy as text. If the winner used wrong data, the text
-    also names the best strategy that used none."""
+    """Return the verdicts on time and on energy as text. If the winner used data with bit errors,
+    the text also names the best strategy without bit errors.
+    """
     return [
         time_words(comparison, found) + remark(found, found.fastest),
         energy_words(found) + remark(found, found.least_energy),
@@ -151,28 +155,30 @@ def verdicts(comparison: Comparison, found: Answer) -> list[str]:
 
 
 def winner(found: Answer, verdict: Verdict) -> str:
-    """Return the name of the best strategy of ``verdict``, with the amount of wrong data that it
-    used, if any."""
+    """Return the name of the best strategy of ``verdict``, with the number of bit errors that it
+    used, if any.
+    """
     (row,) = (row for row in found.strategies if row.name == verdict.best)
     words = wrong_words(row.wrong_bits_per_step, row.uncorrectable_pages_per_step)
     return f"{verdict.best}, with {words}," if words else verdict.best
 
 
 def remark(found: Answer, verdict: Verdict) -> str:
-    """Return a sentence if the winner of ``verdict`` used wrong data, otherwise ""."""
+    """Return a sentence if the winner of ``verdict`` used data with bit errors, otherwise ""."""
     if verdict.best_right == verdict.best:
         return ""
     right = verdict.best_right
-    rest = "no strategy is" if right is None else f"{right} is best of those"
-    return f" The result of {verdict.best} is wrong; {rest} without wrong bits."
+    rest = "every strategy used" if right is None else f"{right} is best of those that used no"
+    return f" The result of {verdict.best} is wrong; {rest} data with bit errors."
 
 
 def own_blocks(found: Answer) -> list[str]:
-    """Return a sentence for each strategy that wears out the blocks that only it uses before the
-    lifetime of the drive ends."""
+    """Return a sentence for each strategy whose exclusive blocks wear out before the lifetime of
+    the drive ends.
+    """
     return [
-        f"{row.name}: the blocks that only it uses last {three(row.own_blocks_years)} years; the "
-        "life in the table assumes that all blocks of the drive wear evenly."
+        f"The blocks that only {row.name} uses last {three(row.own_blocks_years)} years; the "
+        "lifetime in the table assumes that all blocks of the drive wear evenly."
         for row in found.strategies
         if row.own_blocks_years is not None and row.lifetime_years is not None
         and row.own_blocks_years < (1 - TIE) * row.lifetime_years[1]
@@ -180,10 +186,11 @@ def own_blocks(found: Answer) -> list[str]:
 
 
 def weights(comparison: Comparison, found: Answer) -> list[str]:
-    """Return a list with a sentence on the final weights, or an empty list if none were compared.
+    """Return a list with a sentence on the final weights, or an empty list if no weights were
+    compared.
 
-    The sentence omits strategies whose weights are wrong because of bit errors. A note states the
-    number of these weights.
+    The sentence omits strategies whose weights are wrong because of bit errors. A separate note
+    states the number of these weights.
     """
     damage = {row.name for row in found.strategies if row.wrong}
     checked = {
@@ -217,7 +224,7 @@ def speedup(ratio: float) -> str:
 
 def reduction(ratio: float) -> str:
     """Return the reduction 1 - 1 / ``ratio`` as a percentage. ``ratio``: energy of the other
-    strategy divided by that of the best one, above 1.
+    strategy divided by the energy of the best strategy, above 1.
 
     A reduction that would round to 100 % gets more digits.
     """
@@ -238,10 +245,11 @@ def time_words(comparison: Comparison, found: Answer) -> str:
 
 
 def time_certainty(comparison: Comparison, verdict: Verdict) -> str:
-    """Return a sentence on the certainty of the verdict on time. It says if the fastest strategy
-    wins at both ends of each constant's range, and names the constant with the largest effect.
+    """Return a sentence on the certainty of the verdict on time. The sentence states whether the
+    fastest strategy wins at both ends of each constant's range, and names the constant with the
+    largest effect.
 
-    If the comparison has no certainty, the sentence states the reason.
+    If the certainty was not determined, the sentence states the reason.
     """
     sure, pair = verdict.certainty, comparison.swing_pair
     if sure is None:
@@ -289,8 +297,8 @@ def energy_words(found: Answer) -> str:
     if sure.with_times is not None:
         words += (
             f", and less than {sure.with_times.other} in {share(sure.with_times.probability)} if "
-            f"constants that affect time are also drawn ({sure.with_times.constants} in all, of "
-            f"which {sure.with_times.decided_by} matters most)"
+            f"constants that affect time are also drawn ({sure.with_times.constants} in total; "
+            f"{sure.with_times.decided_by} matters most)"
         )
     return f"{words}; of the energy constants, {decider(sure, 'much')}."
 
@@ -304,8 +312,9 @@ def share(probability: float) -> str:
 
 def decider(sure: Certainty, quantity: str) -> str:
     """Return a phrase that names the constant with the largest effect on the ratio of two
-    strategies, and the ratio at both ends of its range, the smaller first. ``quantity``: "long" or
-    "much"."""
+    strategies, and the ratio at both ends of its range, in ascending order. ``quantity``: "long" or
+    "much".
+    """
     low, high = sorted(sure.ratio)
     takes = "takes" if quantity == "long" else "uses"
     return (

@@ -95,7 +95,7 @@ def points_table(data: Mapping[str, Any]) -> Table:
     table = Table(
         Column("point", no_wrap=True), Column("measured", justify="right", no_wrap=True),
         *(Column(name, justify="right") for name in names),
-        title="Errors of each point; measured: IOPS, mean latency of reads, of writes",
+        title="Errors of each point, and measured IOPS, mean read latency, mean write latency",
         title_justify="left", title_style="bold",
     )  # fmt: skip
     for held, words in ((False, "fitted"), (True, "held out")):

@@ -48,8 +48,9 @@ PHASE_TITLES = {
 SELDOM = ("levelling",)
 """Phases whose column is omitted if no path has them."""
 UNEVEN = 1e-4
-"""Largest relative difference between the wear of the fullest die and the mean wear for which no
-note is printed."""
+"""Largest relative difference between the wear of the fullest die and the mean wear at which no
+note is printed.
+"""
 SHOWN_SWINGS = 8
 """Maximum number of constants in the table of sensitivities."""
 
@@ -65,7 +66,7 @@ def joules(span: tuple[float, float, float], steps: int) -> str:
 
 def bound_words(result: Result) -> str:
     """Return the bottleneck of the simulated update stage as text: the busiest resource class and
-    its utilization, or "latency".
+    its utilization, or "latency" if no class is busy enough.
     """
     assert result.ledger is not None
     name, share = result.ledger.bound_by()
@@ -395,7 +396,8 @@ def show(c: Comparison, console: Console, target_s: float | None = None) -> None
 
 
 def show_target(c: Comparison, target_s: float, console: Console) -> None:
-    """Print the table that shows, for each path, whether the drive is fast enough for a step of
-    ``target_s`` seconds."""
+    """Print the table that states for each path whether the drive is fast enough for a step of
+    ``target_s`` seconds.
+    """
     console.print(target_table(verdicts(c, target_s), target_s, _table("", "path")))
     console.print()

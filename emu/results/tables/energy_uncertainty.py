@@ -30,8 +30,8 @@ SCOPES = {DRIVE_ALONE: "SSD alone", WITH_HOST: "SSD and host"}
 
 
 def odds_table(odds: Odds, table: Table) -> Table:
-    """Add the rows to ``table`` and return it: energy ratios of two paths, and the probability that
-    the rival uses less energy.
+    """Add the rows to ``table`` and return the table: energy ratios of two paths, and the
+    probability that the rival uses less energy.
     """
     base, rival = odds.pair
     table.title = f"Energy of {base} / energy of {rival}, {odds.drawn} constants drawn"
@@ -61,16 +61,18 @@ def odds_words(odds: Odds) -> str:
 
 
 def outside_words(odds: Odds) -> str:
-    """Return a sentence if the typical ratio is outside the 5 % and 95 % quantiles of the draws,
-    otherwise "". It names constants whose typical value is an end of their range."""
+    """Return a sentence if a typical ratio is outside the 5 % and 95 % quantiles of the draws,
+    otherwise "". The sentence names constants whose typical value is an end of their range."""
     drawn = odds.answers[DRAW_LAWS[0]]
     scopes = [words for scope, words in SCOPES.items() if _is_outside(drawn[scope])]
     if not scopes:
         return ""
     one_sided = [bar.key for bar in odds.bars if _one_sided(bar.energy, odds.ratios[0])]
     names = ", ".join(one_sided[:MOST_NAMED])
-    why = f", because typical is at an end of the range of {names}" if names else ""
-    return f"The typical ratio ({' and '.join(scopes)}) lies outside 5 % to 95 %{why}. "
+    why = f", because the typical value is an end of the range of {names}" if names else ""
+    return (
+        f"The typical ratio ({' and '.join(scopes)}) is outside the 5 % and 95 % quantiles{why}. "
+    )
 
 
 def _is_outside(answer: Answer) -> bool:

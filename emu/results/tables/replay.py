@@ -36,8 +36,8 @@ ERRORS = {
     "soft_pages": "pages decoded with soft decision",
     "soft_read_pages": "reads for soft decision",
     "uncorrectable_pages": "uncorrectable pages",
-    "newly_lost_pages": "pages whose data were lost when they were moved",
-    "lost_pages": "reads of pages that had been lost before they were moved",
+    "newly_lost_pages": "pages whose data was lost when they were moved",
+    "lost_pages": "reads of pages whose data had been lost in an earlier move",
     "media_errors": "commands that ended with an unrecovered read error",
     "reclaimed_blocks": "blocks reclaimed because of their read errors",
 }
@@ -47,7 +47,7 @@ UPKEEP = {
     "refreshed_blocks": "blocks refreshed",
     "refresh_read_pages": "pages read by refresh",
     "refresh_program_pages": "pages programmed by refresh",
-    "refresh_dropped_pages": "pages read by refresh that were overwritten meanwhile",
+    "refresh_dropped_pages": "pages overwritten between their read and program by refresh",
 }
 
 
@@ -149,7 +149,8 @@ def pslc_table(pslc: Mapping[str, Any]) -> Table:
 
 
 def word_lines_table(lines: Mapping[str, int]) -> Table:
-    """Return the table of padding pages and second-pass programs of word lines."""
+    """Return the table of incomplete word lines: padding pages, padded word lines, and pages that
+    were programmed in a second pass."""
     table = _table("", "word lines", "whole run")
     for name, words in WORD_LINES.items():
         table.add_row(words, f"{lines[name]:,}")

@@ -1,7 +1,10 @@
 """Table of the properties of a trace or of a store, with units such as MB and ms.
 
 Owns the row names, the units and the number of digits. Does not own any number (ondie.traces.info,
-ondie.traces.block_info, ondie.emu.nand.store_check). Source: none; `--json` has the full precision.
+ondie.traces.block_info, ondie.emu.nand.store_check).
+Source: this project.
+
+`--json` has the full precision.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ ATTRIBUTES = {"optimizer_s": "time of the optimizer"}
 """Names of attributes, by key, that would otherwise get the name of another attribute."""
 
 PARTS_AS_THEY_ARE = frozenset({"hyperparameters"})
-"""Keys of dictionaries whose entries users type by their names."""
+"""Keys of dictionaries whose entry names are printed unchanged, because users type these names."""
 
 
 def trace_table(title: str, data: Mapping[str, Any]) -> Table:

@@ -1,8 +1,8 @@
 """Memory bandwidth and latency of this machine, as a reference for the engine's speed.
 
-Owns a copy between arrays and a pointer chase, both larger than the caches. Does not own the engine
-measurements that are compared with them (speed.py).
-Source: the copy of McCalpin's STREAM, and the pointer chase of LMbench's lat_mem_rd.
+Owns a copy between arrays and a pointer chase, both over arrays larger than the caches. Does not
+own the measurements of the engine (speed.py). Source: the copy of McCalpin's STREAM, and the
+pointer chase of LMbench's lat_mem_rd.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import numpy as np
 from ondie.kernels.jit import njit
 
 LINE = 64
-"""Bytes of a cache line."""
+"""Size of a cache line (bytes)."""
 COPY_BYTES = 1 << 28
 CHASE_BYTES = 1 << 28
 STEPS, PIECES = 1 << 17, 8
-"""Links per timed piece of the pointer chase, and number of pieces; the fastest piece counts."""
+"""Links per timed piece of the pointer chase, and number of pieces. The time of the fastest piece
+is used."""
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """Memory times: per copied cache line, and per link of a pointer chase (ns).
+    """Memory times (ns): per copied cache line, and per link of a pointer chase.
 
     In a pointer chase, each address is read from the previous cache line.
     """
@@ -34,7 +35,7 @@ class Anchors:
 
     @property
     def copy_bytes_per_s(self) -> float:
-        """Bytes copied per second; each byte is read once and written once."""
+        """Bytes copied per second. Each byte is read once and written once."""
         return LINE / self.copy_ns * 1e9
 
 
@@ -47,7 +48,7 @@ def chase(following, at, steps):
 
 
 class Memory:
-    """Memory benchmark: allocates its arrays once and keeps the best of all measurements."""
+    """Memory benchmark. It allocates its arrays once and keeps the best of all measurements."""
 
     def __init__(self, copy_bytes: int = COPY_BYTES, chase_bytes: int = CHASE_BYTES) -> None:
         self.source = np.ones(copy_bytes // 8, np.int64)
@@ -60,7 +61,7 @@ class Memory:
         self.copy_ns = self.chase_ns = float("inf")
 
     def measure(self) -> None:
-        """Measure once more, in about 0.2 s, and keep the best times."""
+        """Repeat the measurement, which takes about 0.2 s, and keep the best times."""
         begin = time.perf_counter()
         np.copyto(self.target, self.source)
         took = (time.perf_counter() - begin) * 1e9

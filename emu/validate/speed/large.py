@@ -1,8 +1,7 @@
-"""Benchmark of a 32 TB drive, much larger than memory: sequential writes, then random reads.
+"""Benchmark of a drive of 32 TB: sequential writes, then random reads.
 
 Owns this drive and workload, and the separate process whose peak memory is measured. Does not own
-the compact maps (engine/run/build.py).
-Source: none.
+the compact maps (engine/run/build.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -37,9 +36,11 @@ MOST_BYTES = 4 << 30
 
 
 def large_rows(plan: Plan) -> list[Row]:
-    """Return the peak memory and time of the 32 TB drive, measured in a separate process.
+    """Return the rows of the peak memory and time of the 32 TB drive, measured in a separate
+    process.
 
-    The workload writes 1 TB sequentially (10 GB if ``plan.quick``) and then reads at random.
+    The workload writes 1 TB sequentially (10 GB if ``plan.quick``) and then reads at random
+    addresses.
     """
     size = 10**10 if plan.quick else 10**12
     plan.progress(f"32 TB, {size / 1e9:g} GB of it")
@@ -49,10 +50,11 @@ def large_rows(plan: Plan) -> list[Row]:
     memory = found["peak_rss_bytes"]
     rate = found["pages"] / found["loop_s"]
     return [
-        Row("32 TB drive: memory", memory / 2**30, "GiB", "at most 4 GiB",
+        Row("32 TB drive: peak memory", memory / 2**30, "GiB", "at most 4 GiB",
             memory / MOST_BYTES),
-        Row(f"32 TB drive: {words} written, read at random", found["wall_s"], "s", "itself", 1.0),
-        Row("32 TB drive: loop", rate / 1e6, "M pages/s", "itself", 1.0),
+        Row(f"32 TB drive: {words} written, then random "
+            "reads", found["wall_s"], "s", "itself", 1.0),
+        Row("32 TB drive: event loop", rate / 1e6, "M pages/s", "itself", 1.0),
     ]  # fmt: skip
 
 
@@ -60,7 +62,7 @@ def measure(size: int) -> None:
     """Run the workload on the 32 TB drive and print its time and memory as JSON.
 
     The workload writes ``size`` bytes sequentially in requests of 1 MiB, then reads 4 x MAX_CHUNK
-    random pages of the written bytes.
+    pages at random addresses in the written range.
     """
     begin = time.perf_counter()
     cfg = load_preset("gen4-tlc", HUGE)
@@ -74,7 +76,8 @@ def measure(size: int) -> None:
 
 
 def _in_order_then_anywhere(size: int) -> Iterator[np.ndarray]:
-    """Yield sequential writes of ``size`` bytes by 1 MiB, then random page reads of these bytes."""
+    """Yield sequential writes of ``size`` bytes in requests of 1 MiB, then page reads at random
+    addresses in the written range."""
     mib, page = 1 << 20, 16384
     requests = size // mib
     rng = np.random.default_rng(2)
@@ -86,7 +89,10 @@ def _in_order_then_anywhere(size: int) -> Iterator[np.ndarray]:
 
 
 def _chunk(offset: np.ndarray, size: int, op: int) -> np.ndarray:
-    """Return requests of ``size`` bytes at these offsets, REQUEST[n]."""
+    """Return requests of ``size`` bytes at the offsets ``offset``, REQUEST[n].
+
+    ``op``: READ or WRITE.
+    """
     chunk = np.zeros(len(offset), REQUEST)
     chunk["arrival"] = chunk["start"] = chunk["end"] = NOT_YET
     chunk["offset"], chunk["size"], chunk["op"] = offset, size, op

@@ -1,9 +1,10 @@
-"""Speed of MQSim and of this engine on the same files, timed in the same run.
+"""Speed of MQSim and of this engine on the same input files, measured in the same run.
 
 Owns the lengthening of cases, the process that runs MQSim, and the rows. Does not own the cases
-(validate/mqsim_cases.py) or MQSim, which the user has built.
-Source: MQSim's command line. If the build prints a line "PEER {json}" with loop_wall_s, loop_cpu_s
-and transactions, the event loops are compared as well.
+(validate/mqsim_cases.py) or MQSim, which the user has built. Source: MQSim's command line.
+
+If the MQSim build prints a line "PEER {json}" with loop_wall_s, loop_cpu_s and transactions, the
+event loops are compared in addition to the commands.
 """
 
 from __future__ import annotations
@@ -32,18 +33,20 @@ from ondie.emu.validate.speed.process import run
 from ondie.kernels.bench.run import Row
 
 LEAST_S = 5.0
-"""Minimum run time of MQSim in a case (s); the number of requests is multiplied to reach it."""
+"""Minimum run time of MQSim in a case (s). The number of requests is multiplied until the run takes
+this long."""
 QUICK_S = 0.5
 COLLECTING, OTHER = 20.0, 10.0
-"""Target ratios to MQSim's flash transactions per second, with and without garbage collection."""
+"""Target ratios of the flash transactions per second to those of MQSim, with and without garbage
+collection."""
 FLASH = ("user_reads", "user_writes", "gc_reads", "gc_writes", "map_reads", "map_writes", "erases")
 
 
 @dataclass(frozen=True)
 class Run:
-    """Times of one run of either program (s).
+    """Times of one run of MQSim or of this engine (s).
 
-    ``loop_s``, ``loop_cpu_s``: time of the event loop only; None if unknown.
+    ``loop_s``, ``loop_cpu_s``: wall time and CPU time of the event loop; None if unknown.
     """
 
     wall_s: float
@@ -58,7 +61,7 @@ def check(peer: Path, folder: Path | None) -> None:
     if not peer.is_file() or not os.access(peer, os.X_OK):
         raise InputError(f"--peer {peer}: is not an executable program")
     if folder is None:
-        raise InputError(f"--peer {peer}: use --cases DIR, a folder of MQSim's cases")
+        raise InputError(f"--peer {peer} requires --cases DIR, a folder of MQSim cases")
     mqsim_cases.read_cases(folder)
 
 
@@ -74,9 +77,9 @@ def rows(peer: Path, folder: Path, quick: bool, progress: Callable[[str], object
 def case_rows(
     peer: Path, case: mqsim_cases.Case, folder: Path, quick: bool, progress: Callable[[str], object]
 ) -> list[Row]:
-    """Lengthen one case to the minimum run time, run both programs and return the rows.
+    """Lengthen one case to the minimum run time, run MQSim and this engine, and return the rows.
 
-    Each program's time is the best of two runs, or of one run if ``quick``.
+    Each program's time is the best of two runs, or the time of one run if ``quick``.
     """
     least = QUICK_S if quick else LEAST_S
     progress(f"{case.name}: MQSim")
@@ -98,15 +101,16 @@ def case_rows(
 
 
 def compared(case: mqsim_cases.Case, times: int, ours: Run, theirs: Run) -> list[Row]:
-    """Return rows of both programs' transactions per second, by wall time and by CPU time."""
+    """Return rows of the transactions per second of this engine, by wall time and by CPU time,
+    relative to MQSim's."""
     target = COLLECTING if case.collects else OTHER
     name = f"{case.name} x {times}"
     made = []
     for what, mine, other in (
         ("loop", ours.loop_s, theirs.loop_s),
-        ("loop, processor time", ours.loop_cpu_s, theirs.loop_cpu_s),
+        ("loop, CPU time", ours.loop_cpu_s, theirs.loop_cpu_s),
         ("command", ours.wall_s, theirs.wall_s),
-        ("command, processor time", ours.cpu_s, theirs.cpu_s),
+        ("command, CPU time", ours.cpu_s, theirs.cpu_s),
     ):
         if not mine or not other:
             continue
@@ -119,7 +123,7 @@ def compared(case: mqsim_cases.Case, times: int, ours: Run, theirs: Run) -> list
 
 
 def _best(a: Run, b: Run) -> Run:
-    """Return the smaller of each time of two runs."""
+    """Return a run with the smaller value of each time of ``a`` and ``b``."""
 
     def least(x: float | None, y: float | None) -> float | None:
         return None if x is None or y is None else min(x, y)
@@ -134,9 +138,10 @@ def _best(a: Run, b: Run) -> Run:
 
 
 def pair_in(case: mqsim_cases.Case, folder: Path, times: int) -> tuple[Path, Path]:
-    """Write a case's two files and its traces to ``folder``; return the paths of the two files.
+    """Write the two input files of a case and its traces to ``folder``; return the paths of the two
+    files.
 
-    ``times``: factor on the number of requests.
+    ``times``: factor by which the number of requests is multiplied.
     """
     base = case.folder / "configs"
     config, workload = folder / "ssd.xml", folder / "workload.xml"
@@ -151,13 +156,15 @@ def pair_in(case: mqsim_cases.Case, folder: Path, times: int) -> tuple[Path, Pat
 
 
 def _scaled(text: str, element: str, times: int) -> str:
-    """Return the workload file with the integer of an XML element multiplied by ``times``."""
+    """Return the text of the workload file with the integer of the XML element ``element``
+    multiplied by ``times``."""
     pattern = rf"(<{element}>\s*)(\d+)(\s*</{element}>)"
     return re.sub(pattern, lambda m: f"{m[1]}{int(m[2]) * times}{m[3]}", text)
 
 
 def _unpack(source: Path, path: str, folder: Path) -> None:
-    """Copy a trace of the case to ``folder``, uncompressed, under the path that MQSim opens."""
+    """Copy a trace of the case to ``folder`` under the path that MQSim opens; decompress it if it
+    is stored as .gz."""
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
     if (source / path).is_file():
@@ -166,13 +173,13 @@ def _unpack(source: Path, path: str, folder: Path) -> None:
         with gzip.open(source / f"{path}.gz") as packed:
             target.write_bytes(packed.read())
     else:
-        raise InputError(f"{source / path}: no such file, with or without .gz")
+        raise InputError(f"{source / path}: neither this file nor its compressed form (.gz) exists")
 
 
 def shortened(folder: Path, requests: int) -> tuple[Path, Path] | None:
-    """Write the checkout's first case with ``requests`` requests to ``folder``.
+    """Write the first case of the checkout to ``folder``, with ``requests`` requests.
 
-    Returns the paths of its two files; None without a checkout.
+    Returns the paths of its two files, or None if there is no checkout.
     """
     cases = validate.cases_folder()
     if cases is None:
@@ -188,7 +195,8 @@ def shortened(folder: Path, requests: int) -> tuple[Path, Path] | None:
 
 
 def _run_peer(peer: Path, config: Path, workload: Path) -> Run:
-    """Run MQSim on the files, in their folder. Raises InputError if it fails."""
+    """Run MQSim on the two files, in their folder. Raises InputError if MQSim fails or does not
+    serve all requests."""
     command = [str(peer.resolve()), "-i", str(config), "-w", str(workload)]
     ended = run(command, workload.parent)
     said: dict[str, Any] = {}
@@ -197,8 +205,8 @@ def _run_peer(peer: Path, config: Path, workload: Path) -> Run:
             said = json.loads(line.removeprefix("PEER "))
     if said and said["served"] != said["generated"]:
         raise InputError(
-            f"{peer}: {said['served']} of {said['generated']} requests served, so its time "
-            "cannot be compared; use an MQSim build with corrected garbage collection"
+            f"{peer}: only {said['served']} of {said['generated']} requests were served, so the "
+            "times cannot be compared; use an MQSim build with corrected garbage collection"
         )
     return Run(
         ended.wall_s, ended.cpu_s, said.get("loop_wall_s"), said.get("loop_cpu_s"),
@@ -207,7 +215,8 @@ def _run_peer(peer: Path, config: Path, workload: Path) -> Run:
 
 
 def _run_here(config: Path, workload: Path) -> Run:
-    """Run this engine on the files: the loop in this process, the command in a separate one."""
+    """Run this engine on the two files: the event loop in this process, the command in a separate
+    process."""
     drive, scenarios = read_pair(config, workload)
     done = played(drive, flows(drive, scenarios[0], folders=[workload.parent]), frozenset())
     count = counters(done.counters)

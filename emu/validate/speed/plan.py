@@ -1,8 +1,7 @@
 """Plan of a benchmark run, and the rows of a measured speed.
 
 Owns Plan, and the rows that compare a speed with its target and with memory. Does not own the
-measurements (speed.py, anchors.py).
-Source: none.
+measurements (speed.py, anchors.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ SECTIONS = ("flash", "ftl", "ftl-64g", "peer", "large", "memory", "start")
 
 @dataclass
 class Plan:
-    """Sections to measure and their options.
+    """Sections of the benchmark to measure, and their options.
 
-    ``peer``, ``cases``: MQSim's program and a folder of its cases.
+    ``peer``: path of MQSim's program. ``cases``: folder of its cases.
     """
 
     sections: tuple[str, ...] = SECTIONS
@@ -33,7 +32,7 @@ class Plan:
 
     @property
     def repeat(self) -> int:
-        """Number of runs; the best one counts."""
+        """Number of runs of each measurement; the best run is reported."""
         return 2 if self.quick else REPEAT
 
 
@@ -51,15 +50,15 @@ def speed_rows(
 ) -> list[Row]:
     """Return rows of the operations per second and of the time per operation.
 
-    The rates are compared with ``target`` (pages/s; None: no target), and the time with the memory
-    times ``anchors``. ``cpu_per_s``: operations per second of CPU time.
+    The rates are compared with ``target`` (pages/s) unless it is None, and the time per operation
+    with the memory times ``anchors``. ``cpu_per_s``: operations per second of CPU time.
     """
     ns = 1e9 / per_s
     beside = per_s / target if target else 1.0
     words = f"target {target / 1e6:g} M/s" if target else "itself"
     return [
         Row(name, per_s / 1e6, "M pages/s", words, beside),
-        Row(f"{name}, processor time", cpu_per_s / 1e6, "M pages/s", words,
+        Row(f"{name}, CPU time", cpu_per_s / 1e6, "M pages/s", words,
             cpu_per_s / target if target else 1.0),
         Row(f"{name}, time", ns, "ns/page", "pointer chase", ns / anchors.chase_ns),
         Row(f"{name}, time", ns, "ns/page", "memory copy, cache line", ns / anchors.copy_ns),

@@ -1,7 +1,7 @@
 """Processes whose time or memory is measured.
 
-Owns the start of a process and the measurement of its time. Does not own the commands that it runs.
-Source: none.
+Owns the start of a process and the measurement of its time. Does not own the commands that run in
+it. Source: this project.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True)
 class Ended:
-    """Output and times (s) of a process that ended with exit status 0."""
+    """Output and times (s) of a process that has ended with exit status 0."""
 
     out: str
     wall_s: float
@@ -29,7 +29,7 @@ class Ended:
 def run(
     command: Sequence[str], folder: Path | None = None, env: dict[str, str] | None = None
 ) -> Ended:
-    """Run a program to its end, without input.
+    """Run a program to its end, without input on standard input.
 
     Raises InputError with the program's last line of output if its exit status is not 0.
     """
@@ -46,7 +46,7 @@ def run(
     took, after = time.perf_counter() - begin, os.times()
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        raise InputError(f"{command[0]}: exit status {done.returncode}: {''.join(said)}")
+        raise InputError(f"{command[0]} ended with exit status {done.returncode}: {''.join(said)}")
     cpu_s = after.children_user + after.children_system
     return Ended(done.stdout, took, cpu_s - before.children_user - before.children_system)
 

@@ -1,11 +1,13 @@
-"""Speed of the recovery of a full drive on this machine, and the time that the drive takes for it.
+"""Speed of the recovery of a full drive on this machine, and the simulated recovery time of the
+drive.
 
-Owns the workload of `ondie bench recovery`: flash whose out-of-band data are made as they are read.
-Does not own recovery (ftl/recovery.py, checkpoint_recovery.py) or its simulated time
-(engine/run/recovery_time.py).
-Source: none. Every mapping unit of the drive has been written once, in order or at random, and no
-page is torn. With checkpoints, the last one has ended after that, and as much has been written
-again since then as there is between two checkpoints: the power is lost when recovery takes longest.
+Owns the workload of `ondie bench recovery`: flash whose out-of-band data is generated when it is
+read. Does not own recovery (ftl/recovery.py, checkpoint_recovery.py) or its simulated time
+(engine/run/recovery_time.py). Source: this project.
+
+Every mapping unit of the drive has been written once, in order or at random, and no page is torn.
+With checkpoints, the power is lost at the time at which recovery takes longest: after the last
+checkpoint, the host has written as much as between two checkpoints.
 """
 
 from __future__ import annotations
@@ -29,30 +31,33 @@ from ondie.kernels.crc import crc32c
 
 PRESET = "gen4-tlc"
 CAPACITY, LARGER = 480e9, 3.84e12
-"""Capacity of the drive that is recovered, and of the drive to which its time is scaled by the
-number of pages, bytes."""
+"""Capacity of the drive that is recovered, and capacity of the larger drive to which its recovery
+time is scaled by the number of pages (bytes)."""
 TARGETS = {"in order": 20e6, "at random": 5e6}
-"""Target rates of the recovery on a quiet machine, mapping units per second, by the order of the
-writes."""
+"""Target rates of the recovery on an otherwise idle machine (mapping units per second), by the
+order of the writes."""
 BETWEEN = "1 GiB"
-"""Host writes between two checkpoints of the mapping table."""
+"""Amount of host writes between two checkpoints of the mapping table."""
 CHECKPOINTS = ["ftl.trim_maps=true", f"ftl.map_checkpoint={BETWEEN}"]
 BLOCKS_AT_ONCE = 16
 
 
 class WrittenFlash:
-    """Flash of a drive with geometry ``geometry`` to which ``units`` mapping units have been
-    written once, in the order of ``order`` (int64[units]) or, without it, of their numbers."""
+    """Flash of a drive to which ``units`` mapping units have been written once.
+
+    ``geometry``: geometry of the drive. ``order``: numbers of the units in the order of the writes,
+    int64[units]; ascending if ``order`` is None.
+    """
 
     where = "flash"
 
     def __init__(self, geometry: Geometry, units: int, order: np.ndarray | None) -> None:
         self._geometry, self._units, self._order = geometry, units, order
         self.making_s = self.copying_s = 0.0
-        """Processor time of making the records, and of copying them once, s."""
+        """CPU time (s) to generate the records, and to copy them once."""
 
     def block_records(self, block_pages: int, pages: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the records of blocks as PageStore does, computed at each call."""
+        """Yield the records of blocks as PageStore does. The records are generated at each call."""
         size = BLOCKS_AT_ONCE * block_pages
         for first in range(0, self._units, size):
             begin = time.thread_time()
@@ -72,25 +77,30 @@ class WrittenFlash:
             yield first, records.reshape(-1, block_pages)
 
     def page_records(self, ppns: np.ndarray) -> np.ndarray:
-        """Raise InputError: there is no checkpoint."""
+        """Raise InputError, because this flash has no checkpoint."""
         raise InputError("this flash has no checkpoint")
 
     def intact(self, ppn: int) -> bool:
-        """Return True: no page is torn."""
+        """Return True, because no page is torn."""
         return True
 
     def read(self, ppn: int) -> np.ndarray:
-        """Raise InputError: there are no bytes."""
-        raise InputError(f"physical page {ppn} has no bytes")
+        """Raise InputError, because the pages have no data."""
+        raise InputError(f"physical page {ppn} has no data")
 
     def spoil(self, ppn: int, done: bool = True) -> None:
-        """Do nothing: pages behind the last one are overwritten."""
+        """Do nothing. Recovery overwrites only pages after the last written page, which are not
+        read again."""
 
 
 class CheckpointedFlash(WrittenFlash):
-    """WrittenFlash with a checkpoint of the mapping table in the following blocks, and ``later``
-    units in the blocks after these, which were written after the checkpoint. ``table``: constants
-    of the drive. Blocks are filled on each unit of the drive in turn."""
+    """WrittenFlash with a checkpoint of the mapping table and with later writes.
+
+    The metadata pages of the checkpoint are in the blocks after the units that were written first.
+    The units ``later``, which were written after the checkpoint, are in the blocks after the
+    metadata pages. ``table``: constants of the drive. Consecutive blocks are on consecutive block
+    units (ftl.block_unit) of the drive.
+    """
 
     def __init__(
         self, geometry: Geometry, table: np.record, order: np.ndarray | None, later: np.ndarray
@@ -99,24 +109,25 @@ class CheckpointedFlash(WrittenFlash):
         super().__init__(geometry, units, order)
         self._table, self._later = table, later
         self._place = np.arange(units)
-        """Page of each unit, in the order of programs."""
+        """Page of each unit; pages are numbered in the order in which they were programmed."""
         if order is not None:
             self._place[order] = np.arange(units)
         self._made = -1, np.zeros(0, np.uint8)
-        """The last metadata page that was made, with its number."""
+        """Number and data of the metadata page that was generated last."""
         self._first = -(-units // pages) * pages
-        """First page with metadata."""
+        """Number of the first page with metadata."""
         self._behind = self._first + -(-int(table.meta_pages) // pages) * pages
-        """First page that was written after the checkpoint."""
+        """Number of the first page that was written after the checkpoint."""
 
     def _turned(self, ppns: np.ndarray, across: int, along: int) -> np.ndarray:
-        """Return pages with blocks counted along units instead of across them, or the reverse."""
+        """Convert the numbers of pages between two orders of the blocks: consecutive blocks on one
+        block unit (ftl.block_unit), and consecutive blocks on consecutive block units."""
         block, at = np.divmod(ppns, self._geometry.block_pages)
         outer, inner = np.divmod(block, across)
         return (inner * along + outer) * self._geometry.block_pages + at
 
     def page_records(self, ppns: np.ndarray) -> np.ndarray:
-        """Return the records of pages as PageStore does, computed at each call."""
+        """Return the records of pages as PageStore does. The records are generated at each call."""
         begin = time.thread_time()
         found, table = np.zeros(len(ppns), OOB), self._table
         ppns = self._turned(ppns, self._geometry.all_blocks, self._geometry.units)
@@ -137,12 +148,12 @@ class CheckpointedFlash(WrittenFlash):
         return found
 
     def intact(self, ppn: int) -> bool:
-        """Compute the checksum of a metadata page, and return True."""
+        """Compute the checksum of a metadata page, as a real check does, and return True."""
         crc32c(self.read(ppn))
         return True
 
     def read(self, ppn: int) -> np.ndarray:
-        """Return the bytes of a metadata page, uint8[page_bytes]."""
+        """Return the data of a metadata page, uint8[page_bytes]."""
         if ppn == self._made[0]:
             return self._made[1]
         begin = time.thread_time()
@@ -169,8 +180,8 @@ class CheckpointedFlash(WrittenFlash):
 
 
 def of_capacity(size: float) -> Config:
-    """Return the preset with the smallest number of blocks with which a drive holds ``size``
-    bytes."""
+    """Return the preset with the smallest number of blocks with which the drive has at least
+    ``size`` bytes."""
     cfg = load_preset(PRESET)
     one = Geometry.of(load_preset(PRESET, ["flash.blocks_per_plane=100"]))
     share = 1 - cfg.ftl.over_provisioning
@@ -179,8 +190,12 @@ def of_capacity(size: float) -> Config:
 
 
 def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
-    """Recover a full drive of CAPACITY bytes (``quick``: of a tenth) that was written in order, and
-    one at random, without and with checkpoints; return the rates, and the simulated times."""
+    """Recover a full drive of CAPACITY bytes and return the rows.
+
+    The drive was written in order or at random, and is recovered without and with checkpoints. The
+    rows contain the rates of the recovery on this machine, and the simulated times. ``quick``:
+    recover a drive of a tenth of the capacity.
+    """
     size = CAPACITY / 10 if quick else CAPACITY
     cfg = of_capacity(size)
     rows: list[Row] = []
@@ -192,7 +207,7 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
             rate, copies, found = scan(drive, order == "at random")
             name = f"recovery of {found.mapped / 1e6:.0f} M mapping units written {order}{how}"
             if copies:
-                row = Row(name, rate / 1e6, "M/s", "copies of their records", rate / copies)
+                row = Row(name, rate / 1e6, "M/s", "copy of the records", rate / copies)
                 rows.append(row)
             rows.append(Row(name, rate / 1e6, "M/s", f"target {target / 1e6:g} M/s", rate / target))
         progress("the time of the drive")
@@ -208,9 +223,12 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
 
 
 def scan(cfg: Config, at_random: bool) -> tuple[float, float, recovery.Recovered]:
-    """Recover the tables of a full drive. Return the mapping units per second of processor time of
-    the recovery, the records per second of copies of the out-of-band data (0: not all of them were
-    read), and the result of the recovery."""
+    """Recover the tables of a full drive.
+
+    Returns the mapping units that the recovery processes per second of CPU time, the records of
+    out-of-band data that this machine copies per second of CPU time (0 if recovery did not read all
+    records), and the result of the recovery.
+    """
     geometry = Geometry.of(cfg)
     _recover(cfg.replace({"flash.blocks_per_plane": 12}, ref="a bench"), at_random)  # compiles
     flash, found, took = _recover(cfg, at_random)

@@ -1,8 +1,7 @@
 """Benchmark of the peak memory of a replay of 4 KiB requests, on every preset.
 
 Owns the workload and the bound that the memory is compared with. Does not own the tables
-(ftl/tables.py) or the estimate of a replay (replay/memory.py).
-Source: none.
+(ftl/tables.py) or the estimate of a replay's memory (replay/memory.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from ondie.kernels.bench.run import Row
 from ondie.traces.block_model import READ, WRITE, BlockTrace
 
 SPAN_BYTES = 64 << 30
-"""Size of the range of the drive over which addresses are uniform."""
+"""Size of the range of uniformly distributed addresses (bytes)."""
 REQUEST_BYTES = 4096
 CONSTANT_BYTES = 1 << 30
 UNIT_BYTES = 24
-"""Bytes of the bound per mapped unit, for map, reverse map and validity."""
+"""Bytes per mapped unit in the bound, for map, reverse map and validity."""
 DEPTH = 32
 
 
 def replay_memory_rows(plan: Plan) -> list[Row]:
     """Return rows of the peak memory of replays on each preset; each replay runs in a new process.
 
-    2 M requests (20,480 if ``plan.quick``), 30 % of them reads, address 64 GiB of an empty drive,
-    64 GiB of a filled drive, and all of an empty drive. The rows compare the peak memory with 1 GiB
-    and 24 B per mapped unit. If a replay does not fit this machine's memory, its row shows the
-    estimate of its memory.
+    The three replays address 64 GiB of an empty drive, 64 GiB of a filled drive, and all addresses
+    of an empty drive. Each has 2 M requests (20,480 if ``plan.quick``), of which 30 % are reads.
+    The rows compare the peak memory with 1 GiB plus 24 B per mapped unit. If a replay does not fit
+    into the memory of this machine, it does not run, and its row shows the estimate of its memory.
     """
     count = 20_480 if plan.quick else 2_000_000
     rows = []
@@ -51,7 +50,15 @@ def replay_memory_rows(plan: Plan) -> list[Row]:
             plan.progress(title)
             needed = memory.needed_bytes(cfg, kind, count, count)
             if needed > (memory.available_bytes() or needed):
-                rows.append(Row(f"{title}, refused", needed / 2**30, "GiB", "itself", 1.0))
+                rows.append(
+                    Row(
+                        f"{title}, estimated (too large to run)",
+                        needed / 2**30,
+                        "GiB",
+                        "itself",
+                        1.0,
+                    )
+                )
                 continue
             code = (
                 "from ondie.emu.validate.speed import replay_memory; "
@@ -65,14 +72,16 @@ def replay_memory_rows(plan: Plan) -> list[Row]:
 
 
 def bound_bytes(mapped_units: int) -> int:
-    """Return the largest allowed memory (bytes) of a replay that maps ``mapped_units`` units."""
+    """Return the largest permitted memory (bytes) of a replay that maps ``mapped_units`` units."""
     return CONSTANT_BYTES + UNIT_BYTES * mapped_units
 
 
 def measure(preset: str, kind: str, count: int, span: int) -> None:
-    """Replay the requests and print the peak memory of this process and the mapped units as JSON.
+    """Replay the requests and print the peak memory of this process and the number of mapped units
+    as JSON.
 
-    kind: preconditioning. count: number of requests. span: bytes that their addresses cover.
+    ``kind``: preconditioning. ``count``: number of requests. ``span``: size of the address range
+    (bytes).
     """
     cfg = load_preset(preset)
     run = replay_block(random_requests(count, span), cfg, Loop(DEPTH), kind=kind)
@@ -92,7 +101,8 @@ def measure(preset: str, kind: str, count: int, span: int) -> None:
 
 
 def random_requests(count: int, span: int) -> BlockTrace:
-    """Return ``count`` requests of 4 KiB, 30 % of them reads, uniform over ``span`` bytes."""
+    """Return ``count`` requests of 4 KiB, of which 30 % are reads, with addresses uniform over
+    ``span`` bytes."""
     rng = np.random.default_rng(16)
     zeros = np.zeros(count, np.int64)
     return BlockTrace(

@@ -1,8 +1,8 @@
 """Runner of `ondie bench engine`: all sections in one run.
 
 Owns the selection and order of the sections. Does not own any measurement (speed.py, peer.py,
-large.py, replay_memory.py, start.py) or the output (cli/commands/bench_run.py).
-Source: none.
+large.py, replay_memory.py, start.py) or the output (cli/commands/bench_run.py). Source: this
+project.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from ondie.kernels.bench.run import Row
 def run(plan: Plan) -> bench.Bench:
     """Measure the sections of a plan and return their rows.
 
-    Raises InputError for an unknown section, or for a peer without cases.
+    Raises InputError for an unknown section, if the peer is not an executable program, or if its
+    cases are missing or invalid.
     """
     for name in plan.sections:
         if name not in SECTIONS:
-            raise InputError(f"--only {name}: one of {', '.join(SECTIONS)} is required")
+            raise InputError(f"--only {name}: must be one of {', '.join(SECTIONS)}")
     if plan.peer is not None:
         peer.check(plan.peer, plan.cases)
     plan.progress("memory")
@@ -38,7 +39,13 @@ def run(plan: Plan) -> bench.Bench:
         rows += ftl_rows(
             plan, memory, "FTL, mapping tables in the CPU cache", (*SMALL, *BARE), 10e6
         )
-        rows += ftl_rows(plan, memory, "the same, whole data path", SMALL + PLAIN[:1], None)
+        rows += ftl_rows(
+            plan,
+            memory,
+            "FTL, mapping tables in the CPU cache, whole data path",
+            SMALL + PLAIN[:1],
+            None,
+        )
     if "ftl-64g" in plan.sections:
         rows += ftl_rows(plan, memory, "FTL, 64 GiB", (*LARGE, *BARE), 6e6)
     if "peer" in plan.sections and plan.peer is not None:

@@ -1,11 +1,12 @@
 """Speed of `ondie serve` over NBD and vfio-user with and without a model of flash, and of nbdkit's
 memory plugin.
 
-The servers run in turns.
-
 Owns the processes of the servers, the rounds and the rows. Does not own the clients
-(serve/nbd_load.py, serve/vfio_load.py) or nbdkit, which the user has installed.
-Source: none. Requests go to 256 MiB that were written before, over a unix socket.
+(serve/nbd_load.py, serve/vfio_load.py) or nbdkit, which the user has installed. Source: this
+project.
+
+Every round measures each server once. Requests arrive over a unix socket and address 256 MiB that
+were written before.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PRESET = service.PRESET
 
 
 class Client(Protocol):
-    """Interface of a client that measures a server: see nbd_load.Load."""
+    """Interface of a client that measures a server (see nbd_load.Load)."""
 
     def rate(self, kind: int, size: int, depth: int, seconds: float) -> float: ...
     def waits(self, size: int, count: int) -> np.ndarray: ...
@@ -46,21 +47,21 @@ class Client(Protocol):
 NULL, FLASH, NBDKIT = "no timing", "flash model", "nbdkit memory"
 VFIO_NULL, VFIO_FLASH = "vfio-user, no timing", "vfio-user, flash model"
 DEPTH, VFIO_DEPTH = 32, 16
-"""Requests in flight over NBD and over vfio-user."""
+"""Number of requests in flight over NBD and over vfio-user."""
 SIZES = {"4 KiB": 4096, "128 KiB": 128 << 10}
 
 
 class Case(NamedTuple):
-    """Kind of requests, measured on all ``servers`` in turns."""
+    """Kind of requests that is measured on each server of ``servers`` in every round."""
 
     name: str
     kind: int
     size: int
-    """Bytes of a request."""
+    """Size of a request (bytes)."""
     depth: int
     servers: tuple[str, ...]
     targets: dict[str, float]
-    """Requests per second, by server."""
+    """Target rates (requests per second), by server."""
 
 
 def cases() -> list[Case]:
@@ -82,17 +83,21 @@ def cases() -> list[Case]:
 
 CASES = tuple(cases())
 ABOVE_US = 20.0
-"""Target for the wait of a client at depth 1 beyond the modeled latency and the same server without
-a drive, us."""
+"""Target (us) for the wait of a client at queue depth 1, minus the modeled latency and the wait for
+the server without a model of flash."""
 HALF = 0.5
-"""Target for the ratio to nbdkit's memory plugin."""
+"""Target for the ratio to the rate of nbdkit's memory plugin."""
 START_S = 300.0
-"""Time in which a server must listen, s; the first one may compile the engine."""
+"""Time after which a server that does not listen has failed (s); the first server may have to
+compile the engine."""
 
 
 def run(quick: bool, nbdkit: Path | None, progress: Callable[[str], object]) -> bench.Bench:
-    """Measure all servers in turns. ``nbdkit``: its program; None: without it. Return the best rate
-    of several rounds, and the median ratio of the rounds."""
+    """Measure every server in several rounds. Return the best rate of all rounds, and the median of
+    the ratios in the rounds.
+
+    ``nbdkit``: path of nbdkit's program; nbdkit is not measured if it is None.
+    """
     vfio = ("--vfio-user", "{path}", "--block", "4096")
     nbd = ("--nbd", "unix:{path}")
     commands = {
@@ -101,7 +106,10 @@ def run(quick: bool, nbdkit: Path | None, progress: Callable[[str], object]) -> 
     }  # fmt: skip
     remarks = []
     if nbdkit is None:
-        remarks.append("nbdkit: not found; without it, there is no comparison with its memory")
+        remarks.append(
+            "nbdkit: not found, so the table has no comparison with nbdkit's memory "
+            "plugin; install nbdkit, or name its program with --nbdkit"
+        )
     else:
         commands[NBDKIT] = [str(nbdkit), "--foreground", "--unix", "{path}", "memory", "1G"]
     seconds, rounds = (0.1, 2) if quick else (1.0, 5)
@@ -130,7 +138,7 @@ def run(quick: bool, nbdkit: Path | None, progress: Callable[[str], object]) -> 
 
 
 def ondie(*options: str) -> list[str]:
-    """Return the command of a server of this package."""
+    """Return the command line that starts a server of this package with ``options``."""
     start = [sys.executable, "-c", "from ondie.emu.cli import start; start()", "serve"]
     return [*start, "--device", PRESET, *options]
 
@@ -139,8 +147,12 @@ def ondie(*options: str) -> list[str]:
 def server(
     name: str, command: list[str], client: Callable[[str], Client] = Load
 ) -> Iterator[Client]:
-    """Start a server with ``command`` for the time of the context, and connect ``client`` to it.
-    Raises InputError unless it listens at its socket, whose path replaces {path}."""
+    """Start a server with ``command`` for the duration of the context, and yield a ``client`` that
+    is connected to it.
+
+    The path of the server's socket replaces {path} in ``command``. Raises InputError if the server
+    does not listen at this socket.
+    """
     with tempfile.TemporaryDirectory(prefix="ondie-bench-") as folder, open(
         os.path.join(folder, "log"), "w+"
     ) as log:  # fmt: skip
@@ -172,29 +184,31 @@ def server(
 
 
 def _silence(code: int | None) -> str:
-    """Return why a program that has printed nothing is no server. ``code``: its exit code; None: it
-    still runs."""
+    """Return the reason why a program that has printed nothing is not a server.
+
+    ``code``: exit code of the program; None if it is still running.
+    """
     if code is None:
         return f"it has printed nothing in {START_S:g} s"
     return f"it has ended with exit code {code} and printed nothing"
 
 
 def conditions() -> str:
-    """Return the text with the common conditions of all measurements and the meaning of the table's
+    """Return the text with the conditions of all measurements and the meaning of the table's
     columns."""
     served = MemoryDrive(load_preset(PRESET))
     return (
         f"Drive: {PRESET}, {fmt_bytes(served.capacity)}. Requests: one connection, {DEPTH} in "
         f"flight over NBD, {VFIO_DEPTH} over vfio-user (one queue pair, doorbells in memory, the "
         f"client polls) unless a depth is named, uniformly random in {SPAN >> 20} MiB that were "
-        "written before. A value is the best of all rounds. The servers run in turns in each "
-        f"round, and a ratio to {NBDKIT} is the median of the rounds' ratios, so it is not the "
+        "written before. A value is the best of all rounds. Each round measures every server "
+        f"once, and a ratio to {NBDKIT} is the median of the rounds' ratios, so it is not the "
         "quotient of two values."
     )
 
 
 def rate_rows(rates: dict[tuple[str, str], list[float]]) -> list[Row]:
-    """Return rows of ``rates``, requests per second by case and server in rounds."""
+    """Return the rows of ``rates``: requests per second in each round, by (case, server)."""
     rows = []
     for case in CASES:
         large = case.size > 4096
@@ -220,20 +234,23 @@ def rate_rows(rates: dict[tuple[str, str], list[float]]) -> list[Row]:
 
 
 def wait_rows(null: np.ndarray, timed: np.ndarray, modeled: float) -> list[Row]:
-    """Return rows of the waits at depth 1: without a drive, and with the wall clock, both
-    float64[n] in s; ``modeled``: latency of the drive, s."""
+    """Return rows of the waits of a client at queue depth 1.
+
+    ``null``: waits for the server without a model of flash; ``timed``: waits for the server with
+    the wall clock; both float64[n] in s. ``modeled``: latency of the drive (s).
+    """
     bare, seen = float(np.median(null)) * 1e6, float(np.median(timed)) * 1e6
     above = seen - modeled * 1e6 - bare
     return [
         Row("modeled latency of a read, depth 1", modeled * 1e6, "us", "itself", 1),
-        Row("wait of a client, no timing, median", bare, "us", "itself", 1),
-        Row("wait of a client, the wall clock, median", seen, "us", "itself", 1),
-        Row("the wall clock above both, median", above, "us", f"target {ABOVE_US:g} us",
-            above / ABOVE_US),
+        Row("wait of a client, server without a model of flash, median", bare, "us", "itself", 1),
+        Row("wait of a client, server with the wall clock, median", seen, "us", "itself", 1),
+        Row("wait with the wall clock minus both times above, median", above, "us",
+            f"target {ABOVE_US:g} us", above / ABOVE_US),
     ]  # fmt: skip
 
 
 def modeled_latency() -> float:
-    """Return the latency in s of a read of 4 KiB of an idle drive."""
+    """Return the modeled latency of a read of 4 KiB on an idle drive (s)."""
     _, modeled, _ = service.null_client(load_preset(PRESET), 1)
     return float(modeled[0])

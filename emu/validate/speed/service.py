@@ -1,10 +1,11 @@
-"""Commands per second of a served drive, compared with the engine alone, and its lag on the wall
-clock.
+"""Commands per second of a served drive, compared with the engine alone, and its delay with the
+wall clock.
 
 Owns the workloads of `ondie bench service`. Does not own the drive (emu/drive.py) or the output
-(cli/commands/bench_run.py).
-Source: none. Commands are reads or writes of 4 KiB, uniform over 256 MiB of a fresh drive, so
-nothing is collected.
+(cli/commands/bench_run.py). Source: this project.
+
+Commands are reads or writes of 4 KiB, uniform over 256 MiB of a fresh drive, so that no garbage
+collection is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ondie.kernels.doorbell import Doorbell
 PRESET = "gen4-tlc"
 SIZE = 4096
 UNITS = 1 << 16
-"""Number of mapping units of 4 KiB to which commands go."""
+"""Number of mapping units of 4 KiB that the commands address."""
 DEPTH = 256
 CASES = (
     ("reads, 32 at a time", READ, 32, False, 0.8e6),
@@ -41,21 +42,27 @@ CASES = (
     ("reads, one at a time", READ, 1, False, 60e3),
     ("reads with bytes, one at a time", READ, 1, True, 60e3),
 )
-"""Cases: name, operation, commands per batch, payload, and target in commands per second."""
+"""Cases: name, operation, commands per batch, True if commands transfer data, and target in
+commands per second."""
 CONDITIONS = (
-    "Each run has a fresh drive. Writes with bytes reach memory that nobody has used yet; as in a "
-    "service, another thread makes it ready, and its processor time is not counted."
+    "Each run has a fresh drive. Writes with bytes fill memory that has not been used yet; as in "
+    "a service, another thread prepares this memory, and the CPU time of that thread is not "
+    "counted."
 )
 """Conditions of the measurement, printed with the rows."""
 BLOCK = 20
-"""Number of reads of the null client in a block, which alternates with a block of bare timers."""
+"""Number of consecutive reads of the null client, and of consecutive waits of the bare timer; the
+two alternate."""
 ABOVE_US = 20.0
-"""Target for the wait of the null client beyond the modeled latency and a bare timer, us."""
+"""Target (us) for the wait of the null client, minus the modeled latency and the delay of a bare
+timer."""
 
 
 def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
-    """Measure all cases and the engine alone, in turns; return a rate for each, best of several
-    runs, and its ratio to the engine's."""
+    """Measure all cases and the engine alone alternately; return the rows.
+
+    Each rate is the best of several runs, and is compared with that of the engine alone.
+    """
     cfg = load_preset(PRESET)
     count = 20_000 if quick else 200_000
     engine = dict.fromkeys((READ, WRITE), 0.0)
@@ -84,9 +91,11 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
 
 
 def wall_clock(cfg: Config, count: int) -> list[Row]:
-    """Return rows of a drive served from a thread: the time that a client at depth 1 waits beyond
-    the modeled latency, the delay of a bare timer, the processor time of an idle service, and an
-    idle virtual hour."""
+    """Return rows of a drive that is served from a thread.
+
+    The rows are: time that a client at queue depth 1 waits beyond the modeled latency, delay of a
+    bare timer, CPU time of an idle service, and time to simulate one idle virtual hour.
+    """
     waits = null_client(cfg, count)
     with Service(Drive(cfg), "real"):
         begin, begin_cpu = time.perf_counter(), time.process_time()
@@ -98,14 +107,17 @@ def wall_clock(cfg: Config, count: int) -> list[Row]:
         hour = time.perf_counter() - begin
     return [
         *wait_rows(*waits),
-        Row("processor time of an idle second", busy, "s", "one processor", busy),
-        Row("an idle virtual hour", hour, "s", "target 1 s", hour),
+        Row("CPU time of an idle service per second", busy, "s", "one CPU", busy),
+        Row("time to simulate an idle virtual hour", hour, "s", "target 1 s", hour),
     ]
 
 
 def wait_rows(seen: np.ndarray, modeled: np.ndarray, bare: np.ndarray) -> list[Row]:
-    """Return rows of the waits ``seen`` by a client for reads with latencies ``modeled``, and of
-    how much later than these a bare timer ended; all float64[n] in seconds."""
+    """Return rows of the delays beyond the modeled latency.
+
+    ``seen``: waits of a client for reads. ``modeled``: modeled latencies of these reads. ``bare``:
+    delays of a bare timer that waits for the modeled latencies. All are float64[n] in seconds.
+    """
     beyond = (seen - modeled) * 1e6
     (served, served_99), (timer, timer_99) = (
         np.percentile(x, [50, 99]) for x in (beyond, bare * 1e6)
@@ -114,19 +126,23 @@ def wait_rows(seen: np.ndarray, modeled: np.ndarray, bare: np.ndarray) -> list[R
     return [
         Row("modeled latency of a read, depth 1, median", float(np.median(modeled)) * 1e6, "us",
             "itself", 1),
-        Row("wall clock beyond it, bare timer, median", timer, "us", "itself", 1),
-        Row("wall clock beyond it, bare timer, 99 %", timer_99, "us", "itself", 1),
-        Row("wall clock beyond it, served, median", served, "us", "itself", 1),
-        Row("wall clock beyond it, served, 99 %", served_99, "us", "itself", 1),
-        Row("served above the bare timer, median", above, "us", f"target {ABOVE_US:g} us",
+        Row("delay beyond the modeled latency, bare timer, median", timer, "us", "itself", 1),
+        Row("delay beyond the modeled latency, bare timer, 99 %", timer_99, "us", "itself", 1),
+        Row("delay beyond the modeled latency, served read, median", served, "us", "itself", 1),
+        Row("delay beyond the modeled latency, served read, 99 %", served_99, "us", "itself", 1),
+        Row("difference of served read and bare timer, "
+            "median", above, "us", f"target {ABOVE_US:g} us",
             above / ABOVE_US),
     ]  # fmt: skip
 
 
 def null_client(cfg: Config, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read ``count`` times at depth 1 with the clock ``real`` from this thread, and time bare
-    timers in between, in blocks. Return the waits of the client, the modeled latencies, and how
-    late the timers ended, all float64[count] in seconds."""
+    """Read ``count`` times at queue depth 1 from this thread, with the clock ``real``, and measure
+    bare timers between blocks of reads.
+
+    Returns the waits of the client, the modeled latencies, and the delays of the timers, each
+    float64[count] in seconds.
+    """
     drive = Drive(cfg)
     drive.fill(0, 0, UNITS)
     seen, modeled, bare = np.zeros(count), np.zeros(count), np.zeros(count)
@@ -151,8 +167,8 @@ def null_client(cfg: Config, count: int) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def bare_timer(bell: Doorbell, seconds: float) -> float:
-    """Return the delay, in seconds, with which a wait of ``seconds`` for a doorbell that is never
-    rung ends; the service waits in this way."""
+    """Wait ``seconds`` for a doorbell that is never rung; return the time (s) by which the wait
+    took longer. The service waits in the same way."""
     begin = time.perf_counter_ns()
     wait_ns = round(seconds * 1e9)
     bell.wait(bell.rung, wait_ns, begin + wait_ns)
@@ -160,8 +176,8 @@ def bare_timer(bell: Doorbell, seconds: float) -> float:
 
 
 def engine_alone(cfg: Config, op: int, count: int) -> float:
-    """Return the commands per second of processor time of the event loop, for ``count`` commands in
-    a closed loop of depth DEPTH, without a host."""
+    """Return the commands per second of CPU time of the event loop, for ``count`` commands in a
+    closed loop of depth DEPTH, without a host."""
     arrays = build.build(cfg, devices=1, phases=1, pairs=1)
     player = Player(arrays, cfg, [Source(_requests(op, count), DEPTH, True, count=count)])
     if op == READ:
@@ -178,8 +194,11 @@ def _requests(op: int, count: int) -> Iterator[np.ndarray]:
 
 
 def service(cfg: Config, op: int, batch: int, payload: bool, count: int) -> float:
-    """Return the commands per second of processor time of a drive that gets ``batch`` commands,
-    completes them, and reports their completions, until ``count`` are done."""
+    """Return the commands per second of CPU time of a served drive.
+
+    The drive receives ``batch`` commands, completes them and reports their completions. This
+    repeats until ``count`` commands are complete. ``payload``: True if the commands transfer data.
+    """
     drive = Drive(cfg, payload=payload, queue_depth=DEPTH)
     commands = np.zeros(batch, COMMAND)
     commands["op"], commands["size"] = op, SIZE
@@ -202,7 +221,7 @@ def service(cfg: Config, op: int, batch: int, payload: bool, count: int) -> floa
 
 def turn(drive: Drive, commands: np.ndarray, offsets: np.ndarray) -> int:
     """Submit ``commands`` (COMMAND[batch]) once for each row of ``offsets``, int64[n, batch], and
-    wait for them; return the number of completions."""
+    wait for their completion; return the number of completions."""
     done = 0
     for each in offsets:
         commands["offset"] = each
@@ -214,7 +233,7 @@ def turn(drive: Drive, commands: np.ndarray, offsets: np.ndarray) -> int:
 
 
 def _write_all(drive: Drive) -> None:
-    """Write every mapping unit once."""
+    """Write every mapping unit once, in ascending order."""
     commands = np.zeros(32, COMMAND)
     commands["op"], commands["size"] = WRITE, SIZE
     commands["data"] = np.arange(32) * SIZE

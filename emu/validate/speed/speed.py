@@ -1,8 +1,9 @@
 """Page operations per second of the flash engine: without FTL, and with FTL and garbage collection.
 
 Owns the drives and workloads of these measurements. Does not own rows (plan.py) or the memory
-reference (anchors.py).
-Source: none. Pages and writes are 4 KiB, so every write is one page.
+reference (anchors.py). Source: this project.
+
+Pages and writes are 4 KiB, so every write is one page.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ WHOLE_PAGES = (
     "frontend.read_delay=0 ns",
     "frontend.write_delay=0 ns",
 )
-"""Settings: pages are mapped and programmed one by one, and writes complete on flash."""
+"""Settings with which pages are mapped and programmed one by one, and writes complete when flash is
+programmed."""
 PLAIN = (
     *WHOLE_PAGES,
     "flash.page=4 KiB",
@@ -40,7 +42,8 @@ PLAIN = (
     "flash.cache_program=false",
     "flash.interleave_commands=false",
 )
-"""Settings: pages of the size of the writes; commands and transfers as simple as MQSim's."""
+"""Settings with which pages have the size of the writes, and commands and transfers are as simple
+as MQSim's."""
 BARE = (
     *PLAIN,
     "host.io_submit=0 ns",
@@ -49,9 +52,11 @@ BARE = (
     "ecc.encode=0 ns",
     "link.latency=0 ns",
 )
-"""Settings of flash and FTL only: all components between them and the host take no time.
+"""Settings of a drive that consists of flash and FTL only: all components between them and the host
+take no time.
 
-Link and DRAM are set to take no time in :func:`ftl_once`."""
+:func:`ftl_once` sets link and DRAM to take no time.
+"""
 PHYSICAL = (
     *PLAIN,
     "flash.channels=16",
@@ -68,7 +73,7 @@ SMALL = (
     "ftl.over_provisioning=0.25",
     "ftl.gc_low_blocks=2",
 )
-"""Settings of a drive of 131,072 pages; its maps take 0.9 MiB."""
+"""Settings of a drive with 131,072 pages; its maps take 0.9 MiB."""
 LARGE = (
     "flash.channels=16",
     "flash.dies_per_channel=4",
@@ -100,7 +105,8 @@ def flash_rows(plan: Plan, memory: Memory) -> list[Row]:
 
 
 def flash_once(n: int) -> tuple[float, float]:
-    """Return the wall time and CPU time (s) of ``n`` operations, distributed evenly to 256 dies."""
+    """Return the wall time and CPU time (s) of ``n`` operations that are distributed evenly over
+    256 dies."""
     cfg = load_preset("gen4-tlc", PHYSICAL)
     rng = np.random.default_rng(0)
     op = np.where(rng.random(n) < 0.5, timing.PROGRAM, timing.READ)
@@ -121,7 +127,7 @@ def flash_once(n: int) -> tuple[float, float]:
 
 
 def writes(rng: np.random.Generator, pages: int, n: int) -> Iterator[np.ndarray]:
-    """Yield chunks of ``n`` one-page writes in total, uniform over ``pages`` pages."""
+    """Yield chunks of one-page writes, ``n`` writes in total, uniform over ``pages`` pages."""
     while n > 0:
         k = min(n, MAX_CHUNK)
         chunk = np.zeros(k, REQUEST)
@@ -133,9 +139,10 @@ def writes(rng: np.random.Generator, pages: int, n: int) -> Iterator[np.ndarray]
 
 
 def ftl_once(cfg: Config, n: int, seed: int, bare: bool = True) -> Replayed:
-    """Replay ``n`` uniform 4 KiB writes to a drive in steady state, with DEPTH outstanding.
+    """Replay ``n`` uniform 4 KiB writes to a drive in steady state, with DEPTH requests
+    outstanding.
 
-    ``bare``: link and DRAM take no time, so only flash and FTL do.
+    ``bare``: True if link and DRAM take no time, so that only flash and FTL take time.
     """
     arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
     if bare:

@@ -1,7 +1,7 @@
 """Start-up time: cost of the first compilation, and of a start with compiled code in the cache.
 
 Owns the commands that are started. Does not own the cache of compiled code (ondie.kernels.jit).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from ondie.kernels.bench.run import Row
 
 
 def start_rows(plan: Plan) -> list[Row]:
-    """Return rows of the start time of each command that uses the engine, by wall and CPU time.
+    """Return rows of the start time of each command that uses the engine, by wall time and CPU
+    time.
 
-    The first start of a command compiles the code that the initially empty cache lacks. The cached
-    start is the best of ``plan.repeat`` further starts. The total compilation time is the sum of
-    the differences between first and cached starts.
+    Before the first command, the cache of compiled code is empty. The first start of each command
+    compiles the code that the cache does not contain yet. The cached start is the best of
+    ``plan.repeat`` further starts. The total compilation time is the sum of the differences between
+    first and cached starts.
     """
     first, again = {}, {}
     with tempfile.TemporaryDirectory() as folder:
@@ -35,7 +37,7 @@ def start_rows(plan: Plan) -> list[Row]:
             first[name] = ended[0].wall_s, ended[0].cpu_s
             again[name] = min(e.wall_s for e in ended[1:]), min(e.cpu_s for e in ended[1:])
     rows = []
-    for at, words in enumerate(("", ", processor time")):
+    for at, words in enumerate(("", ", CPU time")):
         more = sum(first[name][at] - again[name][at] for name in first)
         rows.append(Row(f"cold compilation in total{words}", more, "s", "at most 30 s", more / 30))
         for name, took in again.items():
@@ -45,7 +47,7 @@ def start_rows(plan: Plan) -> list[Row]:
 
 
 def _starts(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield (name, arguments) of commands that run briefly; their files are in ``folder``."""
+    """Yield (name, arguments) of commands that run only briefly. Their files are in ``folder``."""
     trace = folder / "a.trace"
     trace.write_text("".join(f"{i * 100000} 0 {i * 8} 8 {i % 2}\n" for i in range(50)))
     small = [word for setting in SMALL for word in ("--set", setting)]
