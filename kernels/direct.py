@@ -27,7 +27,7 @@ def _is_part(function: Any) -> bool:
 
 
 def declare(context: Any, module: Any, described: Any) -> Any:
-    """Return the LLVM function of a part in a module; declare it if it is missing.
+    """Return the LLVM function of a part. Declare it in ``module`` if the declaration is missing.
 
     ``described``: Numba's description of the function (name and types).
     """

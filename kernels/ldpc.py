@@ -329,7 +329,7 @@ class Ldpc:
         word[:] = word_of(self.code, bits)
 
     def decode(self, words: Words, iterations: int = ITERATIONS, flips: int = FLIPS) -> Decoded:
-        """Decode words of bits from one read, uint8[n, word_bytes] (hard input).
+        """Decode code words from a single read (hard input), uint8[n, word_bytes].
 
         iterations: maximum number of min-sum iterations, 1 to 20. flips: maximum number of rounds
         of bit flipping, 0 to 20. Raises KernelError for invalid arguments.

@@ -356,7 +356,7 @@ class Function(CPUDispatcher):
         self.overloads[tuple(result.signature.args)] = result
 
     def entry(self, *args: Any) -> Any:
-        """Return the compiled program for arguments of the types of ``args``; see jit.entry."""
+        """Return the program compiled for the argument types of ``args``; see jit.entry."""
         return self.whole.compile(tuple(typeof(value) for value in args))
 
     def _compile_for_args(self, *args: Any, **kws: Any) -> Any:

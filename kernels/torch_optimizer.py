@@ -1,4 +1,4 @@
-"""A torch optimizer that updates parameters with an ondie kernel, in any of its formats.
+"""A torch optimizer that updates parameters with an ondie kernel, in any format of the kernel.
 
 This module owns the states and the arrays that a format stores in addition to a parameter. It does
 not own the arithmetic (ondie.kernels).
@@ -7,13 +7,13 @@ Source: the interface of torch.optim.Optimizer.
     optimizer = KernelOptimizer(model.parameters(), "adamw", format="int8_dynamic", lr=1e-3,
                                 betas=(0.9, 0.999), eps=1e-8)
 
-The kernel works on the memory of a parameter or gradient if it already has the type of the format
-(float32, float16 or bfloat16) and is contiguous. Otherwise the optimizer casts the gradient to the
-required type before the update and copies the new weight to the parameter afterwards. A float32
-model then computes with exactly the weights that the format can hold. The optimizer keeps weights
-between steps only if the parameter cannot hold them, that is, the FP32 weights of a model that
-computes with 16 bits. Kept weights are those of the last step; later changes of the model do not
-affect them.
+The kernel works on the memory of a parameter or gradient if this tensor already has the type of the
+format (float32, float16 or bfloat16) and is contiguous. Otherwise the optimizer casts the gradient
+to the required type before the update and copies the new weight to the parameter afterwards. A
+float32 model then computes with exactly the weights that the format can hold. The optimizer keeps
+weights between steps only if the parameter cannot hold them, that is, the FP32 weights of a model
+that computes with 16 bits. Kept weights are those of the last step; later changes of the model do
+not affect them.
 """
 
 from __future__ import annotations

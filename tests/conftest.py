@@ -241,6 +241,7 @@ TOGETHER = (
     "tests/faults/test_compiled_code.py",
     "tests/faults/test_training_errors.py",
     "tests/fidelity/test_validate_hypertune.py",
+    "tests/live/test_guest_computation.py",
     "tests/live/test_guest_nvme_tcp.py",
     "tests/live/test_guest_pcie.py",
     "tests/live/test_guest_tunnel.py",

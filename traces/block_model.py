@@ -240,7 +240,7 @@ class Collector:
         if self.sort:
             order = np.argsort(columns["ticks"], kind="stable")
             moved = int((order != np.arange(len(order))).sum())
-            self.note("requests out of order, sorted by time", moved)
+            self.note("requests that were out of order and were sorted by time", moved)
             columns = {name: column[order] for name, column in columns.items()}
         ticks = columns.pop("ticks")
         origin = int(ticks[0]) if self.relative else 0

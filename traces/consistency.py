@@ -134,7 +134,7 @@ def _check_step(trace: Contents, position: int, step: Step, fail: Fail) -> None:
     if step.gradient_norm is not None and not step.gradient_norm >= 0:
         fail(key + "gradient_norm", step.gradient_norm, "must be at least 0")
     if step.skipped and not step.found_inf:
-        fail(key + "skipped", True, "must be false: only a step with found_inf is skipped")
+        fail(key + "skipped", True, "must be false, because found_inf is false")
     if len(step.hyper) != trace.groups:
         fail(key + "hyper", len(step.hyper), f"must have {trace.groups} entries, one per group")
     for group, hyper in enumerate(step.hyper):

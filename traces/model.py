@@ -112,8 +112,8 @@ class Trace(Contents):
             )
         if step.skipped:
             raise TraceError(
-                f"{self.origin}: step {i}: the optimizer skipped this step because of a "
-                "non-finite gradient under loss scaling, so it has no gradient"
+                f"{self.origin}: step {i}: no gradient is recorded, because loss scaling found a "
+                "non-finite gradient and skipped this step; use another step"
             )
         vector = self._sized(self.source.gradient(step.index), f"gradient of step {i}")
         if not np.isfinite(vector).all():

@@ -1,6 +1,6 @@
-"""Records of a trace: its tensors, its steps and the numbers of the whole run.
+"""Records of a trace: its tensors, its steps and the values that apply to the whole run.
 
-This module owns these dataclasses. It does not own their rules (consistency.py) or the vectors that
+Owns these dataclasses. Does not own their validation rules (consistency.py) or the vectors that
 belong to them (model.py).
 Source: the trace contract of this project.
 """

@@ -368,10 +368,9 @@ def compare(
     ``steps``: by default all steps of a recorded trace and one step of a synthetic trace.
     ``swing``: True to vary the constants. ``sampled``: True to extrapolate the update stage from
     samples of the model (analysis/extrapolate.py); requires one step, no payload and no timeline.
-    The result of a path that cannot run contains the reason. Raises Unavailable instead if no path
-    can run, or if ``strict`` is True and the path is named in ``paths`` or has a batch in
-    ``options``. Raises InputError if an argument is invalid or no update kernel implements the
-    optimizer operation.
+    The result of a path that cannot run contains the reason. Raises Unavailable if no path can run,
+    or if ``strict`` is True and such a path is named in ``paths`` or has a batch in ``options``;
+    InputError if an argument is invalid or no update kernel implements the optimizer operation.
     """
     options = options or Options()
     rule = options.step_times, options.forward_s, options.backward_s

@@ -373,8 +373,8 @@ def assess(
     cfg: Config, runs: Mapping[str, tuple[Ledger, Work]], swings: Sequence[Swing], seed: int
 ) -> Odds:
     """Draw the constants, and return the uncertainty of the energy ratio of two paths. ``runs``:
-    runs of the baseline and the rival, in this order. ``swings``: effects of the constants that
-    affect time."""
+    runs of the baseline and the rival, in this order. ``swings``: effects on the headline of the
+    constants that affect time."""
     pair = Pair(cfg, runs, swings)
     base, rival = pair.names
     typical = {name: float(scope_values[0]) for name, scope_values in pair.ratios({}).items()}

@@ -188,7 +188,8 @@ class Swing:
 
     @property
     def fails(self) -> bool:
-        """True if one of the headline's two paths cannot run at an end of the range."""
+        """True if one of the headline's two paths cannot run at the low or the high end of the
+        range."""
         return self.speedup_at_low is None or self.speedup_at_high is None
 
 

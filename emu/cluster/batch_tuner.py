@@ -49,7 +49,7 @@ class Engine:
             if batch <= before:
                 raise InputError(
                     f"{self.name}: batch {batch}; must be at least {before + 1}, because batches "
-                    f"must ascend from 1"
+                    f"must be positive and in strictly ascending order"
                 )
             if not (math.isfinite(speed) and speed > 0):
                 raise InputError(

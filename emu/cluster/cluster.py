@@ -52,8 +52,8 @@ class Kind:
     """Rate at which a node reads its stored samples, bytes per second. The value 0 means that
     reading takes no time."""
     update_s: float = 0.0
-    """Time in which a node updates its copy of the weights, seconds; 0 if the speed of the engine
-    includes this time."""
+    """Time that a node takes to update its copy of the weights, seconds; 0 if the speed of the
+    engine includes this time."""
     join_s: float = 0.0
     """Time in which the weights are sent to a node that joins, seconds."""
     cores_taken: float = 0.0

@@ -218,5 +218,5 @@ def _exchange(exchange_s: ExchangeTime, nodes: int) -> float:
     is negative or not finite."""
     took = exchange_s(nodes) if callable(exchange_s) else exchange_s
     if not (math.isfinite(took) and took >= 0):
-        raise InputError(f"exchange of {took} s among {nodes} nodes: must be at least 0")
+        raise InputError(f"exchange of {took} s among {nodes} nodes: the time must be at least 0")
     return took

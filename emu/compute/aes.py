@@ -123,12 +123,12 @@ def decrypted(keys: Bytes, blocks: Bytes) -> Bytes:
 
 
 def as_words(data: Bytes) -> Words:
-    """Return the columns of ``data``, blocks as uint8[n, 16], as words, int64[n, 4]."""
+    """Convert AES blocks, uint8[n, 16], to one word per column, int64[n, 4]."""
     return np.ascontiguousarray(data).view("<u4").astype(np.int64)
 
 
 def as_bytes(words: Words) -> Bytes:
-    """Return the blocks whose columns are ``words`` (int64[n, 4]), as bytes, uint8[n, 16]."""
+    """Convert words, one per column (int64[n, 4]), to AES blocks, uint8[n, 16]."""
     return words.astype("<u4").view(np.uint8)
 
 

@@ -148,7 +148,9 @@ def restored(records: Mapping[str, Mapping[str, Any]], where: str) -> Config:
     leaves = {}
     for name, record in records.items():
         if canonical(name, records, f"{where}: ") != name:
-            raise InputError(f"{where}: {name} is a key of another version of this program")
+            raise InputError(
+                f"{where}: {name} is a key of another version of this program; use that version"
+            )
         key = key_of(name)[0]
         value = record["value"]
         exactly = key.kind is not None and isinstance(value, int)

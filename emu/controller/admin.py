@@ -374,7 +374,7 @@ def transfer_of(sqe: Sqe, most: int, with_tunnel: bool = False) -> tuple[int, in
     TO_CONTROLLER, TO_HOST or 0.
 
     ``most``: maximum transfer size, bytes. ``with_tunnel``: True if the controller supports the
-    tunnel commands. Return (0, 0) for a command with a larger transfer than ``most``;
+    tunnel commands. Return (0, 0) if the transfer is larger than ``most``;
     :meth:`Controller.execute` refuses such a command.
     """
     match sqe.opcode:

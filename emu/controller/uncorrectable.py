@@ -25,7 +25,7 @@ class Uncorrectable:
         return at < len(self.ranges) and self.ranges[at][0] < first + size
 
     def mark(self, first: int, size: int) -> None:
-        """Mark the ``size`` bytes starting at byte ``first``."""
+        """Mark the ``size`` bytes starting at byte ``first`` as uncorrectable."""
         begin = bisect_left(self.ranges, first, key=lambda each: each[1])
         end = bisect_right(self.ranges, first + size, key=lambda each: each[0])
         joined = self.ranges[begin:end]

@@ -124,8 +124,8 @@ class Recovered:
     mapped: int = 0
     """Number of mapping units with data."""
     stale_maps: int = 0
-    """Number of translation pages that are missing on flash or outdated. Their write-back starts at
-    the first miss of the map cache.
+    """Number of translation pages that are missing from flash or outdated. Their write-back starts
+    at the first miss of the map cache.
     """
     checkpoint: int = 0
     """Number of the checkpoint of the mapping table that was used; 0 if all pages were scanned."""

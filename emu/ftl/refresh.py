@@ -340,12 +340,12 @@ def read(st, dev, ppn):
 
 @cold
 def judge(st, tid):
-    """Mark the block that ``tid`` has read for scrubbing as due for a refresh, if the page took
-    more than one reading, had too many bit errors, or could not be corrected.
+    """Mark a block as due for a refresh after the scrubbing read ``tid``, if the page took more
+    than one reading, had too many bit errors, or could not be corrected.
 
     Ignore a page whose data is already lost, because another move would not restore it. Therefore
-    the data of a page that cannot be corrected is moved once. It is then either readable again or
-    marked as lost (page_health.carry_after_move).
+    the data of a page that cannot be corrected is moved once. After the move, the data is either
+    readable again or marked as lost (page_health.carry_after_move).
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

@@ -217,7 +217,7 @@ class DieState:
     """
     turned: dict[int, int] = field(default_factory=dict)
     """Number of planes by which the plane roles have rotated, for each block that contains a
-    version.
+    version of a super-page.
     """
     made: frozenset[int] = frozenset()
     """Super-page numbers of the parities and commit records already programmed for the current

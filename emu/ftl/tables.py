@@ -271,7 +271,7 @@ def mark_bad_blocks(cfg: Config, arrays: Arrays, seed: int) -> None:
 
 
 def open_blocks(table: np.record) -> int:
-    """Return the number of streams with an open block on each unit."""
+    """Return the number of open blocks per unit, one for each stream that keeps an open block."""
     return int(
         table.collected + table.collected_streams + table.map_streams + 2 * (table.pslc != pslc.OFF)
     )

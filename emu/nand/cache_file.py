@@ -162,8 +162,8 @@ class CacheFile:
         return [newest[lpn] for lpn in sorted(newest)], broken, sorted(damaged)
 
     def last_trims(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the trimmed mapping units and the number of the last trim of each, both int64[n].
-        Raises InputError if a record is damaged or the file cannot be opened."""
+        """Return the trimmed mapping units and the sequence number of the last trim of each, both
+        int64[n]. Raises InputError if a record is damaged or the file cannot be opened."""
         handle = self.folder.open_file(TRIMS)
         parts = [np.zeros(0, np.int64)]
         try:

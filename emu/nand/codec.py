@@ -80,9 +80,11 @@ class DecodeCounts(NamedTuple):
     miscorrected_words: int = 0
     """Number of words that were decoded to wrong data although the decoder reported success."""
     fails_beside_model: int = 0
-    """Number of pages that the decoder cannot correct although the capability model can."""
+    """Number of pages that the decoder cannot correct, but that are correctable according to the
+    capability model."""
     corrects_beside_model: int = 0
-    """Number of pages that the decoder corrects although the capability model cannot."""
+    """Number of pages that the decoder corrects, but that are uncorrectable according to the
+    capability model."""
     iterations: int = 0
     """Number of min-sum iterations (LDPC). For BCH, the number of corrected bits, or the correction
     limit in a word that failed.
@@ -452,9 +454,8 @@ def _effort(data_bytes: int, circulant: int, steps: tuple[int, ...]) -> np.ndarr
 
 
 def effort(cfg: Config) -> np.ndarray:
-    """Return sampled iterations of the LDPC decoder by the number of bit errors in a word, uint8[2
-    * POINTS, SAMPLES]; zeros of shape [1, 1] without LDPC or without bit errors. Source:
-    :func:`_effort`.
+    """Return samples of the LDPC decoder's iteration count, uint8[2 * POINTS, SAMPLES]; zeros of
+    shape [1, 1] without LDPC or without bit errors. :func:`_effort` describes the rows.
     """
     if cfg.ecc.code != "ldpc" or cfg.errors.kind == "none":
         return np.zeros((1, 1), np.uint8)

@@ -467,9 +467,9 @@ def senses(code, outcome, retries):
 
 @njit
 def decodes(code, outcome, retries):
-    """Return the number of decodings of a page read.
+    """Return the number of decoding attempts of one page read.
 
-    Each decoding consumes the energy ``energy.ecc`` per bit.
+    Each attempt consumes ``energy.ecc`` per bit.
     """
     if outcome == CORRECTED or code.soft_reads == 0:
         return 1 + retries

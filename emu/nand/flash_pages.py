@@ -99,9 +99,7 @@ class FlashPages:
 
 
 class UncodedCounts(NamedTuple):
-    """Counters of reservoir pages that bypass the encoder or the decoder. The pages are mapping
-    units.
-    """
+    """Counters, in mapping units, of reservoir pages that bypass the encoder or the decoder."""
 
     unprotected_pages: int = 0
     """Number of pages that processing elements programmed without valid check bytes."""

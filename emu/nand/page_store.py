@@ -211,7 +211,7 @@ class PageStore:
 
     @property
     def full(self) -> bool:
-        """True if the file system has run out of space, so that the files are no longer changed."""
+        """True if the file system has run out of space. The files are then no longer changed."""
         return self.files is not None and self.files.in_memory
 
     def keep_in_memory(self) -> None:

@@ -128,8 +128,7 @@ def parse(text: bytes) -> list[Part]:
         at += HEADER.size
         if magic != MAGIC or kind not in (FULL, DELTA) or at + length > len(body):
             raise InputError(
-                f"message: no part of an update begins at byte {at - HEADER.size}; "
-                "send the message again"
+                f"message: invalid part header at byte {at - HEADER.size}; send the message again"
             )
         parts.append(
             Part(
@@ -172,11 +171,12 @@ def _check_base(version: int | None, model: np.ndarray, part: Part) -> None:
     if version != part.base:
         has = "no model" if version is None else f"version {version}"
         raise InputError(
-            f"{name}: the store has {has} instead of version {part.base}; nothing changed"
+            f"{name}: the store has {has} instead of version {part.base}; the model was not changed"
         )
     if digest(model) != part.base_digest:
         raise InputError(
-            f"{name}: the store's model of version {version} differs from the base; nothing changed"
+            f"{name}: version {version} of the model in the store differs from the base of the "
+            "delta; the model was not changed"
         )
 
 
@@ -192,7 +192,11 @@ def _patched(model: np.ndarray, part: Part) -> np.ndarray:
     room = -(-max(len(model), part.size) // WORD)
     starts, lengths = runs["start"], runs["words"]
     if count and int((starts + lengths).max()) > room:
-        raise InputError(f"version {part.version}: the delta changes bytes outside the model")
+        raise InputError(
+            f"version {part.version}: the delta changes bytes up to "
+            f"{int((starts + lengths).max()) * WORD}, but the model has "
+            f"{max(len(model), part.size)} bytes; send the delta of this model"
+        )
     out, at = _padded(model, room).copy(), 0
     for start, length in runs.tolist():
         out[start : start + length] ^= values[at : at + length]

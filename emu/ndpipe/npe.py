@@ -32,14 +32,14 @@ LOAD, FEATURES, CLASSIFICATION = "load", "features", "classification"
 CORES = ("decode", "resize", "normalize")
 """Stages that run on the CPU cores of a store."""
 NPE_STAGES = (LOAD, *CORES, FEATURES, CLASSIFICATION)
-"""The six stages. For photos that are stored preprocessed and compressed, ``decode`` decompresses
-them."""
+"""Names of the six stages of inference in a store. If photos are stored preprocessed and
+compressed, ``decode`` decompresses them."""
 PROCESSORS = {
     "flash": (LOAD,), "cores": CORES, "accelerator": (FEATURES, CLASSIFICATION),
     "network of the Tuner": (RECEIVE,),
 }  # fmt: skip
-"""Stages that use each resource of a store, and those that use the network that all stores
-share."""
+"""Stages by the resource that they use: the resources of one store, and the network shared by all
+stores."""
 DEPTH = len(STAGES) + 2
 """Number of batches in the memory of a store with pipelining."""
 US = PS_PER_S // 10**6

@@ -318,8 +318,8 @@ class Connection:
         returned yet.
 
         Raises TimeoutError if the timeout expires. Raises InputError if the timeout is negative or
-        NaN, if the service thread calls this method, or if the service has ended and no ticket is
-        left.
+        NaN, if the service thread calls this method, or if the service has ended and all finished
+        batches were returned.
         """
         deadline_ns = self.deadline(timeout)
         while True:
@@ -331,7 +331,7 @@ class Connection:
                         ticket.taken = True
                         return ticket
             if not alive:
-                raise InputError("the service has ended; no ticket is left")
+                raise InputError("the service has ended; all finished batches were returned")
             now_ns = time.perf_counter_ns()
             if deadline_ns <= now_ns:
                 raise TimeoutError(f"no batch was done within {timeout} s")

@@ -29,8 +29,8 @@ REFUSED, IN_FLIGHT = -2, -1
 TAG, ARRIVAL = 7, 8
 """Indices of the fields tag and arrival in a command viewed as int64[9]."""
 ALONE_NS = 100_000
-"""Wall time in ns by which the simulation may run ahead of the wall clock while a client is alone;
-it lets a flash read be simulated in one call."""
+"""Time in ns by which the simulation may run ahead of the wall clock while no other client uses the
+drive. The value is large enough to simulate a flash read in one call."""
 LENT_NS = 2_000_000
 """Wall time in ns for which the service thread leaves the drive's events to a client that has run a
 batch alone."""

@@ -83,8 +83,8 @@ def pair_records(n: int) -> np.recarray:
 def tables(
     table: np.record, geometry: Geometry, caches: int, pairs: int, txns: int, destage: bool
 ) -> dict[str, np.ndarray]:
-    """Return the tables for ``caches`` data caches and ``pairs`` queue pairs as a dictionary from
-    field of the engine's state to table.
+    """Return the tables for ``caches`` data caches and ``pairs`` queue pairs. The dictionary maps
+    the name of each field of the engine's state to its table.
 
     ``table``: record of the integer configuration. ``txns``: number of transactions in the pool.
     ``destage``: True for a destage buffer (mqsim_cache.py).

@@ -24,8 +24,8 @@ from ondie.emu.units import fmt_time
 
 @dataclass(frozen=True)
 class Bound:
-    """Closed form of an update stage: seconds, name of the bottleneck resource, and the calculation
-    as text."""
+    """Closed-form bound on the duration of an update stage: duration (s), name of the bottleneck
+    resource, and the calculation as text."""
 
     seconds: float
     name: str

@@ -86,8 +86,8 @@ class Stannis(Path):
         return training.training_ratio(self.cfg, self.trace.name, macs, self.speed(0))
 
     def speed(self, step: int) -> float:
-        """Return the host's speed in recorded step ``step``, samples per second of forward and
-        backward."""
+        """Return the host's speed in the forward and backward phases of recorded step ``step``,
+        samples per second."""
         step_record = self.trace.steps[step]
         return step_record.samples / (step_record.forward_s + step_record.backward_s)
 

@@ -38,10 +38,11 @@ def needed_bytes(
 ) -> int:
     """Return an estimate of the peak memory of a replay in bytes.
 
-    ``kind``: preconditioning. ``requests``: number of commands. ``written_pages``: number of pages
-    that the trace may write. ``filled_pages``: number of pages that "fill" maps, or None if it maps
-    all logical pages, as "steady" does. With random addresses, each mapped page can occupy a whole
-    memory page of each table; the estimate does not include this.
+    ``kind``: kind of preconditioning ("none", "fill" or "steady"). ``requests``: number of
+    commands. ``written_pages``: number of pages that the trace may write. ``filled_pages``: number
+    of pages that "fill" maps, or None if it maps all logical pages, as "steady" does. With random
+    addresses, each mapped page can occupy a whole memory page of each table; the estimate does not
+    include this.
     """
     pages = tables.logical_pages(cfg, Geometry.of(cfg))
     mapped = min(written_pages, pages) if kind == "none" else pages

@@ -217,7 +217,7 @@ class RequestFeed:
 
 
 class Player(Driver):
-    """Simulation of a drive that processes the requests of sources.
+    """Simulation of a drive that processes requests from one or more sources.
 
     ``arrays``: state of the drive, built with one queue pair for each source.
     """

@@ -94,8 +94,8 @@ class Loaded:
 
 
 class WithoutController:
-    """State in a file that :func:`save` has written, for a drive that is served without an NVMe
-    controller. Only the media state (``state``) may change."""
+    """Saved state (see :func:`save`) of a drive that is served without an NVMe controller. The
+    media state, ``state``, is the only part that :meth:`save` changes in the file."""
 
     def __init__(self, folder: Path, document: dict[str, Any], capacity: int) -> None:
         """Raises KeyError, TypeError or ValueError if ``document`` was not written by ``save``."""

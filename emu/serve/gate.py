@@ -1,5 +1,5 @@
-"""Lock ("gate") that separates commands that must run alone, such as Format NVM, from commands that
-may run at the same time.
+"""Readers-writer lock ("gate"): commands such as Format NVM hold it alone, and all other commands
+hold it together.
 
 Owns the gate. Does not own the choice of the commands that run alone (controller/opcodes.py).
 Source: NVM Express Base Specification 2.0, field Command Submission and Execution of the Commands

@@ -115,7 +115,7 @@ class Framing(NamedTuple):
     header_digest: bool = False
     data_digest: bool = False
     host_alignment: int = 4
-    """Alignment of the data in PDUs to the host, bytes: (HPDA + 1) * 4."""
+    """Alignment of the data in PDUs that are sent to the host, bytes: (HPDA + 1) * 4."""
     most_capsule: int = 8192
     """Maximum size of the data in a command capsule, bytes."""
     most_data: int = 1 << 18

@@ -116,7 +116,7 @@ class SubmissionQueue:
 
     @property
     def used(self) -> int:
-        """Number of entries that the host has submitted and that were not fetched."""
+        """Number of entries that the host has submitted and the controller has not fetched yet."""
         return (self.tail - self.head) % self.entries
 
     def ring(self, tail: int) -> bool:

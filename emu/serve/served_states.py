@@ -238,7 +238,7 @@ def hyper_of(optimizer: str, given: Iterable[str]) -> dict[str, float | bool]:
             raise InputError(f"--hyper {quoted(text)}: {quoted(value)} is not a number") from None
         if name in FLAGS:
             if found[name] not in (0, 1):
-                raise InputError(f"--hyper {quoted(text)}: must be 0 or 1")
+                raise InputError(f"--hyper {quoted(text)}: {name} must be 0 or 1")
             found[name] = bool(found[name])
     return found
 

@@ -1,11 +1,10 @@
-"""vfio-user server, which serves one client at a time: its file descriptors, its interrupts, and
-its PCIe function.
+"""vfio-user server for the PCIe function, which serves one client at a time.
 
-Owns the socket, the file descriptors that arrive with messages, and the thread of the server. Does
-not own the layout of messages (vfio_wire.py), guest memory (guest_memory.py) or the device
-(pcie_function.py).
-Source: vfio-user Protocol Specification; Linux, unix(7) (SCM_RIGHTS: descriptors belong to the last
-message of the bytes that one recvmsg returns), eventfd(2).
+Owns the socket, the file descriptors that arrive with messages, the interrupts of the client, and
+the thread of the server. Does not own the layout of messages (vfio_wire.py), guest memory
+(guest_memory.py) or the device (pcie_function.py). File descriptors belong to the last message of
+the bytes that one recvmsg returns (SCM_RIGHTS).
+Source: vfio-user Protocol Specification; Linux, unix(7), eventfd(2).
 """
 
 from __future__ import annotations

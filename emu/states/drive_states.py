@@ -470,7 +470,7 @@ class DriveStates:
         assert drive is not None
         check_die(drive, self._path.guarded[0], die)
         if self.step == 0 or not self.complete:
-            raise InputError(f"die {die}: has no parity before update {max(self.step, 1)} ends")
+            raise InputError(f"die {die}: has no parity; complete update {max(self.step, 1)} first")
         self._unsynced = True
         return replace_die(drive, payload, self._path.guarded[0], die)
 

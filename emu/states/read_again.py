@@ -1,7 +1,9 @@
-"""Reads of super-pages of the reservoir in zero simulated time, with the bit errors of a read.
+"""Reads of super-pages of the reservoir in zero simulated time, with random bit errors as in timed
+reads.
 
-Owns the draws of these reads. Does not own the draws of reads that take time (ftl/reservoir.py),
-the error rates (nand/rber.py), or the correction by a code (paths/on_die/registers.py).
+Owns the random draws of the bit errors of these reads. Does not own the draws of timed reads
+(ftl/reservoir.py), the error rates (nand/rber.py), or the correction by a code
+(paths/on_die/registers.py).
 Source: this project.
 """
 

@@ -124,7 +124,10 @@ class ResidentStates(DriveStates):
         except KernelError as error:
             raise InputError(f"hyper: {error}") from error
         if going_on and given != dict.fromkeys(names, 0) | dict(self.hyper):
-            raise InputError("hyper: must equal the values at the start of the incomplete update")
+            raise InputError(
+                f"hyper = {given}: the incomplete update started with "
+                f"{dict.fromkeys(names, 0) | dict(self.hyper)}; set these values"
+            )
         self.hyper = given
 
     @property
@@ -233,9 +236,9 @@ class ResidentStates(DriveStates):
         return last.first + -(-last.size // ALIGNMENT) * ALIGNMENT
 
     def begin_read(self, first: int, size: int) -> MixedPlan:
-        """Start the read of ``size`` bytes, starting at address ``first``, to the host (array read,
-        channel, DRAM, link), concurrently with other plans. Return the plan. Raises InputError if
-        the drive is offline or the states are not open."""
+        """Start reading ``size`` bytes at address ``first`` to the host, and return the plan. The
+        plan covers array read, channel, DRAM and link, and runs concurrently with other plans.
+        Raises InputError if the drive is offline or the states are not open."""
         drive = self._drive
         if drive is None or drive.moved.plans is not self:
             raise InputError("the states are not open; call open() first")

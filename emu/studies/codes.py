@@ -141,9 +141,10 @@ def run_study(
     tables.
 
     ``save``: function that converts a figure to files. ``rates``: raw bit error rates for all
-    codes; None for the default rates of each code, which are near its limit. ``exposure``: must be
-    1. ``jobs``: number of worker processes; None for one process per core. Raises InputError for
-    invalid arguments.
+    codes; None for the default rates of each code, which are near the highest rate that the code
+    corrects. ``exposure``: factor on the error rate (errors.exposure); must be 1, because every
+    read is decoded separately. ``jobs``: number of worker processes; None for one process per core.
+    Raises InputError for invalid arguments.
     """
     errors.check(steps, seeds, (1e-4,) if rates is None else rates, exposure)
     if exposure != 1:

@@ -113,14 +113,14 @@ def rows(found: CodesFound) -> list[Row]:
                 )
                 out.append(
                     Row(
-                        "errors", f"{name}: uncorrected code words", CHECK, float(whole),
+                        "errors", f"{name}: words not corrected", CHECK, float(whole),
                         float(counts.failed_words), "words", 0, source, trials=counts.words,
                     )
                 )  # fmt: skip
             source = "words that were decoded to incorrect data with a matching CRC"
             out.append(
                 Row(
-                    "errors", f"{name}: incorrect data with a matching CRC", CHECK, 0,
+                    "errors", f"{name}: wrong data with the right CRC", CHECK, 0,
                     float(counts.miscorrected_words), "words", 0, source, trials=counts.words,
                 )
             )  # fmt: skip
@@ -135,12 +135,12 @@ def _shown(found: CodesFound, model: str, code: str, rate: float) -> list[Row]:
     """Return the shown rows for one code at one rate."""
     cells = found.group(model, code, rate)
     name = f"{model}, {code}, {written(rate)}"
-    source = f"compared with the {MODEL} with the same limit and seeds: uncorrected code words"
+    source = f"compared with the {MODEL} with the same limit and seeds: words not corrected"
     decoded = sum(c.counts.words for c in cells)
     failed = sum(c.counts.failed_words for c in cells)
     modelled = sum(c.words[0] for c in cells)
     first = Row(
-        "errors", f"{name}: uncorrected code words", SHOWN, float(modelled), float(failed),
+        "errors", f"{name}: words not corrected", SHOWN, float(modelled), float(failed),
         "words", None, source, trials=decoded,
     )  # fmt: skip
     theirs, own = [
@@ -239,7 +239,7 @@ def draw(found: CodesFound, save: Callable[[Figure], dict[str, bytes]]) -> dict[
                 )  # fmt: skip
             axes.axhspan(-DISTANCE, DISTANCE, color="gray", alpha=0.25, lw=0)
             axes.set(xscale="log", ylim=(-0.08, 1.08), xlabel="raw bit error rate", title=model)
-        panels[0].set_ylabel("missed share of the loss reduction")
+        panels[0].set_ylabel("loss reduction missed because of bit errors (fraction)")
         figure.legend(
             *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8
         )

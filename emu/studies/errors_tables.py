@@ -412,7 +412,7 @@ def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
             of_step = found.bits(model) / len(found.seeds) / found.steps * found.exposure
             axes.set(xscale="log", ylim=(-0.08, 1.08), xlabel="raw bit error rate")
             if model == found.models[0]:
-                axes.set_ylabel("missed share of the loss reduction")
+                axes.set_ylabel("loss reduction missed because of bit errors (fraction)")
             axes.set_title(f"{model}{found.label}", fontsize=10)
             top = axes.secondary_xaxis(
                 "top", functions=(lambda x, k=of_step: x * k, lambda x, k=of_step: x / k)

@@ -202,7 +202,7 @@ def draw(found: Losses, save: Callable[[Figure], dict[str, bytes]]) -> dict[str,
         apart.axhline(0, color="black", linewidth=1)
         apart.set(xlabel="step", ylabel="relative difference of the loss (1 = 100 %)")
         apart.set_title(
-            "Difference from FP32 with the same seed (line: mean, area: range over the seeds)",
+            "Loss relative to FP32 with the same seed (line: mean, area: range over the seeds)",
             fontsize=9,
         )
         return save(figure)

@@ -265,7 +265,7 @@ def ablation(
 def tables(found: list[Repaired], title: str) -> list[Table]:
     """Return two tables: the cost of each protection, and the fault that it prevents."""
     costs = Table(
-        title=f"Cost of each protection in the update stage on the dies: {title}",
+        title=f"Cost of each protection of the on-die update: {title}",
         title_justify="left",
     )
     for column in ("protection", "update stage", "", "over host offload", "channel, B/param",

@@ -131,7 +131,7 @@ def bch_rows(t: int, words: int) -> list[Row]:
         what = "CRC not checked" if crc else "no CRC"
         rows.append(
             Row(
-                SUITE, f"t = {t}, {what}: decoded to another code word", IDENTITY, share,
+                SUITE, f"t = {t}, {what}: corrected to another word", IDENTITY, share,
                 taken / total, "of words", max(most - share, share - least) / share,
                 f"BCH codes with m = {FIELD}, n bits and a generator of degree r: a word with t "
                 "+ 1 bit errors is decoded to another code word with probability C(n - t - 1, "
@@ -143,10 +143,10 @@ def bch_rows(t: int, words: int) -> list[Row]:
         if crc:
             rows.append(
                 Row(
-                    SUITE, f"t = {t}, CRC checked: wrong data, but no failure", IDENTITY, 0,
+                    SUITE, f"t = {t}, CRC checked: wrong data without a failure", IDENTITY, 0,
                     silent, "words", 0,
-                    "BCH codes whose words contain the CRC-32C of the data: the same words, with "
-                    "a check of the CRC",
+                    "BCH codes whose words contain the CRC-32C of the data: decoded with the CRC "
+                    "check; input: the words of the row 'CRC not checked' with the same t",
                     trials=total,
                 )
             )  # fmt: skip
@@ -168,8 +168,9 @@ def limits() -> dict[int, int]:
         found.add((int(record.bits), int(record.limit), int(record.soft_limit)))
     if len(found) > 1:
         raise InputError(
-            f"presets {', '.join(PRESETS)}: their codes differ: {sorted(found)}; "
-            "the presets must correct the same numbers of bits"
+            f"presets {', '.join(PRESETS)}: their codes differ; (bits per code word, bit errors "
+            "that hard decision corrects, bit errors that soft decision corrects) = "
+            f"{sorted(found)}; these numbers must be equal for all presets"
         )
     _, hard, soft = found.pop()
     return {1: hard, 3: soft}
@@ -199,7 +200,7 @@ def ldpc_rows(points: list[FramePoint]) -> list[Row]:
         )  # fmt: skip
     rows.append(
         Row(
-            SUITE, "LDPC: wrong data with a correct CRC", IDENTITY, 0,
+            SUITE, "LDPC: wrong data with the right CRC", IDENTITY, 0,
             sum(point.silent for point in points), "frames", 0,
             "LDPC, all frames of the curve", trials=sum(point.frames for point in points),
         )
@@ -272,11 +273,11 @@ def limit_rows(points: list[FramePoint]) -> list[Row]:
     if (reached := crossing(points)) is not None:
         rows.append(
             Row(
-                SUITE, "one read: RBER with a frame error rate of "
-                       f"{TARGET:g}", SHOWN, ASSUMED, reached,
+                SUITE, f"hard input: RBER with {TARGET:g} frame errors", SHOWN, ASSUMED, reached,
                 "RBER", None,
-                "published: RBER up to which another LDPC code of 4 KiB corrects all errors; "
-                "predicted: interpolated between two measured points", "RiF, HPCA 2024",
+                "published: RBER up to which RiF's LDPC code of 4 KiB corrects all errors; "
+                "predicted: RBER at which this project's code has this frame error rate, "
+                "interpolated between two measured points", "RiF, HPCA 2024",
             )
         )  # fmt: skip
     return rows

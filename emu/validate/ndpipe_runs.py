@@ -129,7 +129,7 @@ def _overlap_rows(cfg: Config) -> Iterator[Row]:
     for runs in RUNS[1:]:
         expected = pipelined(1, 1, runs) / pipelined(1, 1, 1)
         yield Row(
-            SUITE, f"time of {runs} runs relative to that of one run", IDENTITY, expected,
+            SUITE, f"time of {runs} runs over that of one", IDENTITY, expected,
             ends[runs] / ends[1], "x", 1 / (PER_RUN * max(RUNS)), source,
         )  # fmt: skip
 
@@ -161,13 +161,13 @@ def _store_rows(cfg: Config, times: Times) -> Iterator[Row]:
         lost = sum(batch.photos for batch in end.lost)
         title = f"a dead store, {name}"
         yield Row(
-            SUITE, f"{title}: photos trained or reported as lost", IDENTITY, STORES * photos,
+            SUITE, f"{title}: photos trained or named as lost", IDENTITY, STORES * photos,
             trained + lost, "photos", 0, source,
         )  # fmt: skip
         often = max(end.trained.values())
         yield Row(
             SUITE,
-            f"{title}: maximum number of times that a photo is trained",
+            f"{title}: most times that a photo is trained",
             IDENTITY,
             1,
             often,
@@ -197,7 +197,7 @@ def version_rows() -> Iterator[Row]:
     tuner.publish(second)
     update = tuner.update(0)
     yield Row(
-        SUITE, f"{net.title}: size of the delta", IDENTITY, net.head_bytes / 1e6,
+        SUITE, f"{net.title}: delta", IDENTITY, net.head_bytes / 1e6,
         len(update.message) / 1e6, "MB", 0.01, source,
     )  # fmt: skip
     store = StoreModel()

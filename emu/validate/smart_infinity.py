@@ -60,7 +60,8 @@ PUBLISHED: dict[str, tuple[float, float, float]] = {
     "SU+O": (0.67, 5.43, 12.27),
     "SU+O+C": (0.67, 4.14, 10.77),
 }
-"""Published times of the fit row (s): forward, backward including gradient writes, and update."""
+"""Published times (s) of the fit run (4.0 G parameters, 6 drives) by variant: forward, backward
+including gradient writes, and update. PATHS maps each variant to the name of its path."""
 PATHS = dict(
     zip(PUBLISHED, ("smart_base", "smart_update", "smart_handler", "smart_comp"), strict=True)
 )
@@ -129,8 +130,8 @@ class Case:
     compression: float = 2.0
 
     def asked(self) -> str:
-        """Return a description of the run for the source texts of its rows. It does not name the
-        variant."""
+        """Return a description of the run, without the variant, for ``source`` in the rows of the
+        run."""
         drives = "1 SmartSSD" if self.drives == 1 else f"{self.drives} SmartSSDs"
         share = f"compression {self.compression:g} %" if self.compression else "no compression"
         return f"{self.params / 1e9:.10g} G parameters on {drives}, {self.optimizer}, {share}"
@@ -227,7 +228,8 @@ def read_case(
         match = re.fullmatch(r"(?:gpt-?2-|bert-)?(\d+(?:\.\d+)?)b", model.lower())
         if match is None or not 1e6 <= float(match[1]) * 1e9 <= 1e12:
             raise InputError(
-                f"--model {model}: use parameters in billions from 0.001b to 1000b, such as 8.4b"
+                f"--model {model}: must be a number of parameters in billions from 0.001b to "
+                "1000b, such as 8.4b"
             )
         case = dataclasses.replace(case, params=round(float(match[1]) * 1e9))
     if drives is not None:
@@ -314,8 +316,7 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
     text = f"predicted: {params / 1e9:g} G parameters on 1 to {max(DRIVES)} SmartSSDs; {PAPER}"
     rows.append(
         Row(
-            SUITE, "base: knee: number of drives at which one more drive saves less than "
-                   f"{SAVING:.0%} of the step time",
+            SUITE, f"base: knee, one more drive saves less than {SAVING:.0%} of the step time",
             SHOWN, 4.0, knee(totals), "drives", None,
             f"the number of drives depends on the threshold; {text}",
         )
@@ -327,7 +328,7 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
         slower = found[variant, over[1]].total > totals[1]
         rows.append(
             Row(
-                SUITE, f"{variant}: slower than base, each with one drive (1 = yes)", kind,
+                SUITE, f"{variant}: slower than base with one drive each (1 = yes)", kind,
                 1.0, float(slower), "", 0, f"{text}: {SLOWER}{more}", PAPER,
             )
         )  # fmt: skip

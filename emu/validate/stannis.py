@@ -61,8 +61,8 @@ DRIVE_W = 0.919
 """Increase of the server's power for each Newport that trains (W), from Table II at 4 and 24
 Newports."""
 OTHER_DRIVES_W = 94.0
-"""Power of the 24 Micron drives of 11 TB in the paper's baseline, minus the power of idle Newports
-(W, fitted)."""
+"""Power of the 24 Micron drives (11 TB each) in the paper's baseline minus the power of the idle
+Newports in the server that is compared with it (W, fitted)."""
 MARGIN = 0.2
 """Margin of Algorithm 1: relative excess of the other nodes' step times over that of the reference
 node."""

@@ -1,8 +1,8 @@
 """All-reduces over live tunnels compared with the cost model: `ondie validate tunnel --live`.
 
-Owns these rows, and the messages of each algorithm. Does not own the threads and packets
-(tunnel_cluster.py) or the cost model (nvme/tunnel/cost.py, cluster/collectives/). Source: none; the
-gradient is that of MobileNetV2 in HyperTune, 3.4 M parameters in FP32.
+Owns the rows of this comparison, and the messages of each algorithm. Does not own the threads and
+packets (tunnel_cluster.py) or the cost model (nvme/tunnel/cost.py, cluster/collectives/). Source:
+none; the gradient is that of MobileNetV2 in HyperTune, 3.4 M parameters in FP32.
 
 The bytes of the gradient are added modulo 256, so that a message may have any size.
 """

@@ -157,7 +157,7 @@ def test_a_peer_is_timed(case, tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
     rows = {r.name: r for r in peer.case_rows(program, case, folder, True, lambda what: None)}
-    assert set(rows) >= {f"V20 x 1: {what}" for what in ("loop", "loop, CPU time", "command")}
+    assert set(rows) >= {f"V20 x 1: {what}" for what in ("loop", "loop, processor time", "command")}
     loop = rows["V20 x 1: loop"]
     # 50,000 writes of one page; MQSim's 3 M transactions in 2 s are 1.5 M/s
     assert loop.anchor == "MQSim 1.5 M/s, target 10 x"
@@ -175,7 +175,7 @@ def test_without_its_loop_time_commands_are_compared(case):
     rows = peer.compared(dataclasses.replace(case), 1, ours, theirs)
     assert [(r.name, r.value, r.ratio) for r in rows] == [
         ("V20 x 1: command", 0.5, 4.0),
-        ("V20 x 1: command, CPU time", 1.0, 6.0),
+        ("V20 x 1: command, processor time", 1.0, 6.0),
     ]
     collecting = dataclasses.replace(case, expected=dict(case.expected) | {"gc_executions": 5})
     assert "target 20 x" in peer.compared(collecting, 1, ours, theirs)[0].anchor

@@ -52,7 +52,7 @@ def test_no_row_misses(found):
     rows = codes_tables.rows(found)
     assert [row.name for row in rows if row.misses] == []
     bch = [row for row in rows if row.kind == CHECK and row.tolerance == 0 and "BCH" in row.name]
-    failed = [row for row in bch if "uncorrected code words" in row.name]
+    failed = [row for row in bch if "words not corrected" in row.name]
     assert len(failed) == 2 * len(found.models)
     assert all(row.published > 0 and row.trials > row.published for row in failed)
 
@@ -91,7 +91,7 @@ def test_rows_and_table():
     rows = codes_tables.rows(found)
     assert not any(row.misses for row in rows)
     shown = {row.name: row for row in rows if row.kind == SHOWN}
-    words = shown[f"GPT, {DIE}, 1e-3: uncorrected code words"]
+    words = shown[f"GPT, {DIE}, 1e-3: words not corrected"]
     assert (words.published, words.predicted, words.trials) == (5, 7, 800)
     loss = shown[f"GPT, {DIE}, 1e-3: loss at the end"]
     assert loss.published < loss.predicted

@@ -274,7 +274,7 @@ REFUSED = [
     (("tune", "gpt-small", "--host-batch", "64", "--batch", "paper"), "published"),
     (("tune", "mobilenetv2", "--batch", "printed"), "'paper', 'tuned'"),
     (("tune", "mobilenetv2", "--batch", "paper", "--allocator", "best"), "--allocator best"),
-    (("tune", "mobilenetv2", "--drive-batch", "9", "--allocator", "best"), "--drive-batch 9 gives"),
+    (("tune", "mobilenetv2", "--drive-batch", "9", "--allocator", "best"), "--drive-batch 9 sets"),
     (("tune", "mobilenetv2", "--drive-batch", "9", "--batch", "tuned"), "--drive-batch 9: --batch"),
     (("tune", "mobilenetv2", "--drive-batch", "0"), "--drive-batch 0: must be from 1 to"),
     (("scale", "mobilenetv2", "--drive-batch", "900"),

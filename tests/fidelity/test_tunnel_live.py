@@ -78,8 +78,8 @@ def test_packets_are_those_of_tcp():
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda packets: packets[1:], "expected 0 onwards"),
-        (lambda packets: [packets[0], packets[0], *packets[2:]], "expected 1448 onwards"),
+        (lambda packets: packets[1:], "expected bytes from 0 on"),
+        (lambda packets: [packets[0], packets[0], *packets[2:]], "expected bytes from 1448 on"),
         (
             lambda packets: [*packets[:-1], packets[-1][:-1] + bytes([packets[-1][-1] ^ 1])],
             "does not have the sum",

@@ -38,7 +38,7 @@ def test_the_codes_are_what_is_expected(few):
     assert seen == sorted(seen) and 0 <= seen[0] and seen[-1] < 1
     by_kind = {kind: [row for row in rows if row.kind == kind] for kind in (IDENTITY, SHOWN)}
     assert len(by_kind[IDENTITY]) + len(by_kind[SHOWN]) == len(rows)
-    taken = [row for row in rows if "decoded to another code word" in row.name]
+    taken = [row for row in rows if "corrected to another word" in row.name]
     assert len(taken) == 2 * len(ecc.BCH_WORDS)
     assert all(0 < row.tolerance < 0.8 and row.trials >= 2_000 for row in taken), taken
     silent = [row for row in rows if row.published == 0]
@@ -58,7 +58,7 @@ def test_a_code_that_accepts_what_it_should_not_misses(monkeypatch):
     always = lambda self, data, check, verify=True: decode(self, data, check, verify=False)  # noqa: E731
     monkeypatch.setattr(bch.Bch, "decode", always)
     missed = [row for row in ecc.bch_rows(2, 2_000) if row.misses]
-    assert ["wrong data, but no failure" in row.name for row in missed] == [True]
+    assert ["wrong data without a failure" in row.name for row in missed] == [True]
     assert missed[0].predicted > 500
     monkeypatch.undo()
     row = ecc.bch_rows(3, 5_000)[0]

@@ -200,7 +200,7 @@ def test_bf16_masters_are_the_fp32_update_between_casts(path):
             for p in plain.parameters():
                 p.copy_(p.bfloat16())
     assert same(found, [p.detach().numpy() for p in plain.parameters()])
-    with pytest.raises(KernelError, match="'bf16_master', expected 'fp32'"):
+    with pytest.raises(KernelError, match="'bf16_master'; must be in format 'fp32'"):
         make(model(), path).load_state_dict(optimizer.state_dict())
 
 

@@ -106,7 +106,9 @@ def test_a_delta_on_the_wrong_base_is_refused_and_nothing_changes():
     ours, theirs = links()
     thread = threading.Thread(target=lambda: take_update(theirs, store, theirs.receive()))
     thread.start()
-    with pytest.raises(InputError, match="store's model of version 0 differs from the base"):
+    with pytest.raises(
+        InputError, match="version 0 of the model in the store differs from the base of the delta"
+    ):
         send_update(ours, versions, 0, b"")
     thread.join()
     assert store.version == 0 and not store.model.any()

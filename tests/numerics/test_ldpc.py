@@ -303,7 +303,7 @@ def test_get_has_the_code_that_it_is_asked_for():
 def test_a_column_without_circulants_is_named():
     shifts = code(24, 64, 3).shifts.copy()
     shifts[1, 2] = -1
-    with pytest.raises(KernelError, match="column 2 has 3 circulants"):
+    with pytest.raises(KernelError, match="column 2 has 3 shifts"):
         Code(24, 64, shifts)
 
 

@@ -248,8 +248,8 @@ def test_published_engines_have_no_larger_batch():
         (lambda: emulated(network("mobilenetv2"), load_preset("smartssd")), "smartssd: its drives"),
         (
             lambda: emulated(network("mobilenetv2"), load_preset("newport", ["dram.isp=60 MB"])),
-            "MobileNetV2: the model takes 0.04164 GB and one sample 0.0534 GB; 0.06 GB of memory "
-            "they do not fit together into",
+            "MobileNetV2: the model takes 0.04164 GB and one sample 0.0534 GB; they do not fit "
+            "together into 0.06 GB of memory",
         ),
     ],
 )

@@ -108,8 +108,8 @@ FIO = [
     ([V3[0], V3[2]], "fio", ["line 2", "'0 /a open'", "add"]),
     ([*V3[:2], V3[3]], "fio", ["line 3", "'5 /a read 0 512'", "an 'open' line must come first"]),
     ([*V3, "9 /b read 0 512"], "fio", ["line 5", "'9 /b read 0 512'", "not open"]),
-    ([*V3, "9 /a close", "9 /a read 0 512"], "fio", ["line 6", "an open"]),
-    ([*V3, "9 /a close", "9 /a close"], "fio", ["line 6", "an open"]),
+    ([*V3, "9 /a close", "9 /a read 0 512"], "fio", ["line 6", "an 'open' line must come first"]),
+    ([*V3, "9 /a close", "9 /a close"], "fio", ["line 6", "an 'open' line must come first"]),
     # actions
     ([*V3, "9 /a erase 0 512"], "fio", ["line 5", "action is 'erase'", "'trim'"]),
     ([*V3, "9 /a unlink"], "fio", ["line 5", "action is 'unlink'", "'add'"]),

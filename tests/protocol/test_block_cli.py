@@ -120,7 +120,7 @@ def test_info(folder, capsys):
         (["convert", FIO], ["OUT"]),
         (["convert", FIO, "out", "--to", "msr"], ["--from"]),
         (["convert", FIO, "out", "--from", "fio"], ["--to"]),
-        (["convert", FIO, "out", "--from", "fio", "--to", "fio"], ["'fio' to write", "fio2, fio3"]),
+        (["convert", FIO, "out", "--from", "fio", "--to", "fio"], ["format 'fio'", "fio2, fio3"]),
         (["convert", FIO, "no/out", "--from", "fio", "--to", "fio3"], ["no/out", "does not exist"]),
         (["convert", FIO, ".", "--from", "fio", "--to", "fio3"], ["folder"]),
         (["convert", FIO, "out", "--from", "fio", "--to", "msr"], ["1 flush", "--drop flush"]),

@@ -76,7 +76,7 @@ def test_sorting_keeps_the_order_of_equal_times(tmp_path):
     trace = read_block(write_lines(tmp_path / "t", *lines), "mqsim", time_unit="ns", sort=True)
     assert (trace.offset // 512).tolist() == [2, 4, 1, 3]
     assert trace.op.tolist() == [READ, WRITE, READ, READ]
-    assert trace.notes == ("requests out of order, sorted by time: 4",)
+    assert trace.notes == ("requests that were out of order and were sorted by time: 4",)
 
 
 # --- fio

@@ -51,7 +51,7 @@ def test_loss_and_norm_may_be_unknown_and_ready_times_absent(tmp_path):
 
 def test_a_skipped_step_has_no_gradient(tmp_path):
     trace = read(sample_file(tmp_path, skipped=(1,)))
-    with pytest.raises(TraceError, match=r"sample.h5: step 1: skipped"):
+    with pytest.raises(TraceError, match=r"sample.h5: step 1: no gradient is recorded"):
         trace.gradient(1)
 
 

@@ -48,7 +48,9 @@ def exchanged(
 
         def serve() -> None:
             session.run()
-            its.close()
+            its.shutdown(socket.SHUT_WR)
+            while its.recv(1 << 16):  # what a session leaves would reset the connection
+                pass
 
         def send() -> None:
             for each in pieces:

@@ -62,7 +62,7 @@ def test_every_point_has_its_rows(two):
     assert set(points) == {(q, d) for q in ("1", "8") for d in ("1", "2", "200")}
     for row in two.rows:
         if row.values[1] == "200":
-            assert row.path == "all" and "at most 62" in row.reason
+            assert row.path == "all" and "the maximum is 62" in row.reason
         elif row.path == "stannis":
             assert row.update_s is None and "isp.kind = fpga" in row.reason
         else:
@@ -167,7 +167,7 @@ def test_nothing_that_can_run(capsys, tmp_path):
     outcome = here(capsys, *words, "--paths", "on_die", "--sweep", "flash.t_read=50 us,60 us")
     refused(outcome, "on_die", "pe.kind = none")
     outcome = here(capsys, *words, "--sweep", "flash.dies_per_channel=64,128")
-    refused(outcome, "--sweep: no path can run at any point", "at most 62")
+    refused(outcome, "--sweep: no path can run at any point", "the maximum is 62")
     assert files(tmp_path) == []
 
 

@@ -111,9 +111,9 @@ REFUSED = [
     ((*CLUSTER, "--drive-batch", "25", "--batch", "paper"),
      "--drive-batch 25: --batch paper uses the published batches; remove one"),
     ((*CLUSTER, "--host-batch", "25", "--batch", "same"),
-     "--host-batch 25: --batch same takes other batches; remove one"),
+     "--host-batch 25: --batch same uses other batches; remove one"),
     ((*CLUSTER, "--drive-batch", "25", "--batch", "tuned"), "--drive-batch 25: --batch tuned"),
-    ((*CLUSTER, "--host-batch", "25"), "add --drive-batch, or use a trace"),
+    ((*CLUSTER, "--host-batch", "25"), "also give --drive-batch"),
     # what does not fit, as for published and tuned batches
     ((*CLUSTER, "--drive-batch", "900"),
      "--drive-batch 900: memory of newport holds at most a batch of 111; use at most 111"),

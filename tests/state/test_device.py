@@ -349,5 +349,5 @@ def test_check_notices_a_page_that_is_not_on_flash():
     ppn = int(d.arrays.l2p[0].max()) - 1
     assert d.store is not None
     d.store.erase(ppn, 1)
-    with pytest.raises(Imbalance, match=f"mapped to {ppn}"):
+    with pytest.raises(Imbalance, match=f"mapped to page {ppn}"):
         d.check()

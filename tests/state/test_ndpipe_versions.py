@@ -164,7 +164,9 @@ def test_a_delta_on_the_wrong_base_changes_nothing():
     assert store.version == 2 and np.array_equal(store.model, models[2])
     store = store_of(tuner, 1)
     store.model[5] ^= 1
-    with pytest.raises(InputError, match="store's model of version 1 differs from the base"):
+    with pytest.raises(
+        InputError, match="version 1 of the model in the store differs from the base of the delta"
+    ):
         transfer(store, update)
     assert store.version == 1 and tuner.update(1, store.checksum).form == WHOLE
     with pytest.raises(InputError, match="the store has no model"):
@@ -184,6 +186,6 @@ def test_other_checks_of_a_message():
     wrong = dataclasses.replace(parts[0], digest=bytes(deltas.DIGEST_BYTES))
     with pytest.raises(InputError, match="does not have the stated checksum"):
         deltas.applied(None if wrong.kind == deltas.FULL else 2, tuner.model(2), [wrong])
-    with pytest.raises(InputError, match="no part of an update begins at byte"):
+    with pytest.raises(InputError, match="invalid part header at byte"):
         text = b"X" + parts[0].encoded(1)[1:]
         deltas.parse(text + deltas.digest(text))

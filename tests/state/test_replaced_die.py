@@ -152,7 +152,7 @@ def test_states_that_cannot_be_restored():
     with pytest.raises(InputError, match=r"pe\.rain = 0"):
         Both().states.replace_die(0)
     both = updated("parity", 0)
-    with pytest.raises(InputError, match="has no parity before update 1 ends"):
+    with pytest.raises(InputError, match="has no parity; complete update 1 first"):
         both.states.replace_die(0)
     both.begin()
     with pytest.raises(InputError, match="a plan is running"):

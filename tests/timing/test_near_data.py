@@ -184,9 +184,9 @@ def test_a_layer_without_elements_is_no_head(shape):
 
 def test_what_is_no_head_is_named():
     wrong = trained_head(chained(training(2), (1000, 7)))
-    assert wrong.startswith("mobilenetv2 trains more158 of shape (1000, 7), which is no part")
+    assert wrong.startswith("mobilenetv2 trains more158 of shape (1000, 7), which is not part")
     twice = trained_head(chained(chained(training(2), (1000,)), (1000,)))
-    assert twice.startswith("mobilenetv2 trains more158 of shape (1000,), which is no part")
+    assert twice.startswith("mobilenetv2 trains more158 of shape (1000,), which is not part")
     backward = trained_head(training(2, macs_backward=1_280_001))
     assert "1,280,001 multiply-accumulates of the backward pass" in backward
     assert "take 1,280,000 per vector" in backward

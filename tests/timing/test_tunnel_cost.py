@@ -309,7 +309,7 @@ def test_energy_by_component():
 
 
 def test_drives_without_a_tunnel():
-    with pytest.raises(InputError, match=r"smartssd: no tunnel .*tunnel.payload = 0"):
+    with pytest.raises(InputError, match=r"smartssd: no tunnel .*; set tunnel.payload"):
         of("smartssd")
 
 

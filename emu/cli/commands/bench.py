@@ -61,9 +61,10 @@ def kernels(**values: Any) -> None:
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def engine(**values: Any) -> None:
-    """Measure the page operations per second of the flash engine.
+    """Measure how many page operations the flash engine simulates per second.
 
-    The table compares this rate with the memory speed of this machine and with MQSim.
+    The table compares the time per operation with the memory access times of this machine, and the
+    engine with MQSim.
     """
     from ondie.emu.cli.commands.bench_run import EngineBenchOptions, engine_command
 

@@ -107,7 +107,7 @@ def run_calibrate(results: tuple[Path, ...], **values: Any) -> None:
         return
     if not results:
         raise InputError(
-            "calibrate: requires fio results; name a FIO.json, or use --jobs FILE "
+            "calibrate: requires fio results; pass a FIO.json file, or use --jobs FILE "
             "to write a job file for fio"
         )
     path = given.preset_file(results)

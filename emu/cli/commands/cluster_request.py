@@ -247,8 +247,8 @@ def _workload(name: str, presets: list[tuple[Config, int]], rules: Rules) -> Wor
     if is_network(name):
         if rules.host_batch is not None and rules.batch != GIVEN:
             raise InputError(
-                f"--host-batch {rules.host_batch}: cannot replace the published batch of {name} "
-                "alone; add --drive-batch, or use a trace instead of a network"
+                f"--host-batch {rules.host_batch}: cannot replace only the host's published batch "
+                f"of {name}; add --drive-batch, or use a trace instead of a network"
             )
         return of_network(name, configs)
     return of_trace(traces.load(name), configs, rules.host_batch, rules.drive_batch)

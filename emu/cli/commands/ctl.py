@@ -44,12 +44,12 @@ def run_ctl(
 ) -> None:
     """Send COMMAND to the drive of `ondie serve --ctl SOCKET` and print the result.
 
-    counters: show the condition of the drive, its requests and its counters. power-cut: cut the
-    power; data that is not on flash is lost, and requests fail until the command power-on, which
-    recovers the tables of the drive. inject-media-error: make reads of these bytes fail until the
-    bytes are written again. wear-out: make the drive read-only. replace-die: replace a die; the
-    optimizer states of the die are restored from the parities over dies, and all other data of the
-    die is lost.
+    counters: show the operating condition, the requests and the counters of the drive. power-cut:
+    cut the power; data that is not on flash is lost, and requests fail until the command power-on,
+    which recovers the mapping tables. inject-media-error: make reads of the bytes given with
+    --offset and --size fail until the bytes are written again. wear-out: make the drive read-only.
+    replace-die: replace a die; the optimizer states of the die are restored from the parity over
+    dies, and all other data of the die is lost.
     """
     if command not in COMMANDS:
         raise InputError(f"COMMAND {command}: unknown; {known_names(command, COMMANDS)}")

@@ -46,7 +46,7 @@ def over_time(runs: Mapping[str, History], title: str) -> dict[str, bytes]:
         top.set_title(title, loc="left")
         below.set_ylabel("Samples per step")
         below.set_ylim(0, HEADROOM * max(run.steps["samples"].max() for run in runs.values()))
-        below.set_xlabel("Time (s); dotted lines: changes of batches or members")
+        below.set_xlabel("Time (s); dotted lines: changes of batch sizes or nodes")
         return saved(figure)
 
 

@@ -53,8 +53,9 @@ class Links:
             (one.threads, one.uplink) != (self.host.threads, self.host.uplink) for one in self.costs
         ):
             raise InputError(
-                "the tunnels of one host must have the same number of relay threads and the same "
-                "uplink"
+                f"tunnels with {[one.threads for one in self.costs]} relay threads and uplinks of "
+                f"{[one.uplink for one in self.costs]} bytes/s: all tunnels of one host must have "
+                "the same number of relay threads and the same uplink"
             )
 
     def up(self, n_bytes: int) -> list[Message]:

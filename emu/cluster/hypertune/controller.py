@@ -38,7 +38,8 @@ class Rule:
     that is negative or not finite."""
 
     index: str = "gated"
-    """Form of Eq. 2: "gated" (declines within the noise do not count) or "literal" (as printed)."""
+    """Form of Eq. 2: "gated" (declines in speed within the noise do not count) or "literal" (as
+    printed in the paper)."""
     batch: str = "proportional"
     """Rule for the new batch: "proportional" (BS x SP_i / SP), "eq3" (the inverse of the tuner's
     curve), or "eq3-literal" (Eq. 3 as printed)."""

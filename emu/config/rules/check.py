@@ -1,6 +1,7 @@
 """Check of a configuration against all rules.
 
-Owns the order of the rules and the message. Does not own the rules (other files of this folder).
+Owns the order of the rules and the text of the error message. Does not own the rules (other files
+of this folder).
 Source: this project.
 """
 

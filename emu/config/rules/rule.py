@@ -89,8 +89,8 @@ def pslc_blocks(config: Tree) -> int:
 
 
 def native_bytes(config: Tree) -> int:
-    """Return the capacity of all pages of one drive outside the static pSLC region in bytes, before
-    over-provisioning.
+    """Return the capacity in bytes, before over-provisioning, of all pages of one drive that are
+    outside the static pSLC region.
     """
     raw = raw_bytes(config)
     if config.ftl.pslc != "static":

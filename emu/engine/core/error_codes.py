@@ -1,7 +1,7 @@
 """Error codes of compiled code.
 
-Owns the numbers. Does not own their detection (events.fail and its callers, state_type.py) or their
-messages (engine/run/errors.py).
+Owns the numeric codes. Does not own the detection of errors (events.fail and its callers,
+state_type.py) or the error messages (engine/run/errors.py).
 Source: this project.
 """
 

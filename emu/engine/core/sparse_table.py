@@ -32,7 +32,7 @@ PART = 1 << 18
 SEARCHED = 1 << 24
 """Number of entries that touched_parts() searches per read of /proc/self/pagemap."""
 GRAIN = 512
-"""Number of consecutive entries that share one in-use flag in the search."""
+"""Number of consecutive entries that share one in-use flag in touched_parts()."""
 _IN_USE_SHIFT = 62
 """Position of the lower of two adjacent bits in an entry of /proc/self/pagemap. Bit 62 is set if
 the memory page is swapped out, bit 63 if the memory page is present.

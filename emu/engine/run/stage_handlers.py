@@ -209,7 +209,7 @@ def fill_cache(st, tid):
 
 @njit
 def route_unmapped(st, tid):
-    """Select the path of zeros that replace an unmapped page: to the ISP or to the host."""
+    """Route the zeros that are returned for an unmapped page to the ISP or to the host."""
     return stages.UNMAPPED_FOR_ISP if of_isp(st, st.txn[tid]) else stages.READ_UNMAPPED
 
 

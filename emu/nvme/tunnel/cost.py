@@ -55,7 +55,7 @@ class Message:
 
     @property
     def commands(self) -> int:
-        """Number of completions that the host handles: one per command and per notification."""
+        """Number of completions that the host handles: one per command, one per notification."""
         return self.received + self.written + self.notified
 
     @property

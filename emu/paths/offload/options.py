@@ -101,7 +101,7 @@ class Offload:
 class Shares:
     """Shares of a whole model that are on NVMe, used when pieces of the model are simulated. The
     sub-groups and tensors of a piece differ from those of the model. An option that counts
-    sub-groups or tensors would therefore keep a different share of the piece in DRAM."""
+    sub-groups or tensors would therefore keep another share in DRAM than in the whole model."""
 
     states: Fraction
     """Share of all parameters, counted from the first parameter, whose states are on NVMe."""

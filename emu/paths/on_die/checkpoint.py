@@ -1,12 +1,14 @@
 """Checkpoints of the reservoir: reads of all planes of every super-page to the host.
 
-Owns the plan rows, and the choice of super-pages that are read in place of those of a lost die.
-Does not own the use of the bytes on the host, or copies inside the drive.
-Source: OptimStore (HPCA 2023): no ECC covers the reservoir and its errors persist, so durable data
-must be copied out. A step whose gradients are lost with the host can restart only from a
-checkpoint. Parity over dies is that of protection.py: the host reconstructs every super-page of a
-lost die from the other super-pages under the same parity. The reservoir has no spare die that could
-take over the data.
+Owns the rows that checkpoints add to the plan, and the choice of super-pages that are read in place
+of those of a lost die. Does not own the use of the bytes on the host, copies inside the drive, or
+the parity over dies (protection.py).
+Source: OptimStore (HPCA 2023).
+
+No ECC covers the reservoir and its errors persist, so durable data must be copied out. A step whose
+gradients are lost with the host can restart only from a checkpoint. The host reconstructs every
+super-page of a lost die from the other super-pages under the same parity. The reservoir has no
+spare die that could take over the data.
 """
 
 from __future__ import annotations

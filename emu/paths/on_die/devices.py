@@ -40,7 +40,8 @@ class Devices:
 
 
 def channel_s(devices: Devices, stripes: Stripes) -> float:
-    """Return the time of one stripe on its channel, seconds, excluding the load of its gradient."""
+    """Return the time for which one stripe occupies its channel, excluding the transfer of its
+    gradient, seconds."""
     flash, rain = devices.cfg.flash, devices.cfg.pe.rain
     times = float(sum(step in (FETCH_STEP, STORE_STEP) for step in devices.steps))
     if rain:

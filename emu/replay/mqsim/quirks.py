@@ -27,11 +27,12 @@ Met = Callable[[Drive, Scenario], bool]
 
 @dataclass(frozen=True)
 class Quirk:
-    """One deviation of MQSim from its parameters.
+    """One case in which MQSim does not do what its parameters specify.
 
-    ``parameters``: MQSim's names of the affected parameters, empty for results. ``does``: behavior
-    of MQSim. ``right``: correct behavior. ``treatment``: ASKED, KEPT or NAMED. ``met``: function
-    that returns True if the quirk applies to a run.
+    ``parameters``: MQSim's names of the affected parameters; empty if the quirk does not depend on
+    one parameter. ``does``: behavior of MQSim. ``right``: correct behavior. ``treatment``: ASKED
+    (reproduced with --quirks), KEPT (always reproduced) or NAMED (never reproduced). ``met``:
+    function that returns True if the quirk applies to a run.
     """
 
     name: str

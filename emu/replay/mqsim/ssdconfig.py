@@ -402,7 +402,7 @@ values."""
 
 
 def spelled_out(drive: Drive) -> dict[str, Any]:
-    """Return the parameters of the drive for the results, by attribute."""
+    """Return the parameters of the drive by attribute name, to be stored in the results."""
     return {key.attribute: getattr(drive, key.attribute) for key in _ALL}
 
 

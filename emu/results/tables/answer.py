@@ -155,8 +155,8 @@ def verdicts(comparison: Comparison, found: Answer) -> list[str]:
 
 
 def winner(found: Answer, verdict: Verdict) -> str:
-    """Return the name of the best strategy of ``verdict``, with the number of bit errors that it
-    used, if any.
+    """Return the name of the best strategy of ``verdict``. Append the numbers of bit errors and of
+    uncorrectable pages per step in the data that the strategy used, unless both numbers are 0.
     """
     (row,) = (row for row in found.strategies if row.name == verdict.best)
     words = wrong_words(row.wrong_bits_per_step, row.uncorrectable_pages_per_step)

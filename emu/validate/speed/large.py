@@ -50,11 +50,10 @@ def large_rows(plan: Plan) -> list[Row]:
     memory = found["peak_rss_bytes"]
     rate = found["pages"] / found["loop_s"]
     return [
-        Row("32 TB drive: peak memory", memory / 2**30, "GiB", "at most 4 GiB",
+        Row("32 TB drive: memory", memory / 2**30, "GiB", "at most 4 GiB",
             memory / MOST_BYTES),
-        Row(f"32 TB drive: {words} written, then random "
-            "reads", found["wall_s"], "s", "itself", 1.0),
-        Row("32 TB drive: event loop", rate / 1e6, "M pages/s", "itself", 1.0),
+        Row(f"32 TB drive: {words} written, read at random", found["wall_s"], "s", "itself", 1.0),
+        Row("32 TB drive: loop", rate / 1e6, "M pages/s", "itself", 1.0),
     ]  # fmt: skip
 
 

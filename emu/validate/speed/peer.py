@@ -108,9 +108,9 @@ def compared(case: mqsim_cases.Case, times: int, ours: Run, theirs: Run) -> list
     made = []
     for what, mine, other in (
         ("loop", ours.loop_s, theirs.loop_s),
-        ("loop, CPU time", ours.loop_cpu_s, theirs.loop_cpu_s),
+        ("loop, processor time", ours.loop_cpu_s, theirs.loop_cpu_s),
         ("command", ours.wall_s, theirs.wall_s),
-        ("command, CPU time", ours.cpu_s, theirs.cpu_s),
+        ("command, processor time", ours.cpu_s, theirs.cpu_s),
     ):
         if not mine or not other:
             continue
@@ -177,9 +177,10 @@ def _unpack(source: Path, path: str, folder: Path) -> None:
 
 
 def shortened(folder: Path, requests: int) -> tuple[Path, Path] | None:
-    """Write the first case of the checkout to ``folder``, with ``requests`` requests.
+    """Write the first MQSim case of this project's checkout (tests/fidelity/mqsim) to ``folder``,
+    with ``requests`` requests per flow.
 
-    Returns the paths of its two files, or None if there is no checkout.
+    Returns the paths of the two files that were written, or None if there is no checkout.
     """
     cases = validate.cases_folder()
     if cases is None:

@@ -58,7 +58,7 @@ def speed_rows(
     words = f"target {target / 1e6:g} M/s" if target else "itself"
     return [
         Row(name, per_s / 1e6, "M pages/s", words, beside),
-        Row(f"{name}, CPU time", cpu_per_s / 1e6, "M pages/s", words,
+        Row(f"{name}, processor time", cpu_per_s / 1e6, "M pages/s", words,
             cpu_per_s / target if target else 1.0),
         Row(f"{name}, time", ns, "ns/page", "pointer chase", ns / anchors.chase_ns),
         Row(f"{name}, time", ns, "ns/page", "memory copy, cache line", ns / anchors.copy_ns),

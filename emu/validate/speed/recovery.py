@@ -77,8 +77,11 @@ class WrittenFlash:
             yield first, records.reshape(-1, block_pages)
 
     def page_records(self, ppns: np.ndarray) -> np.ndarray:
-        """Raise InputError, because this flash has no checkpoint."""
-        raise InputError("this flash has no checkpoint")
+        """Raise InputError, because the flash contains no checkpoint."""
+        raise InputError(
+            f"flash with {self._units} mapping units: contains no checkpoint of the mapping table; "
+            "use CheckpointedFlash"
+        )
 
     def intact(self, ppn: int) -> bool:
         """Return True, because no page is torn."""

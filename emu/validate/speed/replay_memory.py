@@ -52,7 +52,7 @@ def replay_memory_rows(plan: Plan) -> list[Row]:
             if needed > (memory.available_bytes() or needed):
                 rows.append(
                     Row(
-                        f"{title}, estimated (too large to run)",
+                        f"{title}, refused",
                         needed / 2**30,
                         "GiB",
                         "itself",

@@ -42,7 +42,7 @@ def run(plan: Plan) -> bench.Bench:
         rows += ftl_rows(
             plan,
             memory,
-            "FTL, mapping tables in the CPU cache, whole data path",
+            "the same, whole data path",
             SMALL + PLAIN[:1],
             None,
         )

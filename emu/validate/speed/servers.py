@@ -243,9 +243,9 @@ def wait_rows(null: np.ndarray, timed: np.ndarray, modeled: float) -> list[Row]:
     above = seen - modeled * 1e6 - bare
     return [
         Row("modeled latency of a read, depth 1", modeled * 1e6, "us", "itself", 1),
-        Row("wait of a client, server without a model of flash, median", bare, "us", "itself", 1),
-        Row("wait of a client, server with the wall clock, median", seen, "us", "itself", 1),
-        Row("wait with the wall clock minus both times above, median", above, "us",
+        Row("wait of a client, no timing, median", bare, "us", "itself", 1),
+        Row("wait of a client, the wall clock, median", seen, "us", "itself", 1),
+        Row("the wall clock above both, median", above, "us",
             f"target {ABOVE_US:g} us", above / ABOVE_US),
     ]  # fmt: skip
 

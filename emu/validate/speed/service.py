@@ -107,8 +107,8 @@ def wall_clock(cfg: Config, count: int) -> list[Row]:
         hour = time.perf_counter() - begin
     return [
         *wait_rows(*waits),
-        Row("CPU time of an idle service per second", busy, "s", "one CPU", busy),
-        Row("time to simulate an idle virtual hour", hour, "s", "target 1 s", hour),
+        Row("processor time of an idle second", busy, "s", "one CPU", busy),
+        Row("an idle virtual hour", hour, "s", "target 1 s", hour),
     ]
 
 
@@ -126,12 +126,11 @@ def wait_rows(seen: np.ndarray, modeled: np.ndarray, bare: np.ndarray) -> list[R
     return [
         Row("modeled latency of a read, depth 1, median", float(np.median(modeled)) * 1e6, "us",
             "itself", 1),
-        Row("delay beyond the modeled latency, bare timer, median", timer, "us", "itself", 1),
-        Row("delay beyond the modeled latency, bare timer, 99 %", timer_99, "us", "itself", 1),
-        Row("delay beyond the modeled latency, served read, median", served, "us", "itself", 1),
-        Row("delay beyond the modeled latency, served read, 99 %", served_99, "us", "itself", 1),
-        Row("difference of served read and bare timer, "
-            "median", above, "us", f"target {ABOVE_US:g} us",
+        Row("wall clock beyond it, bare timer, median", timer, "us", "itself", 1),
+        Row("wall clock beyond it, bare timer, 99 %", timer_99, "us", "itself", 1),
+        Row("wall clock beyond it, served, median", served, "us", "itself", 1),
+        Row("wall clock beyond it, served, 99 %", served_99, "us", "itself", 1),
+        Row("served above the bare timer, median", above, "us", f"target {ABOVE_US:g} us",
             above / ABOVE_US),
     ]  # fmt: skip
 

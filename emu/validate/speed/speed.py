@@ -42,8 +42,8 @@ PLAIN = (
     "flash.cache_program=false",
     "flash.interleave_commands=false",
 )
-"""Settings with which pages have the size of the writes, and commands and transfers are as simple
-as MQSim's."""
+"""WHOLE_PAGES, with the page size equal to the write size (PAGE), and without cache reads, cache
+programs and interleaved commands. Commands and transfers are then as simple as in MQSim."""
 BARE = (
     *PLAIN,
     "host.io_submit=0 ns",

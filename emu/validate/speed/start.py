@@ -37,7 +37,7 @@ def start_rows(plan: Plan) -> list[Row]:
             first[name] = ended[0].wall_s, ended[0].cpu_s
             again[name] = min(e.wall_s for e in ended[1:]), min(e.cpu_s for e in ended[1:])
     rows = []
-    for at, words in enumerate(("", ", CPU time")):
+    for at, words in enumerate(("", ", processor time")):
         more = sum(first[name][at] - again[name][at] for name in first)
         rows.append(Row(f"cold compilation in total{words}", more, "s", "at most 30 s", more / 30))
         for name, took in again.items():
