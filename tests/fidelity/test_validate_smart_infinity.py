@@ -73,7 +73,7 @@ def test_the_shapes(counts):
     params = counts(200_000_000, 2_000_000_000)
     rows = {r.name: r for r in suite.shape_rows(None, params)}
     checks = [r.name for r in rows.values() if r.kind == CHECK]
-    assert checks == ["SU+O: slower than base, each with one drive (1 = yes)"]
+    assert checks == ["SU+O: slower than base with one drive each (1 = yes)"]
     assert sum(r.kind == IDENTITY for r in rows.values()) == 3 + 1
     assert not any(r.misses for r in rows.values()), [r for r in rows.values() if r.misses]
     link = [r.predicted for name, r in rows.items() if "bytes on the shared link" in name]
