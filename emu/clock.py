@@ -19,7 +19,7 @@ NEVER = 1 << 62
 LONGEST_S = 1_000_000
 """Maximum simulated time (s). Beyond this time the clock may overflow."""
 LAST_WALL_NS = (1 << 63) - 1
-"""Wall time (ns) that is never reached."""
+"""Maximum wall time (ns) that :meth:`WallClock.ns_of` returns. This time is never reached."""
 _SCALE_LIMIT = 1 << 27
 
 

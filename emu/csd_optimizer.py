@@ -394,8 +394,8 @@ class CSDOptimizer(KernelOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load states as KernelOptimizer does. The first step fills the drive with these states.
 
-        Raises KernelError as KernelOptimizer does, after the first step, or if the storage format
-        of the states differs.
+        Raises KernelError if it is called after the first step, if the states have another storage
+        format, or if they are states of another kernel.
         """
         if self._run is not None:
             raise KernelError("states cannot be loaded after the first step; load them before it")

@@ -50,8 +50,7 @@ PURGE_ROUNDS = 4
 
 class CommandError(OSError):
     """Raised if a command of :meth:`Drive.read`, ``write`` or ``flush`` completes with the error
-    status ``status`` (nvme.status.Status).
-    """
+    status ``status`` (nvme.status.Status)."""
 
     def __init__(self, message: str, status: Status) -> None:
         super().__init__(message)
@@ -185,14 +184,14 @@ class Drive(PowerSystem):
         super()._check_open()
 
     def completions(self) -> np.ndarray:
-        """Return the completions that no earlier call has returned, as CommandSystem does. Raises
-        InputError while a service owns the drive.
-        """
+        """Return the completions that no earlier call has returned, COMPLETION[n]. Raises
+        InputError while a service owns the drive."""
         self.check_owner()
         return super().completions()
 
     def start(self, plan: Iterable[np.ndarray]) -> None:
-        """Start a plan (chunks of plan_rows.PLAN) now. It advances with the drive's clock.
+        """Start a plan (a sequence of operations, in arrays of plan_rows.PLAN) now. It advances
+        with the drive's clock.
 
         Raises InputError if the drive is closed, offline or owned by a service, if a plan is
         running, or if the drive has payload and ``follow`` (states/drive_states.py) has not defined
@@ -217,10 +216,10 @@ class Drive(PowerSystem):
             raise InputError("plans cannot move the data of a drive with payload; use Drive(cfg)")
 
     def fill(self, device: int, lpn: int, count: int) -> None:
-        """Place pages on flash as System.fill does. Raises InputError if the drive has payload
+        """Place ``count`` logical pages, starting at page ``lpn``, on flash as if they had been
+        written before the run. ``device``: must be 0. Raises InputError if the drive has payload
         (filled pages have no contents), is closed or owned by a service, or if an argument is out
-        of range.
-        """
+        of range."""
         if self._bytes is not None:
             raise InputError("filled pages have no contents; write the pages, or use Drive(cfg)")
         self._check_open()
@@ -338,9 +337,9 @@ class Drive(PowerSystem):
         self._succeed(FLUSH, 0, np.zeros(0, np.uint8))
 
     def erase_stale(self) -> None:
-        """Erase stale data, that is, data that was overwritten or trimmed. Complete the commands in
-        flight. Then erase every block with stale data, after moving its valid pages, and overwrite
-        the copies of stale data in memory and in the store.
+        """Erase stale data (overwritten or trimmed data). Complete the commands in flight. Then
+        erase every block with stale data, after moving its valid pages, and overwrite the copies of
+        stale data in memory and in the store.
 
         Call :meth:`flush` first. Raises InputError if the drive is closed or owned by a service,
         has no payload, is offline or read-only, or if a block cannot be collected or a file cannot
@@ -376,7 +375,7 @@ class Drive(PowerSystem):
         self._bytes.wipe_cache()
 
     def _succeed(self, op: int, offset: int, memory: np.ndarray) -> None:
-        """Run one command as PayloadSystem does. Raises CommandError if it does not succeed."""
+        """Run one command on ``memory``. Raises CommandError if its status is not SUCCESS."""
         status = self._run_command(op, offset, memory)
         if status == Status.SUCCESS:
             return
@@ -421,9 +420,9 @@ class Drive(PowerSystem):
         return found
 
     def wear_out(self) -> int:
-        """Mark as many blocks as there are spare blocks as blocks with a program failure, so that
-        the drive becomes read-only. Return the number of these blocks. Raises InputError if
-        the drive has no power."""
+        """Mark one free or full block for each spare block as having a failed program, so that the
+        drive becomes read-only. Return the number of marked blocks. Raises InputError if the drive
+        has no power."""
         self.check_power()
         return injected_faults.fail_spare_blocks(self.arrays, self.geometry)
 

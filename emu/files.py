@@ -196,8 +196,8 @@ def suffix_of(path: Path) -> str:
 
 
 def lock_holder(handle: int) -> str:
-    """Return a text that names the process that holds the lock (flock) of an open file, as
-    precisely as the operating system reports it.
+    """Return a text that names the process holding the lock (flock) of an open file, as precisely
+    as the operating system reports it.
     """
     number = os.fstat(handle).st_ino
     try:

@@ -1,10 +1,10 @@
 """Service of one drive: a thread that owns engine and clock and accepts batches from clients.
 
 Owns the thread, the clock (virtual, or real time with a scale), and the assignment of completions
-to batches. Does not own the drive (drive.py), turns that a client thread runs itself
-(nvme/client_turns.py), the hand-over to and from clients (nvme/client_queue.py), the rules of
-commands (nvme/submission.py) or sockets.
-Source: NVMeVirt and FEMU, which complete a command when the wall clock reaches its modeled end.
+to batches. Does not own the drive (drive.py), iterations of the service's loop that a client thread
+runs itself (nvme/client_turns.py), the hand-over to and from clients (nvme/client_queue.py), the
+rules of commands (nvme/submission.py) or sockets. Source: NVMeVirt and FEMU, which complete a
+command when the wall clock reaches its modeled end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from ondie.kernels.doorbell import LAST_NS, NEVER_NS, POLL_NS, Delivery, Doorbel
 
 CLOCKS = ("virtual", "real")
 AHEAD_NS = 50_000
-"""Wall time by which the simulation may run ahead while commands are in flight (ns)."""
+"""Maximum lead of the simulation over the wall clock while commands are in flight (ns of wall
+time)."""
 MOST_SCALE = 1e6
 """Maximum scale of the clock ``real`` (simulated seconds per second of wall time)."""
 PLAN_EVENTS = 1 << 12
@@ -154,8 +155,8 @@ class Service(ClientTurns):
         return batch.future
 
     def call(self, function: Callable[[], Any]) -> Future[Any]:
-        """Call ``function`` in the thread of the service between two turns. The function may use
-        the drive.
+        """Call ``function`` in the thread of the service between two iterations of its loop. The
+        function may use the drive.
 
         The result of the future is the result of the function, or the exception that it raises. If
         the function cuts the power of the drive, the batches in flight fail with InputError. Later
@@ -187,9 +188,8 @@ class Service(ClientTurns):
         return future
 
     def _hand_over(self, batch: Batch) -> None:
-        """Append a batch to the inbox. The caller rings the doorbell. Raises InputError after the
-        end of the service.
-        """
+        """Append a batch to the inbox of the service. The caller then wakes the thread of the
+        service. Raises InputError after the end of the service."""
         with self._lock:
             if self._ended is not None or self._closing:
                 raise InputError(f"the service has ended{self._ended or ''}")
@@ -215,7 +215,8 @@ class Service(ClientTurns):
 
     @property
     def lag(self) -> Lag:
-        """Lag of the completions so far. A completion is counted before its client receives it."""
+        """Lag of the completions so far: wall time of the delivery minus wall time of the modeled
+        end. A completion is counted before its client receives it."""
         return Lag.of(self._delivery)
 
     # --- the thread
@@ -266,9 +267,8 @@ class Service(ClientTurns):
         return not self._closing or bool(self._batches or self._idle or self._plans or self._inbox)
 
     def _poll_ns(self) -> int:
-        """Return the time for which the thread polls before it sleeps (ns): until POLL_NS after its
-        last work.
-        """
+        """Return the time for which the thread polls before it sleeps (ns): the time that is left
+        until POLL_NS after its last work."""
         return max(self._worked_ns + POLL_NS - time.perf_counter_ns(), 0)
 
     def _take(self) -> bool:

@@ -24,10 +24,8 @@ TAKES = ("lr", "eps", "lr_decay", "weight_decay", "maximize")
 
 
 def fold(values: Mapping[str, float], step: int, form: str) -> list[float]:
-    """Return the coefficients of a step: lr, l2, eps.
-
-    ONDIE_ADAGRAD in csrc/ondie.h defines them.
-    """
+    """Return the coefficients of an AdaGrad step: lr, l2, eps. ONDIE_ADAGRAD in csrc/ondie.h
+    defines them."""
     sign = -1.0 if values["maximize"] else 1.0
     lr = values["lr"] / (1.0 + (step - 1) * values["lr_decay"])
     return [sign * lr, sign * values["weight_decay"], values["eps"]]
@@ -48,7 +46,8 @@ def numpy_adagrad(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> 
 
 @njit(forceinline=True)
 def adagrad_loop(w, g, v, coef, once):
-    """Update w and v in place with AdaGrad; ``once`` = True selects the torch form."""
+    """Update w and v in place with AdaGrad, in the torch form if ``once`` is True, else in the
+    canonical form."""
     lr, l2, eps = coef[0], coef[1], coef[2]
     with_l2 = l2 != 0
     for i in range(w.size):

@@ -22,9 +22,10 @@ TAKES = ("lr", "beta1", "beta2", "eps", "weight_decay", "maximize")
 
 
 def fold(values: Mapping[str, float], step: int, form: str, decoupled: bool) -> list[float]:
-    """Return the coefficients of a step: beta1, c1, beta2, c2, eps, l2, decay, step, root, sign.
+    """Return the coefficients of a step of Adam, or of AdamW if ``decoupled`` is True.
 
-    ONDIE_ADAM in csrc/ondie.h defines them.
+    The coefficients are beta1, c1, beta2, c2, eps, l2, decay, step, root and sign. ONDIE_ADAM in
+    csrc/ondie.h defines them.
     """
     sign = -1.0 if values["maximize"] else 1.0
     l2 = 0.0 if decoupled else values["weight_decay"]

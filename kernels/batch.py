@@ -23,7 +23,8 @@ from .threads import checked
 from .update import Update
 
 PART = np.dtype([(name, np.uintp) for name in PLACES] + [("n", np.uint64), ("first", np.uint64)])
-"""Record type of one part; it mirrors ondie_part in csrc/ondie.h."""
+"""Record type of a part, that is, of one tensor or page of a batched update; it mirrors ondie_part
+in csrc/ondie.h."""
 
 
 class Table:
@@ -47,15 +48,15 @@ class Table:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters in all parts."""
+        """Number of parameters (model weights) in all parts."""
         return int(self._parts["n"].sum())
 
     def __call__(self, coef: Array, threads: int = 1, key: int | None = None) -> None:
         """Update every part; each thread updates its parts in order.
 
-        Results do not depend on `threads`. In C, a call without `key` that repeats the previous
-        `coef` object and `threads` skips all checks and pointer casts. The
-        contents of `coef` may change between calls.
+        coef, key: coefficients and key of the step, as for `Update`. Results do not depend on
+        `threads`. In C, a call without `key` that repeats the previous `coef` object and `threads`
+        skips all checks and pointer casts. The contents of `coef` may change between calls.
         """
         if coef is self._same and threads == self._threads and key is None:
             status = self._again()
@@ -82,8 +83,7 @@ def tensors(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> Table:
 
     parts: the arrays of each tensor in the order of `kernel.slots` (w, g, states, out). Elements
     are numbered consecutively over all tensors, which matters only for stochastic rounding. Raises
-    KernelError for arrays that the kernel rejects and for arrays that are not aligned to their
-    element size.
+    KernelError if the kernel rejects an array or if an array is not aligned to its element size.
     """
     rows = np.zeros(len(parts), PART)
     places = [PLACES[at] for at in kernel.places]
@@ -104,7 +104,8 @@ def tensors(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> Table:
 
 
 def _apart(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> None:
-    """Raise KernelError if a written array shares memory with any other array of any part."""
+    """Raise KernelError if an array that the update writes shares memory with another array of any
+    part."""
     spans = []
     for i, arrays in enumerate(parts):
         for array, slot in zip(arrays, kernel.slots, strict=True):
@@ -123,7 +124,8 @@ def _apart(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> None:
 
 
 def one(kernel: Update, *arrays: np.ndarray) -> Table:
-    """Return a table of one tensor, for repeated updates of its arrays."""
+    """Return a table with one part, the tensor in ``arrays``, for repeated updates of this
+    tensor."""
     return tensors(kernel, [arrays])
 
 
@@ -131,9 +133,9 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
     """Return a table of the pages of large arrays, in a given order.
 
     arrays: large arrays in the order of `kernel.slots`. page: parameters per page. order: page
-    numbers, any integer type, shape [k], without duplicates. Raises KernelError for arguments that
-    break these rules, for a page size that does not divide the arrays, and for arrays that are not
-    aligned to their element size.
+    numbers, any integer type, shape [k], without duplicates. Raises KernelError if an argument
+    breaks these rules, if the page size does not divide the arrays, or if an array is not aligned
+    to its element size.
     """
     if kernel.check(arrays, None) is not None:
         raise KernelError(f"{kernel.op}: an array is not aligned to its element size")

@@ -42,18 +42,18 @@ from .errors import KernelError, whole
 from .jit import njit
 
 FORMS = ("plain", "clmul", "gfni")
-"""Names of the forms of the C functions, in the order of enum ONDIE_BCH_*."""
+"""Implementations ("forms") of BCH in C, in the order of enum ONDIE_BCH_*; see `Bch.form`."""
 PLANES = ("plain",)
-"""Forms whose search for roots is bit-sliced: one plane for each bit of a field element."""
+"""Forms whose Chien search is bit-sliced: one bit plane for each bit of a field element."""
 POWER_BYTES = 1 << 19
-"""Maximum size of the table of powers in bytes; it should stay in the second-level cache."""
+"""Approximate limit (bytes) of the Chien search's table of powers, so that L2 cache holds it."""
 
 
 # --- Numba
 
 
 class Tables(NamedTuple):
-    """Tables of a code for the compiled functions."""
+    """Sizes and lookup tables of one BCH code, as the Numba functions of this module take them."""
 
     t: int
     degree: int
@@ -69,7 +69,7 @@ class Tables(NamedTuple):
 
 @njit
 def multiply(tables, left, right):
-    """Return the product of two elements of the field."""
+    """Return the product of two elements of GF(2^m)."""
     if left == 0 or right == 0:
         return 0
     return int(tables.exp[tables.log[left] + tables.log[right]])
@@ -77,7 +77,7 @@ def multiply(tables, left, right):
 
 @njit
 def divide(tables, word):
-    """Replace the parity of ``word`` by its remainder modulo g; overwrite the other bytes."""
+    """Write ``word`` modulo the generator g to its parity bytes; destroy its other bytes."""
     parity = tables.rows.shape[1]
     for i in range(word.size - 1, parity - 1, -1):
         row = tables.rows[word[i]]
@@ -93,14 +93,14 @@ def divide(tables, word):
 
 @njit
 def copy_into(target, source):
-    """Copy ``source`` to the first elements of ``target``. A slice takes 2 s to compile."""
+    """Copy ``source`` to the first elements of ``target``; Numba needs 2 s to compile a slice."""
     for i in range(source.size):
         target[i] = source[i]
 
 
 @njit
 def find_syndromes(tables, remainder, syndromes):
-    """Write the syndromes: the values of ``remainder`` at a^1 to a^(2 t)."""
+    """Write to ``syndromes`` the values of the polynomial ``remainder`` at a^1 to a^(2 t)."""
     syndromes[:] = 0
     for digit in range(tables.syndromes.shape[0]):
         row = tables.syndromes[digit, remainder[digit >> 1] >> (4 * (digit & 1)) & 15]
@@ -112,10 +112,10 @@ def find_syndromes(tables, remainder, syndromes):
 
 @njit
 def find_locator(tables, syndromes, locator):
-    """Write the locator polynomial and return its degree; return -1 if the degree would exceed t.
+    """Write the error locator polynomial; return its degree, or -1 if the degree would exceed t.
 
     Uses Berlekamp's iteration without inversions. The discrepancies of a binary code are 0 in every
-    second step, so ``other`` is multiplied by x^2 in each iteration.
+    second step, so the auxiliary polynomial ``other`` is multiplied by x^2 in each iteration.
     """
     size = locator.size
     other, before = np.zeros(size, np.int32), np.empty(size, np.int32)
@@ -146,7 +146,7 @@ def find_locator(tables, syndromes, locator):
 
 @njit
 def find_positions(tables, locator, degree, bits, positions):
-    """Write each position p for which a^-p is a root of the locator; return their number."""
+    """Write the bit position p of each root a^-p of the locator; return the number of roots."""
     power = np.empty(degree + 1, np.int32)
     for i in range(degree + 1):
         power[i] = tables.log[locator[i]]
@@ -171,7 +171,7 @@ def crc_of(tables, data):
 
 @njit
 def crc_agrees(tables, word, first):
-    """Return True if the 4 bytes before byte ``first`` hold the CRC-32C of the rest of the word."""
+    """Return True if the 4 bytes before word[first] hold the CRC-32C of word[first:]."""
     given = 0
     for i in range(4):
         given |= int(word[first - 4 + i]) << (8 * i)
@@ -180,7 +180,7 @@ def crc_agrees(tables, word, first):
 
 @njit
 def encode_words(tables, data, check):
-    """Write the check bytes of each word to ``check``."""
+    """Write the check bytes (parity and CRC) of each row of ``data`` to ``check``."""
     parity, size = tables.rows.shape[1], check.shape[1]
     word = np.empty(size + data.shape[1], np.uint8)
     for i in range(data.shape[0]):
@@ -196,8 +196,8 @@ def encode_words(tables, data, check):
 
 @njit
 def decode_words(tables, data, check, verify, correct, result):
-    """Correct words in place; write the number of corrected bits, UNCORRECTABLE or MISCORRECTED. If
-    ``correct`` is False, a word with a remainder other than 0 counts as UNCORRECTABLE."""
+    """Correct the words in place; write the result of each word (see `Bch.decode`) to ``result``.
+    If ``correct`` is False, a word with bit errors is not corrected but counts as UNCORRECTABLE."""
     parity, size = tables.rows.shape[1], check.shape[1]
     word, copy = np.empty(size + data.shape[1], np.uint8), np.empty(size + data.shape[1], np.uint8)
     syndromes, locator = np.empty(2 * tables.t, np.int32), np.empty(2 * tables.t + 4, np.int32)
@@ -227,7 +227,7 @@ def decode_words(tables, data, check, verify, correct, result):
 
 
 class Numba:
-    """Numba implementation of a BCH code's functions."""
+    """Encoder and decoder of a BCH code, compiled by Numba (implements `Functions`)."""
 
     form: str | None = None
 
@@ -242,17 +242,17 @@ class Numba:
         )  # fmt: skip
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each word to ``check``."""
+        """Write the check bytes of each row of ``data`` to ``check``."""
         encode_words(self._tables, data, check)
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 for each word of the code (with a correct CRC if ``verify``), else 0."""
+        """Write 1 to ``clean`` for each code word (with a correct CRC if ``verify``), else 0."""
         result = np.empty(len(data), np.int32)
         decode_words(self._tables, data, check, verify, False, result)
         clean[:] = result == 0
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Correct words in place, and write their results (see `Bch.decode`)."""
+        """Correct words in place; write each word's result (see `Bch.decode`) to ``result``."""
         decode_words(self._tables, data, check, verify, True, result)
 
 
@@ -260,7 +260,7 @@ class Numba:
 
 
 class Native:
-    """C implementation of a BCH code's functions."""
+    """Encoder and decoder of a BCH code in C (implements `Functions`)."""
 
     def __init__(self, code: Code, isa: str) -> None:
         self._number = native.lib.ondie_bch_form(native.ISAS.index(isa))
@@ -298,13 +298,13 @@ class Native:
         self._record = record
 
     def _set(self, record: Any, name: str, kind: str, table: np.ndarray) -> None:
-        """Set a pointer of the C record to ``table``, and keep the table alive."""
+        """Point field ``name`` of the C record ondie_bch to ``table``; keep the table alive."""
         self._kept.append(table)
         setattr(record, name, native.ffi.cast(f"{kind} *", table.ctypes.data))
 
     @staticmethod
     def _inverse(code: Code) -> int:
-        """Return floor(x^(r + 64) / g) without its leading term x^64."""
+        """Return floor(x^(r + 64) / g) without its term x^64, for Barrett's division by g."""
         product, rest, quotient = generator(code.m, code.t), 1 << (code.degree + 64), 0
         for shift in range(64, -1, -1):
             if rest >> (code.degree + shift):
@@ -314,15 +314,15 @@ class Native:
 
     @staticmethod
     def _span(code: Code, step: int) -> int:
-        """Return the number of positions in the table of powers, a multiple of ``step``."""
+        """Return how many bit positions the table of powers covers, a multiple of ``step``."""
         size = (code.t + 1) // 2 * (2 * code.bits)
         pieces = -(-size // POWER_BYTES)
         return -(-code.bits // (step * pieces)) * step
 
     @staticmethod
     def _powers(code: Code, span: int, planes: bool) -> Bytes:
-        """Return a^(-j i) for odd j: the low and the high bytes, uint8[(t + 1) / 2, 2, span], or,
-        if ``planes`` is True, the m bits, uint8[(t + 1) / 2, m, span / 8]."""
+        """Return the table of powers a^(-j i), odd j, 0 <= i < span: the low and the high bytes,
+        uint8[(t + 1) / 2, 2, span], or, if ``planes``, the m bits, uint8[.., m, span / 8]."""
         odds = 2 * np.arange((code.t + 1) // 2)[:, None] + 1
         values = code.field.exp[-odds * np.arange(span) % code.field.n]
         if planes:
@@ -332,7 +332,7 @@ class Native:
 
     @staticmethod
     def _rows(code: Code) -> NDArray[np.uint32]:
-        """Return the remainder of each value of 4 bytes above the parity: uint32[4, 256, words]."""
+        """Return remainders mod g of each value of 4 bytes above parity: uint32[4, 256, words]."""
         width = -(-code.degree // 32)
         first = code.residues[32 * width :][:32].view(np.uint32)[:, :width]
         return aligned(sums_of_rows(np.ascontiguousarray(first).reshape(4, 8, width)))
@@ -350,7 +350,7 @@ class Native:
         return aligned(split.transpose(2, 0, 3, 1))
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each word to ``check``."""
+        """Write the check bytes of each row of ``data`` to ``check``."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_encode(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
@@ -358,7 +358,7 @@ class Native:
         )  # fmt: skip
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 for each word of the code (with a correct CRC if ``verify``), else 0."""
+        """Write 1 to ``clean`` for each code word (with a correct CRC if ``verify``), else 0."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_check(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
@@ -366,7 +366,7 @@ class Native:
         )  # fmt: skip
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Correct words in place, and write their results (see `Bch.decode`)."""
+        """Correct words in place; write each word's result (see `Bch.decode`) to ``result``."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_decode(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
@@ -378,9 +378,9 @@ class Native:
 
 
 class Bch:
-    """A BCH code on a backend; `kernels.get` creates it.
+    """Encoder and decoder of a BCH code on a backend; `kernels.get` creates it.
 
-    Each row of an array is one word: data is uint8[words, data_bytes], check uint8[words,
+    Each row of an array is one code word: data is uint8[words, data_bytes], check uint8[words,
     check_bytes]; a single word may be one-dimensional. Arrays must be contiguous and must not
     overlap, else KernelError is raised. All backends and instruction sets give the same results.
     """
@@ -410,11 +410,11 @@ class Bch:
 
     @property
     def check_bytes(self) -> int:
-        """Return the number of check bytes of each word."""
+        """Return the number of check bytes of each code word: parity, and CRC if present."""
         return self.code.check_bytes
 
     def encode(self, data: Bytes, check: Bytes | None = None) -> Bytes:
-        """Return the check bytes of all words, in the array ``check`` if it is given."""
+        """Return the check bytes of all rows of ``data``, in the array ``check`` if it is given."""
         rows = self._rows("data", data, self.code.data_bytes)
         if check is None:
             check = np.empty((*data.shape[:-1], self.check_bytes), np.uint8)
@@ -449,7 +449,8 @@ class Bch:
 
     @staticmethod
     def _rows(name: str, array: Bytes, size: int, writable: bool = False) -> Bytes:
-        """Return ``array`` as rows of ``size`` bytes. Raises KernelError for a wrong array."""
+        """Return ``array`` as rows of ``size`` bytes. Raises KernelError for a wrong type or
+        size."""
         if not isinstance(array, np.ndarray):
             raise KernelError(f"bch: {name} is {type(array).__name__}, expected an array of uint8")
         good = array.ndim in (1, 2) and array.shape[-1] == size and array.dtype == np.uint8
@@ -465,7 +466,7 @@ class Bch:
 
     @staticmethod
     def _same(data: Bytes, check: Bytes) -> None:
-        """Raise KernelError if the numbers of words differ or the arrays share memory."""
+        """Raise KernelError if data and check differ in their number of words or share memory."""
         if len(data) != len(check):
             raise KernelError(f"bch: data has {len(data)} rows, check has {len(check)}; must match")
         if np.may_share_memory(data, check):

@@ -26,13 +26,13 @@ from .errors import KernelError
 from .memory import aligned_empty
 
 PRIMITIVE = {10: 0x409, 11: 0x805, 12: 0x1053, 13: 0x201B, 14: 0x402B, 15: 0x8003}
-"""Smallest primitive polynomial of each degree m; bit i of the number is the coefficient of x^i."""
+"""Smallest primitive polynomial over GF(2) of each degree m; bit i is the coefficient of x^i."""
 MOST_ERRORS = 100
 CRC_BYTES = 4
 UNCORRECTABLE = -1
-"""Result of decode: the word has more than t bit errors."""
+"""Result of `Bch.decode` for a word with more than t bit errors, which it cannot correct."""
 MISCORRECTED = -2
-"""Result of decode: the decoded word belongs to the code, but its CRC is wrong."""
+"""Result of `Bch.decode` for a word whose correction belongs to the code but has a wrong CRC."""
 
 Bytes = NDArray[np.uint8]
 Results = NDArray[np.int32]
@@ -40,8 +40,8 @@ Results = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Field:
-    """The field GF(2^m). With n = 2^m - 1, `exp` (uint16[2 n]) holds the powers of a, and `log`
-    (uint16[n + 1]) the exponent of each element."""
+    """The field GF(2^m) with the primitive element a. With n = 2^m - 1, `exp` (uint16[2 n]) holds
+    the powers of a, and `log` (uint16[n + 1]) the exponent of each element other than 0."""
 
     m: int
     exp: NDArray[np.uint16]
@@ -49,17 +49,18 @@ class Field:
 
     @property
     def n(self) -> int:
-        """Return the order of a, 2^m - 1, which is also the maximum length of a word in bits."""
+        """Return 2^m - 1, the order of the primitive element and the maximum length of a code word
+        in bits."""
         return (1 << self.m) - 1
 
     def times(self, left: Any, right: Any) -> Any:
-        """Return the products of the elements in two arrays, which are broadcast."""
+        """Return the products of the field elements in two arrays, broadcast against each other."""
         left, right = np.asarray(left, np.int64), np.asarray(right, np.int64)
         product = self.exp[self.log[left].astype(np.int64) + self.log[right]]
         return np.where((left == 0) | (right == 0), 0, product)
 
     def inverse(self, element: int) -> int:
-        """Return the multiplicative inverse of ``element``."""
+        """Return the multiplicative inverse of the field element ``element``."""
         return int(self.exp[(self.n - int(self.log[element])) % self.n])
 
 
@@ -79,8 +80,9 @@ def field(m: int) -> Field:
 
 @cache
 def generator(m: int, t: int) -> int:
-    """Return the generator polynomial; bit i of the number is the coefficient of x^i. The
-    polynomial is the product of the distinct minimal polynomials of a, a^3, ..., a^(2 t - 1)."""
+    """Return the generator polynomial of the code over GF(2^m) that corrects t bit errors. Bit i of
+    the number is the coefficient of x^i. The polynomial is the product of the distinct minimal
+    polynomials of a, a^3, ..., a^(2 t - 1)."""
     gf, product, known = field(m), 1, set[int]()
     for odd in range(1, 2 * t, 2):
         orbit = {odd * 2**k % gf.n for k in range(m)}
@@ -98,7 +100,8 @@ def generator(m: int, t: int) -> int:
 
 
 def check_bytes(m: int, t: int, crc: bool = True) -> int:
-    """Return the number of check bytes of a word. Raises KernelError for an invalid m or t."""
+    """Return the number of check bytes of a code word: parity, and CRC if ``crc`` is True. Raises
+    KernelError for an invalid m or t."""
     if type(m) is not int or m not in PRIMITIVE:
         raise KernelError(f"bch: m = {m!r}; must be from {min(PRIMITIVE)} to {max(PRIMITIVE)}")
     if type(t) is not int or not 1 <= t <= MOST_ERRORS:
@@ -107,14 +110,15 @@ def check_bytes(m: int, t: int, crc: bool = True) -> int:
 
 
 def most_data(m: int, t: int, crc: bool = True) -> int:
-    """Return the maximum number of data bytes of a word. The minimum over all valid arguments is
-    29, for m = 10, t = 99 and a CRC."""
+    """Return the maximum number of data bytes of a code word. Over all valid arguments, the result
+    is smallest (29) for m = 10, t = 99 and a CRC."""
     return ((1 << m) - 1) // 8 - check_bytes(m, t, crc)
 
 
 @dataclass(frozen=True)
 class Code:
-    """Parameters and sizes of a BCH code. Raises KernelError for parameters that do not fit."""
+    """A BCH code: its parameters and the sizes of its words. Raises KernelError for an invalid m or
+    t, and for ``data_bytes`` for which a word would exceed 2^m - 1 bits."""
 
     m: int
     t: int
@@ -147,17 +151,17 @@ class Code:
 
     @property
     def parity_bytes(self) -> int:
-        """Return the number of parity bytes of a word."""
+        """Return the number of parity bytes of a code word."""
         return -(-self.degree // 8)
 
     @property
     def check_bytes(self) -> int:
-        """Return the number of check bytes of a word: parity and CRC."""
+        """Return the number of check bytes of a code word: parity, and CRC if the code has one."""
         return check_bytes(self.m, self.t, self.crc)
 
     @property
     def bits(self) -> int:
-        """Return the number of bits of a word, at most 2^m - 1."""
+        """Return the number of bits of a code word, at most 2^m - 1."""
         return 8 * (self.data_bytes + self.check_bytes)
 
     @cached_property
@@ -177,7 +181,8 @@ class Code:
         return np.frombuffer(found, np.uint8).reshape(count, width)
 
     def syndromes(self, positions: np.ndarray) -> NDArray[np.int64]:
-        """Return the sum of a^(j p) over all positions p, for j from 1 to 2 t: int64[2 t]."""
+        """Return the syndromes of a word whose bits are 1 at ``positions``: the sum of a^(j p) over
+        these positions p, for j from 1 to 2 t: int64[2 t]."""
         powers = np.outer(np.arange(1, 2 * self.t + 1), positions) % self.field.n
         return np.bitwise_xor.reduce(self.field.exp[powers].astype(np.int64), axis=1)
 
@@ -186,14 +191,14 @@ class Code:
 
 
 def numpy_remainder(code: Code, word: Bytes) -> Bytes:
-    """Return ``word`` modulo g, uint8[parity_bytes]: the sum of x^i mod g over the bits i that are
-    1."""
+    """Return ``word`` modulo the generator polynomial g, uint8[parity_bytes]: the sum of x^i mod g
+    over the bits i that are 1."""
     places = np.flatnonzero(np.unpackbits(word, bitorder="little"))
     return np.bitwise_xor.reduce(code.residues[places], axis=0, initial=0)[: code.parity_bytes]
 
 
 def numpy_locator(code: Code, syndromes: np.ndarray) -> NDArray[np.int64] | None:
-    """Return the coefficients of the locator polynomial, lowest power first, by Berlekamp's
+    """Return the coefficients of the error locator polynomial, lowest power first, by Berlekamp's
     iteration. Return None if its degree would exceed t, because the word has more than t bit
     errors."""
     gf, size = code.field, 2 * code.t + 2
@@ -231,25 +236,25 @@ def numpy_positions(code: Code, word: Bytes) -> NDArray[np.int64] | None:
 
 
 class Functions(Protocol):
-    """Interface of the functions of a BCH code on checked arrays, for NumPy, Numba and C. A row of
-    an array is a word."""
+    """Interface of the encoder and decoder of a BCH code, implemented in NumPy, Numba and C. The
+    arrays have passed the checks of `Bch`; each row of an array is a code word."""
 
     form: str | None  # of C
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each word to ``check``."""
+        """Write the check bytes of each row of ``data`` to ``check``."""
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 to ``clean`` for each word of the code (with a correct CRC if ``verify``), else
-        0."""
+        """Write 1 to ``clean`` for each code word (with a correct CRC if ``verify``), else 0."""
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
         """Correct each word in place. Write the number of its corrected bits, UNCORRECTABLE or
-        MISCORRECTED to ``result``. The CRC is compared if ``verify``."""
+        MISCORRECTED to ``result``. If ``verify`` is False, the CRC is not compared."""
 
 
 class Definition:
-    """Definition of a BCH code's functions in NumPy, word by word."""
+    """Encoder and decoder of a BCH code in NumPy, word by word. They define the results of all
+    backends."""
 
     form: str | None = None
 
@@ -262,7 +267,7 @@ class Definition:
         return np.frombuffer(value.to_bytes(CRC_BYTES, "little")[:size], np.uint8)
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each word to ``check``."""
+        """Write the check bytes of each row of ``data`` to ``check``."""
         parity = self.code.parity_bytes
         for one, row in zip(data, check, strict=True):
             row[:parity] = 0
@@ -270,14 +275,15 @@ class Definition:
             row[:parity] = numpy_remainder(self.code, np.concatenate((row, one)))
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 for each word of the code (with a correct CRC if ``verify``), else 0."""
+        """Write 1 to ``clean`` for each code word (with a correct CRC if ``verify``), else 0."""
         parity = self.code.parity_bytes
         for i, (one, row) in enumerate(zip(data, check, strict=True)):
             right = not numpy_remainder(self.code, np.concatenate((row, one))).any()
             clean[i] = right and (not verify or np.array_equal(row[parity:], self._crc(one)))
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Correct words in place, and write their results (see `Functions.decode`)."""
+        """Correct words in place; write the result of each word (see `Bch.decode`) to
+        ``result``."""
         parity, size = self.code.parity_bytes, self.code.check_bytes
         for i, (one, row) in enumerate(zip(data, check, strict=True)):
             word = np.concatenate((row, one))
@@ -297,7 +303,8 @@ class Definition:
 
 
 def sums_of_rows(rows: np.ndarray) -> np.ndarray:
-    """Return the sums of all subsets of the rows along axis -2: [..., k, n] -> [..., 2^k, n]."""
+    """Return the exclusive or of each subset of the k rows along axis -2: [..., k, n] -> [..., 2^k,
+    n]."""
     count = rows.shape[-2]
     sums = np.zeros((*rows.shape[:-2], 1 << count, rows.shape[-1]), rows.dtype)
     for i in range(count):
@@ -314,8 +321,9 @@ def aligned(values: np.ndarray) -> np.ndarray:
 
 
 def syndrome_table(code: Code) -> NDArray[np.uint16]:
-    """Return the values of each 4-bit digit of a remainder at a, a^3, ..., a^(2 t - 1):
-    uint16[digits, 16, lanes], where lanes is t rounded up to a multiple of 32."""
+    """Return the contribution of each value of each 4-bit digit of a remainder to the syndromes at
+    a, a^3, ..., a^(2 t - 1): uint16[digits, 16, lanes], where lanes is t rounded up to a multiple
+    of 32."""
     bits = np.arange(-(-code.degree // 4) * 4)
     odds = 2 * np.arange(code.t) + 1
     values = np.zeros((bits.size, -(-code.t // 32) * 32), np.uint16)
@@ -324,10 +332,10 @@ def syndrome_table(code: Code) -> NDArray[np.uint16]:
 
 
 def linear_maps(gf: Field, form: str) -> Bytes:
-    """Return the linear maps y -> c y^(2^k) for k from 0 to 6 and each constant c that has at most
-    one 4-bit digit other than 0: uint8[k, digit of c, value of the digit, bytes of a map], that is,
-    uint8[7, 4, 16, 32 or 128]. Maps have 32 bytes for csrc/bch_avx512.c and 128 bytes for
-    csrc/bch_avx2.c."""
+    """Return the linear maps y -> c y^(2^k) of GF(2^m) for k from 0 to 6 and each constant c that
+    has at most one 4-bit digit other than 0: uint8[k, digit of c, value of the digit, bytes of a
+    map], that is, uint8[7, 4, 16, 32 or 128]. Maps have 32 bytes for csrc/bch_avx512.c and 128
+    bytes for csrc/bch_avx2.c."""
     columns = np.zeros((7, 16, 16), np.uint16)  # [k, bit of c, bit of y]
     bits = np.arange(gf.m)
     for k in range(7):

@@ -7,9 +7,9 @@ constants, so it is not used.
 
 Each compiled function and signature has one file, NAME-KEY.code, in $XDG_CACHE_HOME/ondie/compiled
 or ~/.cache/ondie/compiled. KEY is a hash of the compilation inputs: the bytecode of the function
-and of every function that it calls directly or indirectly, the values of the constants that these
-functions use, the signature, the sources that configure Numba's compilation, the versions, and the
-processor. Editing a comment, a docstring or an uncompiled function keeps the key.
+and of all its direct and indirect callees, the values of the constants used by these functions, the
+signature, the sources that configure Numba's compilation, the versions, and the processor. Editing
+a comment, a docstring or an uncompiled function keeps the key.
 
 A file holds a header, a SHA-256 checksum and Numba's pickled result. It is written under a
 temporary name and renamed, so a killed process leaves no partial file under the final name. A file
@@ -41,7 +41,7 @@ from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 KEEP_BYTES = 256 << 20
-"""Size limit of the folder in bytes; the least recently used files are deleted first."""
+"""Size limit of the cache folder in bytes; the least recently used files are deleted first."""
 STALE_SECONDS = 3600.0
 """Age in seconds at which a temporary file is deleted, because its process was probably killed."""
 _HEADER = b"ondie compiled code 1\n"
@@ -140,7 +140,8 @@ def _function(value: Any) -> types.FunctionType | None:
 class Closure:
     """A function and all functions that are compiled together with it.
 
-    count: number of functions. digest: hash of their bytecode and of the constants that they use.
+    count: number of these functions. digest: hash of their bytecode and of the constants that they
+    use.
     """
 
     def __init__(self, function: types.FunctionType) -> None:
@@ -169,7 +170,7 @@ class Closure:
         self.digest = self._hash.digest()
 
     def _add(self, part: bytes) -> None:
-        """Add ``part``, preceded by its length, to the hash."""
+        """Add the bytes ``part``, preceded by their number, to the hash."""
         self._hash.update(len(part).to_bytes(8, "little") + part)
 
     def _constant(self, value: Any) -> None:
@@ -193,7 +194,8 @@ class Closure:
 
 @cache
 def _compiler() -> bytes:
-    """Return a hash of the versions and of the sources that configure Numba's compilation."""
+    """Return a hash of the versions of Numba, llvmlite, NumPy and Python, and of the ondie sources
+    that configure Numba's compilation."""
     digest = hashlib.sha256()
     tag = sys.implementation.cache_tag
     for version in (numba.__version__, llvmlite.__version__, np.__version__, tag):
@@ -246,7 +248,7 @@ def _sweep(place: Path) -> None:
 
 
 class CodeCache(_Cache):
-    """Storage of the compiled code of one function, with the interface of Numba's cache.
+    """Cache of the compiled code of one function, with the interface of Numba's cache.
 
     missed(count) is called before the compilation of a function and its helpers, ``count``
     functions in total. stored() is called after the compilation.
@@ -276,7 +278,8 @@ class CodeCache(_Cache):
     def flush(self) -> None: ...
 
     def path(self, signature: Any, context: Any) -> Path | None:
-        """Return the path of the file for a signature, or None if there is no cache folder."""
+        """Return the path of the function's cache file for a signature (argument types), or None if
+        there is no cache folder."""
         place = folder()
         if place is None:
             return None
@@ -289,8 +292,8 @@ class CodeCache(_Cache):
         return place / f"{self._function.__name__}-{digest.hexdigest()[:24]}.code"
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """Return the stored result of compilation for a signature, or None if no result is
-        stored."""
+        """Return the stored result of the function's compilation for a signature (argument types),
+        or None if no result is stored."""
         path = self.path(signature, context)
         found = None if path is None else self._load(path, context)
         if found is None:
@@ -323,7 +326,7 @@ class CodeCache(_Cache):
         return None
 
     def save_overload(self, signature: Any, data: Any) -> None:
-        """Store the result of a compilation in its file."""
+        """Store the result of a compilation in the function's cache file for ``signature``."""
         self._stored()
         path = self.path(signature, data.target_context)
         if path is None or data.library.has_dynamic_globals:

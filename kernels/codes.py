@@ -54,8 +54,8 @@ class Codes:
 
     value: float32[256], increasing. zero: code of the smallest magnitude. middle: float32[255], the
     largest float that does not exceed the mean of two neighboring values. least: magnitudes below
-    it get the code ``zero``. The other tables are explained at ondie_codes in csrc/ondie.h: bucket,
-    int32[2 * BUCKETS]; line, float32[2, LINES]; limit, float32[LINES]; to_line, float32[3, LINES].
+    it get the code ``zero``. The other tables are explained at ondie_codes in csrc/ondie.h. bucket:
+    int32[2 * BUCKETS]. line: float32[2, LINES]. limit: float32[LINES]. to_line: float32[3, LINES].
     """
 
     base: int
@@ -86,11 +86,12 @@ def dynamic_pieces(signed: bool) -> list[Piece]:
 
 
 def linear_pieces(signed: bool) -> list[Piece]:
-    """Return the piece of linear quantization: equal steps up to 1.
+    """Return the piece of linear quantization, whose numbers have equal distances up to 1.
 
-    The signed map begins at -1 and has one more code below that. The unsigned map, for second
-    moments, begins at 1/256 and has no 0, as in Li, Chen and Zhu, NeurIPS 2023. A second moment
-    that is rounded to 0 makes the update as large as 1 / eps, which ends training.
+    The signed map has the numbers p / 127 for p from -128 to 127, so its lowest number is below -1.
+    The unsigned map, for second moments, has the numbers p / 256 for p from 1 to 256. It has no 0,
+    as in Li, Chen and Zhu, NeurIPS 2023: a second moment that is rounded to 0 makes the update as
+    large as 1 / eps, which ends training.
     """
     return [Piece(0, 128, 1 / 127, 0.0)] if signed else [Piece(1, 256, 1 / 256, 0.0)]
 
@@ -124,7 +125,8 @@ def codes(name: str, signed: bool) -> Codes:
 
 
 def _lines(pieces: list[Piece]) -> NDArray[np.float32]:
-    """Return the slope and the offset that convert a place to its number, float32[2, LINES].
+    """Return the slope and the offset that convert a place (the position of a number in a code map)
+    to its number, float32[2, LINES].
 
     The second index is the binary exponent of the place modulo LINES. The product of a place and a
     slope and the sum with the offset are exact in float64; rounding once to float32 therefore
@@ -187,7 +189,8 @@ def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDA
 
 
 def _buckets(middle: NDArray[np.float32], negative: bool) -> NDArray[np.int32]:
-    """Return the table of the codes of magnitudes, with one entry per bucket: int32[BUCKETS].
+    """Return the table of the codes of FP32 magnitudes, int32[BUCKETS], with one entry per bucket.
+    A bucket holds the magnitudes with the same upper 16 bits; the first bucket begins at 0.
 
     The bits of an entry from 17 up hold the code at the lower end of the bucket. The lower 17 bits
     hold the position in the bucket at which the code changes. ``negative``: True for the codes of

@@ -19,7 +19,8 @@ Mad = Callable[[Any, Any, Any], Any]  # a * b + c, rounded once or twice
 
 @dataclass(frozen=True)
 class Definition:
-    """One operation: its states, its hyperparameters and its three implementations."""
+    """Definition of an update operation, such as "adam": its states, its hyperparameters and its
+    implementations in NumPy, Numba and C."""
 
     states: tuple[str, ...]
     takes: tuple[str, ...]  # names of the hyperparameters

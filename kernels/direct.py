@@ -22,7 +22,7 @@ from numba.core.types.misc import Optional
 
 
 def _is_part(function: Any) -> bool:
-    """Return True if an LLVM function returns its value directly."""
+    """Return True if an LLVM function is a part, which returns its value directly."""
     return getattr(function, "returns_directly", False)
 
 
@@ -70,7 +70,7 @@ def caller(described: Any, libraries: list[Any]) -> Callable[..., Any]:
 
 
 class _Convention(CPUCallConv):
-    """Numba's calling convention, in which parts return their value directly."""
+    """Numba's calling convention, except that parts return their value directly."""
 
     def get_arguments(self, function: Any) -> Any:
         return function.args if _is_part(function) else super().get_arguments(function)
@@ -157,6 +157,6 @@ class PartLower(Lower):
             super().decref(kind, value)
 
     def delvar(self, name: str) -> None:
-        """Release a variable at the end of its lifetime; numbers and records need no release."""
+        """Release a variable at the end of its lifetime if its type holds counted references."""
         if self._counted(self.typeof(name)):
             super().delvar(name)

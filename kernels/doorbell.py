@@ -23,12 +23,13 @@ this time."""
 SIGNAL_NS = 100_000_000
 """Maximum time of a client's wait in C, ns. Python handles signals between two waits."""
 LATE_NS = 100_000
-"""Smallest lag at which a completion counts as late, ns."""
+"""Smallest lag that counts as late, ns. The lag of a completion is the time from its due time to
+its delivery."""
 
 
 class Doorbell:
-    """Event count that threads increase and wait for. Raises KernelError if the C extension is not
-    built."""
+    """Counter of events ("rings"): threads increase it and wait until it increases. Raises
+    KernelError if the C extension is not built."""
 
     def __init__(self) -> None:
         if native.lib is None:
@@ -37,12 +38,12 @@ class Doorbell:
 
     @property
     def rung(self) -> int:
-        """Number of rings so far. A thread that sees a ring also sees all memory writes before that
-        ring."""
+        """Number of rings of this doorbell so far. A thread that sees a ring also sees all memory
+        writes before the ring."""
         return int(native.lib.ondie_rung(self._bell))
 
     def ring(self, count: int = 1) -> None:
-        """Add ``count`` rings and wake all waiting threads."""
+        """Add ``count`` rings and wake all threads that wait for this doorbell."""
         native.lib.ondie_ring(self._bell, count)
 
     def wait(
@@ -95,17 +96,18 @@ def sleep_exactly() -> None:
 
 
 class Delivery:
-    """Delivers completions at given times and counts their lag."""
+    """Delivers completions to clients at given times. It also counts the lag of each completion,
+    which is the time from its due time to its delivery."""
 
     def __init__(self, own: Doorbell) -> None:
-        """``own``: doorbell that clients ring for the thread that delivers."""
+        """``own``: doorbell that clients ring to wake the delivering thread."""
         self._own = own
         self._lag: Any = native.ffi.new("ondie_lag *")
         self._lag.late_ns = LATE_NS
         self._reserve(64)
 
     def _reserve(self, count: int) -> None:
-        """Allocate arrays for ``count`` clients and completions."""
+        """Allocate arrays for ``count`` clients and ``count`` completions."""
         self._room = count
         self._bells = native.ffi.new("ondie_doorbell *[]", count)
         self._counts = native.ffi.new("uint64_t[]", count)
@@ -114,7 +116,7 @@ class Delivery:
     def deliver(self, at_ns: int, clients: dict[Doorbell, int], due_ns: list[int]) -> bool:
         """Wait until ``at_ns`` (time.perf_counter_ns), count the lag of the completions that were
         due at ``due_ns``, and add clients[bell] rings to each doorbell ``bell``. Return True if a
-        client was asleep; it may need this processor."""
+        client was asleep; this client may need the processor of the calling thread."""
         if max(len(clients), len(due_ns)) > self._room:
             self._reserve(2 * max(len(clients), len(due_ns)))
         for at, (bell, count) in enumerate(clients.items()):
@@ -127,8 +129,8 @@ class Delivery:
         return bool(asleep)
 
     def deliver_one(self, at_ns: int, due_ns: int) -> None:
-        """Wait until ``at_ns``, and count the lag of one completion that was due at ``due_ns`` and
-        that no client waits for."""
+        """Wait until ``at_ns``, and count the lag of one completion due at ``due_ns`` that no
+        client waits for."""
         self._due_ns[0] = due_ns
         native.lib.ondie_deliver(
             at_ns, LAST_NS, self._bells, self._counts, 0, self._due_ns, 1, self._lag,
@@ -137,6 +139,7 @@ class Delivery:
 
     def lag(self) -> tuple[list[int], int, float, int]:
         """Return (histogram, number of late completions, sum of the lags in ns, maximum lag in ns).
-        Bin i of the histogram counts the lags of i significant bits in ns."""
+        Bin i of the histogram counts the lags from 2^(i - 1) to 2^i - 1 ns; bin 0 counts the lags
+        of 0 ns."""
         lag = self._lag
         return list(lag.histogram), int(lag.late), float(lag.sum_ns), int(lag.max_ns)

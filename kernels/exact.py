@@ -40,7 +40,7 @@ def rounded(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> Any:
 
 
 def _bits(x: np.float32) -> np.int32:
-    """Return the bits of a float32 as int32."""
+    """Return the 32 bits of a float32 as an int32."""
     return x.view(np.int32)
 
 

@@ -20,9 +20,11 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Format:
-    """A storage format: types of the weights, the gradient and the states.
+    """A storage format of an update: the storage types of the weights ``w``, the gradient ``g`` and
+    the states.
 
-    ``out``: type of a 16-bit copy of the weights, or NONE.
+    ``out``: storage type of an additional 16-bit copy of the weights, or NONE if the format has no
+    copy.
     """
 
     name: str

@@ -17,26 +17,32 @@ from . import native
 from .errors import KernelError
 
 OTHER, PLAIN, CONFLICT, FAILED, LOST = range(5)
-"""Kinds of requests, in the order of enum ondie_guest_kind in csrc/ondie.h."""
+"""Kinds of submission queue entries, in the order of enum ondie_guest_kind. PLAIN: a read or write
+that C has decoded. OTHER: an entry that C does not decode. CONFLICT: the command identifier is in
+use. FAILED: a PLAIN entry that the drive completed with an error status. LOST: a PLAIN entry whose
+data memory in the guest has disappeared."""
 REQUEST = np.dtype(
     [
         ("prp1", "u8"), ("prp2", "u8"), ("size", "u8"), ("data", "u8"), ("command", "i8"),
         ("cid", "u4"), ("opcode", "u4"), ("kind", "u4"), ("unaligned", "u4"),
     ]
 )  # fmt: skip
-"""Record type of a request; it mirrors ondie_guest_request in csrc/ondie.h."""
+"""Record type of a decoded submission queue entry; it mirrors ondie_guest_request in
+csrc/ondie.h."""
 
 
 DOORBELL = np.dtype([("number", "u4"), ("value", "u4"), ("event", "u4"), ("seen", "u4")])
-"""Record type of a doorbell; it mirrors ondie_guest_doorbell in csrc/ondie.h."""
+"""Record type of a shadow doorbell and its event index; it mirrors ondie_guest_doorbell in
+csrc/ondie.h."""
 
 
 class Guest:
-    """A guest's memory and its namespaces. Raises KernelError if the C extension is not built.
+    """Access to the memory of a guest (virtual machine), and the namespaces of the guest's drive.
+    Raises KernelError if the C extension is not built.
 
     ``read``, ``write``: operation codes of the drive's read and write commands. ``unit``: size of a
     mapping unit in bytes. ``transfer``: maximum data transfer size in bytes (MDTS). ``area``:
-    uint8[n], buffer for the data of a batch.
+    uint8[n], buffer for the data of one `Batch` of commands.
     """
 
     def __init__(self, read: int, write: int, unit: int, transfer: int, area: np.ndarray) -> None:
@@ -54,8 +60,8 @@ class Guest:
 
     def set_regions(self, regions: Sequence[tuple[int, int, int, bool, bool]]) -> None:
         """Set the mapped regions of the guest's memory, sorted by address and disjoint. Each region
-        is (first address, last address, address in this process or 0, readable, writable). The
-        memory must stay mapped until the next call."""
+        is (first address, last address, address in this process or 0 if this process cannot access
+        the region, readable, writable). The memory must stay mapped until the next call."""
         self._regions = native.ffi.new("ondie_guest_region[]", max(len(regions), 1))
         for at, (first, last, memory, readable, writable) in enumerate(regions):
             each = self._regions[at]
@@ -76,55 +82,57 @@ class Guest:
         self._guest.spaces, self._guest.nsids = self._spaces, len(given) - 1
 
     def set_page(self, page: int, through: bool) -> None:
-        """Set the memory page size in bytes (CC.MPS). ``through``: True if completed writes must be
-        on flash."""
+        """Set the guest's memory page size in bytes (CC.MPS). ``through``: True if a write may
+        complete only when its data is on flash."""
         self._guest.page, self._guest.through = page, through
 
     # --- copies
 
     def read(self, address: int, size: int) -> bytearray | None:
-        """Return ``size`` bytes at ``address``, or None if some of these bytes are not readable
-        memory of the guest."""
+        """Return ``size`` bytes of the guest's memory at ``address``, or None if some of these
+        bytes are not readable."""
         found = bytearray(size)
         place = native.ffi.from_buffer("uint8_t[]", found)
         done = native.lib.ondie_guest_copy(self._guest, address, place, size, 0)
         return found if done else None
 
     def read_into(self, address: int, place: Any, size: int) -> bool:
-        """Copy ``size`` bytes at ``address`` to the C pointer ``place``. Return False if some of
-        these bytes are not readable memory of the guest."""
+        """Copy ``size`` bytes of the guest's memory at ``address`` to the C pointer ``place``.
+        Return False if some of these bytes are not readable."""
         return bool(native.lib.ondie_guest_copy(self._guest, address, place, size, 0))
 
     def write(self, address: int, data: Any) -> bool:
-        """Write the buffer ``data`` at ``address``. Return False if a byte of the range is not
-        writable memory; the bytes before that byte may then have been written."""
+        """Write the buffer ``data`` to the guest's memory at ``address``. Return False if a byte of
+        this range is not writable; the bytes before that byte may then have been written."""
         place = native.ffi.from_buffer("uint8_t[]", data)
         done = native.lib.ondie_guest_copy(self._guest, address, place, len(place), 1)
         return bool(done)
 
     def holds(self, address: int, size: int, to_guest: bool = False) -> bool:
-        """Return True if all bytes of the range can be read, or, if ``to_guest`` is True,
-        written."""
+        """Return True if all ``size`` bytes of the guest's memory at ``address`` can be read, or,
+        if ``to_guest`` is True, written."""
         null = native.ffi.NULL
         return bool(native.lib.ondie_guest_copy(self._guest, address, null, size, to_guest))
 
     # --- commands
 
     def take_counts(self) -> tuple[int, int, int]:
-        """Return the numbers of reads, of writes, and of writes that are not aligned to the mapping
-        unit, since the last call. Only commands that C has decoded (kind PLAIN) are counted."""
+        """Return the numbers of read commands, of write commands, and of write commands that are
+        not aligned to the mapping unit, since the last call. Only commands that C has decoded (kind
+        PLAIN) are counted."""
         guest = self._guest
         found = int(guest.reads), int(guest.writes), int(guest.unaligned)
         guest.reads = guest.writes = guest.unaligned = 0
         return found
 
     def begin(self) -> None:
-        """Begin a batch: mark the whole data buffer as free."""
+        """Begin a batch of commands: mark the whole data buffer as free."""
         self._guest.area_used = 0
 
 
 class CompletionRing:
-    """A completion queue in a guest's memory."""
+    """An NVMe completion queue in a guest's memory: ``entries`` entries from the address ``base``
+    on."""
 
     def __init__(self, base: int, entries: int) -> None:
         self._queue = native.ffi.new("ondie_guest_queue *")
@@ -141,11 +149,11 @@ class CompletionRing:
 
 
 class Batch:
-    """Submission queue entries, and the requests that are decoded from them.
+    """A batch of NVMe submission queue entries, and the requests that are decoded from them.
 
     ``most``: maximum number of entries. ``commands``: array of at least ``most`` records of the
     type ondie_command. The attribute ``requests``, REQUEST[most], holds the results of
-    :meth:`decode`.
+    :meth:`decode`; ``statuses``, int32[most], holds the status of each command.
     """
 
     def __init__(self, guest: Guest, commands: np.ndarray, most: int) -> None:
@@ -163,15 +171,15 @@ class Batch:
         self._status_place = cast("int32_t *", self.statuses.ctypes.data)
 
     def fetch(self, at: int, address: int, count: int) -> bool:
-        """Copy ``count`` submission queue entries from ``address`` to the entries of this object,
-        starting at entry ``at``. Return False if some of them are not readable memory of the
-        guest."""
+        """Copy ``count`` submission queue entries from the guest's address ``address`` to the
+        entries of this batch, starting at entry ``at``. Return False if some of them are not
+        readable memory of the guest."""
         return self._guest.read_into(address, self._entry_place + 64 * at, 64 * count)
 
     def decode(self, at: int, count: int, fast: bool, made: int) -> int:
-        """Decode ``count`` entries, starting at entry ``at``. Write a command for each PLAIN entry
-        behind the first ``made`` commands. Return the new number of commands. If ``fast`` is False,
-        no entry counts as PLAIN."""
+        """Decode ``count`` entries, starting at entry ``at``. For each PLAIN entry, append a
+        command to the first ``made`` commands in ``commands``. Return the new number of commands.
+        If ``fast`` is False, no entry counts as PLAIN."""
         return int(
             native.lib.ondie_guest_decode(
                 self._guest._guest, self._entry_place + 64 * at, count, fast,
@@ -192,8 +200,8 @@ class Batch:
 
 
 class Doorbells:
-    """Shadow doorbells in the page at address ``shadow``, and their event indexes in the page at
-    ``events``. ``most``: maximum number of doorbells."""
+    """NVMe shadow doorbells in the guest's page at address ``shadow``, and their event indexes in
+    the page at ``events``. ``most``: maximum number of doorbells."""
 
     def __init__(self, guest: Guest, shadow: int, events: int, most: int) -> None:
         self._guest, self._shadow, self._events = guest, shadow, events
@@ -215,13 +223,14 @@ class Doorbells:
 
 
 LONGEST_NS = 30_000_000_000
-"""Maximum time without a completion, ns."""
+"""Maximum time that `HostQueue.run` waits for the next completion before it raises KernelError,
+ns."""
 
 
 class HostQueue:
-    """The host's side of a queue pair. ``submission``, uint8[64 n], and ``completion``, uint8[16
-    n], hold the entries and must be all zeros. Doorbell registers are written by messages to the
-    socket ``fd``.
+    """The host's side of an NVMe queue pair, which sends commands for measurements. ``submission``,
+    uint8[64 n], and ``completion``, uint8[16 n], hold the entries and must be all zeros. Doorbell
+    registers are written by messages to the socket ``fd``.
 
     ``numbers``: indexes of the doorbells of the submission and the completion queue. ``posts``: the
     messages that write these two registers, 36 bytes each. Raises KernelError if the C extension is
@@ -257,7 +266,7 @@ class HostQueue:
 
     @property
     def messages(self) -> int:
-        """Number of messages sent to write doorbell registers."""
+        """Number of messages that were sent to the socket to write doorbell registers."""
         return int(self._queue.messages)
 
     def run(self, entries: np.ndarray, places: np.ndarray, seconds: float) -> tuple[int, float]:

@@ -26,7 +26,7 @@ from .parts import (
 )
 
 LARGE = 100
-"""Number of helpers from which a function takes seconds to compile.
+"""Number of functions, with helpers, from which a compilation takes seconds.
 
 `on_compile` reports the progress of such a compilation.
 """
@@ -36,7 +36,8 @@ def _nothing(done: int, total: int) -> None: ...
 
 
 on_compile: Callable[[int, int], None] = _nothing
-"""Callback with (compiled functions, total functions) during the compilation of a LARGE function.
+"""Callback with (compiled functions, total functions) during a compilation of at least LARGE
+functions.
 
 The first call has 0 compiled functions; the last call has the total number. A program may replace
 the callback.
@@ -44,9 +45,8 @@ the callback.
 
 
 class _Progress:
-    """Progress of the current compilation: the number of functions in total and compiled so far,
-    and whether Python's garbage collector was enabled before.
-    """
+    """Progress of a compilation of at least LARGE functions: the total number of functions, the
+    number compiled so far, and whether Python's garbage collector was enabled before."""
 
     total = 0
     done = 0
@@ -54,10 +54,10 @@ class _Progress:
 
 
 def _missed(count: int) -> None:
-    """Start the compilation of ``count`` functions.
+    """Prepare for the compilation of ``count`` functions. If these are at least LARGE, start the
+    progress report and disable garbage collection.
 
-    Garbage collection is disabled during the compilation, because it would repeatedly scan the same
-    few million live objects.
+    Garbage collection would repeatedly scan the same few million live objects.
     """
     if count < LARGE:
         return
@@ -68,7 +68,7 @@ def _missed(count: int) -> None:
 
 
 def _stored() -> None:
-    """Report the end of the compilation and re-enable garbage collection."""
+    """If progress is reported, report the end of the compilation and restore garbage collection."""
     if _Progress.total:
         on_compile(_Progress.total, _Progress.total)
         _Progress.total = 0
@@ -77,7 +77,7 @@ def _stored() -> None:
 
 
 def _lowered() -> None:
-    """Report that one more part has been lowered."""
+    """If progress is reported, report that one more function has been lowered."""
     if _Progress.total:
         _Progress.done = min(_Progress.done + 1, _Progress.total - 1)
         on_compile(_Progress.done, _Progress.total)

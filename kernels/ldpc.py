@@ -108,10 +108,11 @@ def numpy_first(
     answers: NDArray[np.int8],
     bits: Bits,
 ) -> None:
-    """Run the first iteration of min-sum for hard input. ``bits``: the bits as read.
+    """Run the first iteration of min-sum for hard input. ``bits``: the bits as read. ``known``: see
+    `numpy_flip`.
 
-    Updates ``total``, int8[columns, circulant], and ``answers``, int8[ROWS, columns, circulant].
-    ``known``: see `numpy_flip`.
+    Updates the total of each bit, ``total``, int8[columns, circulant], and the last answer of each
+    check to each bit, ``answers``, int8[ROWS, columns, circulant].
     """
     checks = numpy_checks(code, bits)
     for row, column in np.argwhere(code.shifts >= 0):
@@ -127,8 +128,8 @@ def numpy_iterate(
 ) -> None:
     """Run one iteration of min-sum.
 
-    Updates ``total``, int8[columns, circulant], and ``answers``, int8[ROWS, columns, circulant].
-    ``known``: see `numpy_flip`.
+    Updates the total of each bit, ``total``, int8[columns, circulant], and the last answer of each
+    check to each bit, ``answers``, int8[ROWS, columns, circulant]. ``known``: see `numpy_flip`.
     """
     for row in range(ROWS):
         columns = np.flatnonzero(code.shifts[row] >= 0)
@@ -211,8 +212,8 @@ def numba_first(shifts, total, known, answers, bits):
 
 @njit
 def numba_row(shifts, row, total, known, messages, sent):
-    """Update the totals, and the answers in ``messages``, for one row of checks. ``sent``: work
-    array like ``total``."""
+    """Update the totals of the bits, and the answers in ``messages``, for one row of checks (one
+    step of `numba_iterate`). ``sent``: work array like ``total``."""
     columns, size = total.shape
     least = np.full(size, 127, np.int8)
     second = np.full(size, 127, np.int8)
@@ -473,7 +474,7 @@ def _crc_bytes(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _checked(name: str, given: np.ndarray, dtype: Any, size: int) -> np.ndarray:
-    """Return an array of words as dtype[n, size]. Raises KernelError for a wrong type or shape."""
+    """Return ``given`` as words, dtype[n, size]. Raises KernelError for a wrong type or shape."""
     if not isinstance(given, np.ndarray) or given.dtype != dtype or given.ndim not in (1, 2):
         what = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given)
         raise KernelError(

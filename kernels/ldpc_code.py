@@ -103,7 +103,8 @@ def data_shifts(
 
 @dataclass(frozen=True, eq=False)
 class Code:
-    """An LDPC code, defined by its shifts, int32[ROWS, columns].
+    """An LDPC code, defined by the cyclic shifts of its circulants, int32[ROWS, columns]; a shift
+    of -1 is a zero matrix.
 
     The constructor rotates each column so that its last shift is 0. Raises KernelError for sizes or
     shifts that do not form a usable code.
@@ -154,17 +155,17 @@ class Code:
 
     @property
     def columns(self) -> int:
-        """Number of columns of circulants."""
+        """Number of columns of circulants in the parity-check matrix: data and parity."""
         return int(self.shifts.shape[1])
 
     @property
     def stored_bits(self) -> int:
-        """Number of data and CRC bits of a word."""
+        """Number of data and CRC bits of a code word; the parity bits are not counted."""
         return (self.data_bytes + CRC_BYTES) * 8
 
     @property
     def word_bytes(self) -> int:
-        """Number of bytes of a stored word: data, CRC and parity."""
+        """Number of bytes of a stored code word: data, CRC and parity."""
         return self.data_bytes + CRC_BYTES + ROWS * self.circulant // 8
 
     @property
@@ -174,7 +175,7 @@ class Code:
 
     @cached_property
     def girth(self) -> int:
-        """Length of the shortest cycle of the Tanner graph.
+        """Girth of the code: length of the shortest cycle of its Tanner graph.
 
         A breadth-first search from one bit of each column is sufficient, because the code is
         quasi-cyclic.
@@ -182,8 +183,8 @@ class Code:
         return min(self._shortest_cycle(column) for column in range(self.columns))
 
     def _shortest_cycle(self, start: int) -> int:
-        """Return twice the number of edges after which two paths from bit 0 of column ``start``
-        meet."""
+        """Return the length of the shortest cycle through bit 0 of column ``start``: twice the
+        number of edges after which two paths from this bit meet."""
         size, nodes, parents = self.circulant, np.array([start * self.circulant]), np.array([-1])
         for length in range(1, 2 * ROWS * self.columns):
             table = self.shifts.T if length % 2 else self.shifts
@@ -208,7 +209,8 @@ class Code:
 
 
 def determinant(shifts: NDArray[np.int32], circulant: int) -> set[int]:
-    """Return the powers of the cyclic shift whose sum is the determinant of a square matrix."""
+    """Return the powers of the cyclic shift whose sum is the determinant of a square matrix of
+    circulants."""
     found: set[int] = set()
     for order in permutations(range(len(shifts))):
         chosen = [int(shifts[row, column]) for row, column in enumerate(order)]
@@ -289,8 +291,8 @@ def word_of(code: Code, bits: Bits) -> Words:
 
 
 def numpy_checks(code: Code, bits: Bits, columns: int | None = None) -> Bits:
-    """Return the checks over the first ``columns`` columns, uint8[ROWS, circulant]; the default is
-    all columns. A check is 1 if it is not satisfied."""
+    """Return the parity checks of a word over the first ``columns`` columns, uint8[ROWS,
+    circulant]; the default is all columns. A check is 1 if it is not satisfied."""
     found = np.zeros((ROWS, code.circulant), np.uint8)
     for row in range(ROWS):
         for column in range(code.columns if columns is None else columns):
@@ -300,16 +302,16 @@ def numpy_checks(code: Code, bits: Bits, columns: int | None = None) -> Bits:
 
 
 def inverse_of(of: Code) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the inverse of the parity columns in two arrays. The first, int32[n], holds the shifts
-    of all entries in sequence. The second, int32[ROWS * ROWS + 1], holds the index of each entry's
-    first shift."""
+    """Return the inverse of the matrix of parity columns in two arrays. The first, int32[n], holds
+    the powers of the cyclic shift of all entries in sequence. The second, int32[ROWS * ROWS + 1],
+    holds the index of each entry's first power."""
     lists = [powers for line in of.inverse for powers in line]
     start = np.cumsum([0, *map(len, lists)]).astype(np.int32)
     return np.array([power for powers in lists for power in powers], np.int32), start
 
 
 def numpy_parity(code: Code, bits: Bits) -> None:
-    """Set the parity columns of ``bits``, uint8[columns, circulant]."""
+    """Compute the parity columns of the word ``bits``, uint8[columns, circulant], in place."""
     sums = numpy_checks(code, bits, code.columns - ROWS)
     bits[-ROWS:] = 0
     for column, line in enumerate(code.inverse):
@@ -320,8 +322,8 @@ def numpy_parity(code: Code, bits: Bits) -> None:
 
 @njit
 def numba_checks(shifts, bits, columns, checks):
-    """Write the checks over the first ``columns`` columns to ``checks``; return the number of
-    unsatisfied checks."""
+    """Write the parity checks of the word ``bits`` over its first ``columns`` columns to
+    ``checks``; return the number of unsatisfied checks."""
     size = bits.shape[1]
     checks[:] = 0
     for row in range(shifts.shape[0]):

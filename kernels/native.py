@@ -118,11 +118,13 @@ def raise_status(name: str, status: int) -> None:
 
 
 PLACES = ("w", "g", "a", "b", "out", "scale_a", "scale_b")
-"""Names of the arrays of the C record ondie_part, in order."""
+"""Names of the array pointers in the C record ondie_part (one tensor or page of an update), in
+order."""
 
 
 def places(names: Sequence[str], states: Sequence[str]) -> tuple[int, ...]:
-    """Return the index in PLACES of each array of an update."""
+    """Return the index in PLACES of each array in ``names``. ``states``: names of the operation's
+    states."""
     known = {"w": "w", "g": "g", "out": "out"}
     for state, place in zip(states, "ab", strict=False):
         known |= {state: place, f"{state}_scale": f"scale_{place}"}
@@ -146,12 +148,13 @@ def maps(name: str) -> Any:
 
 
 One = Callable[[tuple[np.ndarray, ...], np.ndarray, int, int, int | None], int | None]
-"""Update of one tensor: (arrays, coef, threads, first, key) -> status. If an argument is wrong or
-must be copied, nothing is updated and the result is None. Source: csrc/call.c."""
+"""Function that updates one tensor: (arrays, coef, threads, first, key) -> status. If an argument
+is wrong or must be copied, nothing is updated and the result is None. Source: csrc/call.c."""
 
 
 class Caller:
-    """The C function ondie_update with its instruction set, operation, variant and code map."""
+    """Calls the C function ondie_update with a fixed instruction set, operation, variant and code
+    map."""
 
     def __init__(self, isa: str | None, op: str, variant: int, codes: str):
         number = getattr(lib, f"ONDIE_{op.upper()}")
@@ -172,10 +175,11 @@ class Caller:
         return OneCaller(address, *self._what, codes, coefs, random, tuple(slots))
 
     def bound(self, parts: np.ndarray, coef: np.ndarray, threads: int) -> Callable[[int], int]:
-        """Return a function that updates all parts; its argument is a key and its result a status.
+        """Return a function that updates all ``parts``; its argument is a key and its result a
+        status.
 
-        parts: records of type ondie_part. Pointers are cast once. The caller keeps `parts` and
-        `coef` alive.
+        parts: records of type ondie_part (tensors or pages). Pointers are cast once. The caller
+        keeps `parts` and `coef` alive.
         """
         here, scalars = ffi.from_buffer(_PARTS, parts), ffi.from_buffer(_FLOATS, coef)
         call = ffi.new(
@@ -184,7 +188,7 @@ class Caller:
         return partial(lib.ondie_update, call)
 
     def check(self, status: int) -> None:
-        """Raise KernelError if the status of an update is not 0."""
+        """Raise KernelError if ``status``, the result of an update, is not 0."""
         raise_status(self._name, status)
 
 

@@ -4,8 +4,8 @@ This module owns the vector passes of each operation, their operands and their c
 the updates whose passes differ from the exact definition: they use the fast inverse square root
 instead of square root and division. It does not own the time at which a die computes, or the
 transfer of the operands.
-Source: OptimStore (HPCA 2023): LVS v1 <- a v1 + b v2, QVS v1 <- a v1 + b v2^2, ISQRT, VMUL; one
-value per cycle and pass; the host folds all scalars, and the die has no divider. Fast inverse
+Source: OptimStore (HPCA 2023): LVS v1 <- a v1 + b v2, QVS v1 <- a v1 + b v2^2, ISQRT, VMUL. A pass
+processes one value per cycle. The host folds all scalars, and the die has no divider. Fast inverse
 square root: Lomont, "Fast inverse square root", 2003.
 
 The paper does not give the number of Newton steps. BOUNDS gives the maximum relative error of ISQRT
@@ -35,8 +35,8 @@ BOUNDS = (3.44e-2, 1.76e-3, 4.8e-6, 3e-7)
 
 @dataclass(frozen=True)
 class Pass:
-    """One vector pass: the arithmetic operations per value, and the values that the pass reads and
-    writes."""
+    """One vector pass of a processing element: the arithmetic operations per value, and the numbers
+    of values that the pass reads and writes."""
 
     name: str
     adds: int
@@ -81,16 +81,16 @@ OPERANDS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """Operands (v1, v2) of each pass, by operation.
 
-v1 is the vector that the pass writes, v2 the second vector that it reads. g is the gradient, t a
-temporary vector.
+v1 is the output vector of the pass, v2 its second input vector. g is the gradient, t a temporary
+vector.
 """
 
 
 def passes(op: str, coupled_decay: bool = False, newton: int = 1) -> tuple[Pass, ...]:
     """Return the vector passes of an operation, in order.
 
-    coupled_decay: whether weight decay is added to the gradient. newton: Newton steps of the
-    inverse square root.
+    coupled_decay: whether weight decay is added to the gradient (ignored for adamw). newton: number
+    of Newton steps of the inverse square root.
     """
     found = tuple(isqrt_pass(newton) if p.name == "ISQRT" else p for p in PASSES[op])
     if coupled_decay and op != "adamw":
@@ -125,7 +125,8 @@ def numba_isqrt(x, newton):
 
 
 def fold_adam(values: Mapping[str, float], step: int, decoupled: bool) -> list[float]:
-    """Return the coefficients of a step: beta1, c1, beta2, c2, newton, l2, decay, step.
+    """Return the coefficients of a step of Adam on the die, or of AdamW if ``decoupled`` is True:
+    beta1, c1, beta2, c2, newton, l2, decay, step.
 
     ONDIE_DIE_ADAM in csrc/ondie.h defines them. Raises KernelError for beta2 = 0.
     """
@@ -141,10 +142,8 @@ def fold_adam(values: Mapping[str, float], step: int, decoupled: bool) -> list[f
 
 
 def fold_adagrad(values: Mapping[str, float], step: int) -> list[float]:
-    """Return the coefficients of a step: lr, l2, newton.
-
-    ONDIE_DIE_ADAGRAD in csrc/ondie.h defines them.
-    """
+    """Return the coefficients of a step of AdaGrad on the die: lr, l2, newton. ONDIE_DIE_ADAGRAD in
+    csrc/ondie.h defines them."""
     sign = -1.0 if values["maximize"] else 1.0
     lr = sign * values["lr"] / (1.0 + (step - 1) * values["lr_decay"])
     return [-lr, sign * values["weight_decay"], values["newton"]]

@@ -1,4 +1,4 @@
-"""Compilation of functions that call each other as one program that is optimized once.
+"""Compilation of functions that call each other as one program, optimized once.
 
 This module owns the libraries and compilers of parts and whole programs. It does not own the
 compilation rules (jit.py), and it does not cache parts; a program is cached as a whole.
@@ -31,7 +31,7 @@ from .direct import PartLower, caller
 from .pipeline import UNUSED, passes
 
 GROUP = 16
-"""Number of LLVM modules in a group that is linked into one module."""
+"""Number of LLVM modules that are linked into one module at a time."""
 
 
 class _Part(JITCodeLibrary):
@@ -70,10 +70,11 @@ class _Whole(JITCodeLibrary):
 
     _shared_module: Any
     scalar = False
-    """True if no loop of the program gains from vector instructions.
+    """True if no loop of the program gains from vector instructions; the vectorizers then do not
+    run.
 
-    Then the vectorizers do not run. They would add a second form of each loop that is never used,
-    and code that prepares the inputs of that form.
+    They would add a second, unused form of each loop, and code that prepares the inputs of this
+    form.
     """
 
     def add_linking_library(self, library: Any) -> None:
@@ -127,7 +128,8 @@ class _Whole(JITCodeLibrary):
 
 
 def _parts(direct: list[Any]) -> list[Any]:
-    """Return the libraries in ``direct`` and those that their parts need, without duplicates."""
+    """Return the libraries in ``direct`` and all libraries that parts among them need, directly or
+    indirectly, without duplicates."""
     found: dict[Any, None] = {}
     ahead = list(reversed(direct))
     while ahead:
@@ -171,12 +173,12 @@ def _library(state: Any, kind: type) -> None:
 
 
 class _Name:
-    """Key by which compiled callers find the code of a part."""
+    """Key under which Numba's target context finds the call of a part."""
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerPart(NativeLowering):
-    """Compiler pass that lowers a function to a part."""
+    """Compiler pass that lowers a function to a part, which other compiled functions call."""
 
     _name = "lower_part"
 
@@ -198,7 +200,7 @@ class _LowerPart(NativeLowering):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerApart(_LowerPart):
-    """Compiler pass that lowers a function to a part that is never inlined."""
+    """Compiler pass that lowers a function to a part with the attribute noinline."""
 
     _name = "lower_apart"
     attributes: tuple[str, ...] = ("noinline",)
@@ -213,7 +215,8 @@ class _LowerApart(_LowerPart):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerCold(_LowerApart):
-    """Compiler pass that lowers a function to a rarely called part."""
+    """Compiler pass that lowers a function to a part with the attributes cold (rarely called) and
+    noinline."""
 
     _name = "lower_cold"
     attributes = ("cold", "noinline")
@@ -221,8 +224,8 @@ class _LowerCold(_LowerApart):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerWhole(NativeLowering):
-    """Compiler pass that lowers a function called from Python together with all functions that it
-    calls, as one program."""
+    """Compiler pass that lowers a function called from Python, together with all its callees, as
+    one program."""
 
     _name = "lower_whole"
 
@@ -245,7 +248,8 @@ class _LowerScalar(NativeLowering):
 
 @contextmanager
 def _as_it_is(context: Any) -> Iterator[None]:
-    """Disable Numba's refresh of a context inside the block."""
+    """Disable Numba's search for new declarations in a typing or target context inside the
+    block."""
     context.refresh = lambda: None
     try:
         yield

@@ -67,7 +67,8 @@ class _Signatures:
 
 
 class _Resolver:
-    """Resolves calls in a typing context, and gives each operator a memo at its first call."""
+    """Resolves calls in a typing context, and installs a memo (`_Signatures`) for each operator at
+    its first call."""
 
     def __init__(self, context: Any) -> None:
         self._context = context

@@ -103,7 +103,8 @@ def sgd_loop(w, g, coef, once):
 
 @njit(forceinline=True)
 def momentum_loop(w, g, m, coef, once, nesterov):
-    """Update w and m in place with momentum; ``once`` = True selects the torch form."""
+    """Update w and m in place with momentum, or with Nesterov momentum if ``nesterov`` is True;
+    ``once`` = True selects the torch form."""
     lr, l2, mu, c1 = coef[0], coef[1], coef[2], coef[3]
     look = coef[4] if nesterov else coef[3]
     with_l2 = l2 != 0

@@ -32,7 +32,7 @@ def _hash(x: int) -> int:
 
 
 def key(step: int, seed: int = 0) -> int:
-    """Return the 32-bit key of the random bits of a step; steps count from 1."""
+    """Return the 32-bit key from which the random bits of a step follow; steps count from 1."""
     return _hash((_hash(seed & MASK) + (seed >> 32 & MASK) * HIGH + step * SPREAD) & MASK)
 
 
@@ -46,7 +46,8 @@ def numpy_draws(n: int, first: int, key: int) -> NDArray[np.uint32]:
 
 
 def numpy_to_bf16(x: np.ndarray, more: np.ndarray) -> NDArray[np.uint16]:
-    """Round float32[n] to BF16 (uint16[n]); ``more``: 16 random bits for each element."""
+    """Round float32[n] stochastically to BF16, uint16[n]. ``more``: 16 random bits for each
+    element."""
     wide = x.view(np.uint32)
     return np.where(np.isnan(x), (wide >> 16) | 0x40, (wide + more) >> 16).astype(np.uint16)
 
@@ -64,7 +65,8 @@ def draw(i, key):
 def numba_to_bf16(x, y, first, key, shift):
     """Round float32 ``x`` stochastically and write the BF16 bits to uint16 ``y``.
 
-    ``first``: number of the element x[0]. ``shift``: position of the 16 random bits of an element.
+    ``first``: number of the element x[0]. ``shift``: position of the 16 bits to use in the 32
+    random bits of an element (see `draw`).
     """
     for i in range(x.size):
         word = np.int64(bits(x[i])) & MASK

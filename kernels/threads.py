@@ -30,7 +30,7 @@ def checked(threads: int) -> int:
 
 
 def pool(threads: int) -> ThreadPoolExecutor:
-    """Return a thread pool; later calls reuse it."""
+    """Return a pool of ``threads`` threads; later calls in this process reuse the pool."""
     return _pool(threads, os.getpid())
 
 
@@ -43,7 +43,7 @@ def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
 def chunks(count: int, threads: int) -> list[tuple[int, int]]:
     """Divide the elements 0 .. count - 1 into at most ``threads`` chunks (start, stop).
 
-    A chunk has at least LEAST elements and begins at a multiple of GRAIN.
+    All chunks but the last have at least LEAST elements; each begins at a multiple of GRAIN.
     """
     parts = max(1, min(checked(threads), count // LEAST))
     size = -(-count // parts)

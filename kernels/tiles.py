@@ -42,14 +42,16 @@ SHIFTS = (0, 8, 16)  # offset of the random bits that weight, first and second s
 
 
 def widened(stored: np.ndarray, kind: int) -> np.ndarray:
-    """Return a float32 copy of a stored array; ``kind``: storage type of the array."""
+    """Return a float32 copy of a stored array; ``kind``: storage type of the array (F32, H16 or
+    B16)."""
     if kind == F32:
         return stored.copy()
     return numpy_from_fp16(stored.view(np.uint16)) if kind == H16 else numpy_from_bf16(stored)
 
 
 def narrowed(values: np.ndarray, stored: np.ndarray, kind: int, more: np.ndarray | None) -> None:
-    """Store float32 ``values`` in the array ``stored``; ``kind``: storage type of the array.
+    """Store float32 ``values`` in the array ``stored``; ``kind``: storage type of the array (F32,
+    H16 or B16).
 
     ``more``: 16 random bits per element for stochastic rounding, or None to round to nearest.
     """
@@ -105,7 +107,8 @@ WHAT = {
 
 @njit
 def plain(what, w, g, first, second, coef):
-    """Run the FP32 update of the operation named ``what`` in place on float32 arrays."""
+    """Run the FP32 update of operation number ``what`` (SGD, MOMENTUM, ..., ADAM) in place on
+    float32 arrays. ``first``, ``second``: the states."""
     if what == SGD:
         sgd.numba_sgd_canonical(w, g, coef)
     elif what == MOMENTUM:
@@ -136,9 +139,11 @@ def wide(stored, start, stop, kind, room):
 
 @njit
 def back(values, stored, start, stop, kind, random, first, key, shift):
-    """Store float32 ``values`` as elements start .. stop - 1 of the array ``stored``.
+    """Store float32 ``values`` as elements start .. stop - 1 of the array ``stored``. FP32 elements
+    are already in place.
 
-    FP32 elements are already in place.
+    ``random``: True for stochastic rounding; ``first``, ``key``, ``shift``: see `numba_to_bf16` in
+    stochastic.py.
     """
     if kind == H16:
         numba_to_fp16(values, stored[start:stop])
@@ -154,7 +159,9 @@ def stored_tiles(
 ):
     """Update stored arrays tile by tile: convert to FP32, update, convert back.
 
-    kinds: int64[5], the storage types of w, g, states and out, and the stochastic rounding flag.
+    what: number of the operation (SGD to ADAM). count: number of parameters. kinds: int64[5], the
+    storage types of w, g, states and out, and the stochastic rounding flag. states: number of
+    states. first: number of the first element. key: key of the step.
     """
     wk, gk, sk, ok, random = kinds[0], kinds[1], kinds[2], kinds[3], kinds[4] != 0
     rooms = np.empty((4, TILE), np.float32)
@@ -180,7 +187,8 @@ def coded_tiles(
 ):
     """Update arrays with coded states block by block: decode, update, encode.
 
-    values, buckets, zeros: tables of the code maps of the two states.
+    what: number of the operation (SGD to ADAM). states: number of states. values, buckets, zeros:
+    tables of the code maps of the two states.
     """
     count = w.size
     first_room = np.empty(BLOCK, np.float32)

@@ -11,9 +11,9 @@ The kernel works on the memory of a parameter or gradient if this tensor already
 format (float32, float16 or bfloat16) and is contiguous. Otherwise the optimizer casts the gradient
 to the required type before the update and copies the new weight to the parameter afterwards. A
 float32 model then computes with exactly the weights that the format can hold. The optimizer keeps
-weights between steps only if the parameter cannot hold them, that is, the FP32 weights of a model
-that computes with 16 bits. Kept weights are those of the last step; later changes of the model do
-not affect them.
+weights between steps only if the parameter cannot hold them. The kept weights are the FP32 weights
+of a model that computes with 16 bits. They are those of the last step; later changes of the model
+do not affect them.
 """
 
 from __future__ import annotations
@@ -55,12 +55,14 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
 
 
 def _fits(tensor: torch.Tensor, slot: Slot) -> bool:
-    """Return True if the kernel can use the memory of the tensor for array ``slot``."""
+    """Return True if the kernel can use the tensor's memory as the array that ``slot``
+    describes."""
     return tensor.dtype == _TORCH[slot.dtype] and tensor.is_contiguous()
 
 
 def _cast(tensor: torch.Tensor, slot: Slot) -> torch.Tensor:
-    """Return a flat copy of a tensor with the type of array ``slot``."""
+    """Return a flat copy of a tensor, converted to the type of the array that ``slot``
+    describes."""
     return tensor.detach().reshape(-1).to(_TORCH[slot.dtype], copy=True)
 
 
@@ -70,8 +72,8 @@ class KernelOptimizer(torch.optim.Optimizer):
     op, backend, form, isa, format: see `ondie.kernels.get`. hyper: the operation's hyperparameters
     under torch's names (``betas``) or kernel names (``beta1``), for all groups. A group may
     override them, and schedulers may change them. seed: seed of stochastic rounding, 0 to
-    2**32 - 1. Raises KernelError for arguments that the kernel rejects and for parameters that are
-    not on the CPU. A step that raises KernelError changes nothing.
+    2**32 - 1. Raises KernelError if the kernel rejects an argument or if a parameter is not on the
+    CPU. A step that raises KernelError changes nothing.
     """
 
     def __init__(
@@ -197,7 +199,8 @@ class KernelOptimizer(torch.optim.Optimizer):
     def _table(
         self, parameters: list[torch.Tensor], fresh: dict[torch.Tensor, dict[str, Any]]
     ) -> tuple[Table, Back]:
-        """Return the table of an update, and the pairs (parameter, new weights) to copy afterwards.
+        """Return a `Table` that updates all ``parameters``, and the pairs (parameter, new weights)
+        to copy after the update.
 
         ``fresh`` receives the state of each parameter.
         """

@@ -32,7 +32,7 @@ ECC_SHAPES = {
     "bch": (("m", "t", "data_bytes"), ("crc",)),
     "ldpc": ((), ("data_bytes", "circulant", "seed")),
 }
-"""Names of the required and of the optional arguments of each code."""
+"""Names of the required and of the optional arguments of `get` for each error correcting code."""
 FORMS = ("canonical", "torch")
 SIGNED = {"m": True, "v": False}  # by state
 
@@ -42,7 +42,7 @@ _F32 = TYPES[F32]
 
 
 def _definitions() -> dict[str, Definition]:
-    """Return the definitions of all operations by name."""
+    """Return the definitions of all update operations by name."""
     from . import adagrad, adam, on_die, sgd  # imported when the first kernel is created
 
     return {**sgd.DEFINITIONS, **adam.DEFINITIONS, **adagrad.DEFINITIONS, **on_die.DEFINITIONS}

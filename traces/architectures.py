@@ -135,5 +135,5 @@ def t5(
 
 
 def macs(uses: list[Use]) -> int:
-    """Return the multiply-accumulates of one sample's forward pass."""
+    """Return the multiply-accumulates (MACs) of the forward pass of one sample."""
     return sum(use.macs for use in uses)

@@ -45,9 +45,10 @@ _PLUS, _POINT = ord("+"), ord(".")
 
 @dataclass
 class _Events:
-    """Requests and requeues that have been read so far, and counts of all events.
+    """State of the reader: the requests and requeues (R events) read so far, and the number of
+    events of each kind.
 
-    Each requeue is (device, sector, sectors, line).
+    Each requeue is (device, first sector, number of sectors, line).
     """
 
     event: str
@@ -127,7 +128,7 @@ def _event_rows(table: Table, found: _Events) -> I64:
 
 
 def _piece(table: Table, rows: I64, found: _Events, out: Collector) -> None:
-    """Collect the requests and the requeues in the given rows of one table."""
+    """Collect the requests and the requeues (R events) in the given rows of one table."""
     action = table.column("action", _ACTION, rows)
     kinds, codes = action.kinds()
     for i, kind in enumerate(kinds):

@@ -25,14 +25,14 @@ BESIDE = 1 << 20
 def take(trace: BlockTrace, rows: npt.NDArray[Any] | slice, **changes: Any) -> BlockTrace:
     """Return a trace with the requests in the given rows of ``trace``, in order.
 
-    ``changes``: new values of fields.
+    ``changes``: new values of fields of the trace.
     """
     columns = {n: c[rows] for n in COLUMNS if (c := getattr(trace, n)) is not None}
     return replace(trace, **(columns | changes))
 
 
 def without(trace: BlockTrace, op: int) -> BlockTrace:
-    """Return the trace without the requests of one operation. Raises TraceError if no request is
+    """Return the trace without the requests of operation ``op``. Raises TraceError if no request is
     left."""
     return take(trace, trace.op != op)
 

@@ -81,7 +81,8 @@ def footprint(trace: BlockTrace, rows: np.ndarray) -> int:
 
 
 def _union(start: I64, end: I64) -> int:
-    """Return the total length of the union of intervals; the intervals are sorted by start."""
+    """Return the total length of the union of the intervals from ``start`` to ``end``, which are
+    sorted by start."""
     if not len(start):
         return 0
     covered = np.maximum.accumulate(end)

@@ -72,7 +72,7 @@ class BlockTrace:
 
     @property
     def span_ps(self) -> int:
-        """Time from the first to the last arrival (ps)."""
+        """Time from the arrival of the first request to the arrival of the last request (ps)."""
         return int(self.arrival_ps[-1] - self.arrival_ps[0]) if len(self) else 0
 
     def parts(self, step: int = 1 << 16) -> Iterator[slice]:
@@ -180,7 +180,7 @@ class Collector:
 
     @property
     def full(self) -> bool:
-        """True if the limit is reached."""
+        """True if as many requests as ``limit`` have been collected."""
         return self.limit is not None and self.size >= self.limit
 
     def note(self, words: str, count: int) -> None:
@@ -190,11 +190,11 @@ class Collector:
             self.notes[words] = self.notes.get(words, 0) + int(count)
 
     def ordered(self, ticks: I64, line: I64 | Callable[[], I64]) -> None:
-        """Raise TraceError if a time is smaller than the time before it, unless requests are
-        sorted.
+        """Raise TraceError if a request's time is smaller than the time of the request before it;
+        do nothing if `sort` is True.
 
-        ticks: times of the entries. line: line numbers of the entries, or a function that returns
-        them.
+        ticks: times of the next requests. line: line numbers of these requests, or a function that
+        returns them.
         """
         if self.sort or not len(ticks):
             return
@@ -221,7 +221,8 @@ class Collector:
         self.size += keep
 
     def forget(self, name: str) -> bool:
-        """Drop the column ``name`` if all values are zero; return True if it was dropped."""
+        """Drop the column ``name`` of the requests if all its values are zero; return True if it
+        was dropped."""
         if any(piece.any() for piece in self._pieces.get(name, ())):
             return False
         self._pieces.pop(name, None)
@@ -263,7 +264,8 @@ class Collector:
         )
 
     def _picoseconds(self, ticks: npt.NDArray[np.generic], origin: int, what: str) -> I64:
-        """Return times as picoseconds since ``origin``; ``what``: noun for the error.
+        """Return times as picoseconds since ``origin``; ``what``: noun for the error message, such
+        as "time".
 
         Raises TraceError for a time that exceeds int64.
         """

@@ -64,7 +64,7 @@ class Table:
         self.rows = len(newlines)
 
     def skip(self, rows: int) -> None:
-        """Drop the first ``rows`` rows of the table."""
+        """Drop the first ``rows`` rows (lines) of the table."""
         self.line += rows
         self.rows -= rows
         self.first, self.count = self.first[rows:], self.count[rows:]
@@ -170,9 +170,10 @@ class Column:
         return whole * 10**digits + part
 
     def words(self, known: Mapping[str, int]) -> npt.NDArray[np.int8]:
-        """Return the code that `known` gives to each token, int8.
+        """Convert each token (a word) to its code in `known`, int8.
 
-        The words of `known` have at most 8 bytes. Raises TraceError for a token that is not known.
+        The words in `known` have at most 8 bytes. Raises TraceError for a token that is not in
+        `known`.
         """
         codes = np.full(len(self.start), -1, np.int8)
         for word, code in known.items():
@@ -202,9 +203,9 @@ class Column:
         return [self.text(int(i)) for i in first], codes.astype(np.int64)
 
     def names(self, known: dict[str, int]) -> npt.NDArray[np.int32]:
-        """Return the number that `known` gives to each token, int32.
+        """Convert each token (a name) to its number in `known`, int32.
 
-        New names are added to `known` with the next number. Raises TraceError for an invalid name.
+        A new name is added to `known` with the next number. Raises TraceError for an invalid name.
         """
         length = self.end - self.start
         if (length > MOST_NAME).any() or (length < 1).any():

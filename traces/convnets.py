@@ -14,7 +14,7 @@ from ondie.traces.architectures import Use
 
 
 class Net:
-    """Collects the uses of parameter tensors, layer by layer.
+    """A network under construction: its layers add their parameter tensors to the list `uses`.
 
     The caller keeps track of channels and image sizes.
     """
@@ -33,7 +33,8 @@ class Net:
         bias: bool = False,
         norm: bool = True,
     ) -> int:
-        """Add a convolution, with output images of size x size, and its batch normalization.
+        """Add a convolution with output images of size x size and, if `norm` is True, its batch
+        normalization.
 
         Returns cout, the number of output channels.
         """

@@ -115,16 +115,17 @@ class ZeroConfig:
 
     values: Mapping[str, Any]
     given: frozenset[str]
-    """Keys that the configuration file contains, as "section.key"."""
+    """Keys that the DeepSpeed configuration file contains, as "section.key"."""
     remarks: tuple[str, ...]
-    """Remarks for the user: defaults used for "auto", and unknown keys."""
+    """Remarks on the configuration file for the user: defaults used for "auto", and unknown
+    keys."""
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
 
     @property
     def checkpointing(self) -> bool:
-        """True if the file enables a form of activation checkpointing."""
+        """True if the configuration file enables a form of activation checkpointing."""
         section = "activation_checkpointing."
         return bool(
             self[section + "partition_activations"]

@@ -43,21 +43,23 @@ _WRITTEN = {READ: "read", WRITE: "write", TRIM: "trim", FLUSH: "sync"}
 
 @dataclass
 class _Files:
-    """The files that the log has added so far, and an open flag for each file."""
+    """State of the files in an iolog: the numbers of the files added so far, and for each file
+    number a flag that is True while the file is open."""
 
     added: set[int] = field(default_factory=set)
     open: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
     def grow(self, count: int) -> None:
-        """Extend the table of open files to `count` files."""
+        """Extend the table of open flags to `count` files."""
         self.open = np.append(self.open, np.zeros(count - len(self.open), bool))
 
 
 @dataclass
 class _Clock:
-    """Clock of an iolog of version 2, advanced by wait lines.
+    """Clock of an iolog of version 2, which the wait lines advance.
 
-    now: time of the next action in ticks (us or ms). waited: True if the log has a wait line.
+    now: time of the next action in ticks (1 us or 1 ms, depending on `wait`). waited: True if the
+    iolog has a wait line.
     """
 
     wait: str | None
@@ -201,7 +203,7 @@ def _add(
     table: Table, rows: I64, lead: int, ticks: I64, op: I8, device: npt.NDArray[np.int32],
     out: Collector,
 ) -> None:  # fmt: skip
-    """Append the operations of the given rows to ``out``."""
+    """Append the operations in the given rows to ``out`` as requests."""
     flush = op == FLUSH
     offset = table.column("offset", lead + 2, rows).integers(most=BYTES_END - 1)
     size = table.column("length", lead + 3, rows).integers(most=BYTES_END - 1)
@@ -242,8 +244,8 @@ def check(trace: BlockTrace, path: str) -> None:
 
 
 def lines(trace: BlockTrace, version: int, wait: str) -> Iterator[str]:
-    """Yield the lines of the log. ``wait``: meaning of the wait lines of version 2 (see the module
-    docstring)."""
+    """Yield the lines of an iolog for ``trace``. ``wait``: meaning of the wait lines of version 2
+    (see the module docstring)."""
     yield VERSION.format(version) + "\n"
     yield from _lines3(trace) if version == 3 else _lines2(trace, wait)
 

@@ -193,14 +193,14 @@ def _attribute(path: Path, file: h5py.File, key: str, kind: type) -> Any:
 
 
 def _is_dataset(file: h5py.File, key: str) -> bool:
-    """Return True if the file has a data set named ``key``."""
+    """Return True if the file has an HDF5 data set named ``key``."""
     import h5py
 
     return key in file and isinstance(file[key], h5py.Dataset)
 
 
 def _array(path: Path, file: h5py.File, key: str) -> npt.NDArray[Any]:
-    """Return a data set as an array. Raises TraceError if it is missing or too large."""
+    """Return an HDF5 data set as an array. Raises TraceError if it is missing or too large."""
     if not _is_dataset(file, key):
         raise TraceError(f"{path}: /{key} is missing")
     if key.startswith(("tensors/", "steps/")) and file[key].size > _MAX_ENTRIES:
@@ -212,8 +212,8 @@ def _array(path: Path, file: h5py.File, key: str) -> npt.NDArray[Any]:
 
 
 def _column(path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int, ...]) -> list[Any]:
-    """Return a data set as a list. Raises TraceError if it is missing or too large, or does not
-    have the given type and shape."""
+    """Return an HDF5 data set as a list. Raises TraceError if it is missing or too large, or does
+    not have the given type and shape."""
     array = _array(path, file, key)
     if array.shape != shape:
         raise TraceError(f"{path}: /{key} has shape {array.shape}; must be {shape}")
@@ -228,8 +228,8 @@ def _column(path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int,
 
 
 def _rows(path: Path, file: h5py.File, key: str) -> int:
-    """Return the number of entries of a data set. Raises TraceError if it is missing or too large,
-    or does not have one dimension."""
+    """Return the number of entries of an HDF5 data set. Raises TraceError if it is missing or too
+    large, or does not have one dimension."""
     array = _array(path, file, key)
     if array.ndim != 1:
         raise TraceError(f"{path}: /{key} has shape {array.shape}; must have one dimension")

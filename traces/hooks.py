@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 
 class EventReceiver(Protocol):
-    """Interface of an object that receives torch's events, such as a Watcher."""
+    """Interface of an object that receives the events of a training run in torch, such as a
+    Watcher."""
 
     def forward_begins(self, module: Any) -> None: ...
     def forward_ends(self, args: Any, kwargs: Any) -> None: ...
@@ -34,7 +35,8 @@ class EventReceiver(Protocol):
 
 
 class Hooks:
-    """The hooks of one watcher in torch: install() installs them, remove() removes them."""
+    """The hooks in torch that report events to one watcher: install() installs them, remove()
+    removes them."""
 
     def __init__(self, torch: Any, watcher: EventReceiver) -> None:
         self.torch = torch

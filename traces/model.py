@@ -78,7 +78,8 @@ class Trace(Contents):
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the file, or of the definition if the trace has no file."""
+        """SHA-256 of the trace file; without a file, of the definition of the trace (tensors,
+        steps, attributes)."""
         if self.digest is not None:
             return self.digest()
         text = repr((self.name, self.op, self.form, self.tensors, self.attrs))
@@ -211,8 +212,8 @@ class Trace(Contents):
         return self.source.buffers()
 
     def group_ranges(self) -> list[tuple[int, int, int]]:
-        """Return runs (start, stop, group) of elements of one parameter group. The runs cover [0,
-        n_params)."""
+        """Return the flat vector's runs (start, stop, group) of elements that belong to one
+        parameter group. The runs cover [0, n_params)."""
         runs: list[tuple[int, int, int]] = []
         for tensor in self.trainable:
             if tensor.size == 0:

@@ -27,7 +27,7 @@ _MAX_SHIFTS = 4096  # per-tensor shifts are stored in an attribute; HDF5 limits 
 
 @dataclass(frozen=True)
 class Packed:
-    """A vector that is stored in 16 bits, or in float32 if that is impossible.
+    """A vector stored in 16 bits, or in float32 if 16 bits would lose information.
 
     An element of the vector is its stored value times 2**-shift. `values` is float32, float16 or
     uint16 (bfloat16). `shift` has one entry for the vector, or one for each tensor.

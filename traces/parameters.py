@@ -13,7 +13,8 @@ from typing import Any
 
 
 def roots(module_type: type) -> list[Any]:
-    """Return the live modules that are not part of another module."""
+    """Return the live objects of class ``module_type`` (torch modules) that are not a child of
+    another live module."""
     modules = live(module_type)
     children = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in children]
@@ -74,10 +75,12 @@ def owner_and_names(optimizer: Any, modules: list[Any]) -> tuple[Any | None, lis
 
 
 def twins(optimizer: Any, modules: list[Any]) -> list[tuple[Any, list[tuple[str, Any]]]]:
-    """Return the 16-bit models whose parameters have the shapes of the optimizer's FP32 masters.
+    """Return the candidates for the 16-bit model of an optimizer's FP32 master weights: the models
+    in ``modules`` whose 16-bit parameters have the same shapes in the same order.
 
-    Each entry has a model and its named parameters in order. The model that trains is the one that
-    receives gradients. The list is empty if a parameter is not float32.
+    Each entry has a model and its named parameters in order. Of several candidates, the model in
+    training is the one whose parameters receive gradients. The list is empty if a parameter of the
+    optimizer is not float32.
     """
     masters = [parameter for _, parameter in flat_parameters(optimizer)]
     if any(str(parameter.dtype) != "torch.float32" for parameter in masters):

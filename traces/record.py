@@ -116,13 +116,13 @@ class Recorder:
         self._noted |= {key: value for key, value in given.items() if value is not None}
 
     def close(self) -> None:
-        """Remove the hooks, and remove the partial file if it is not finished."""
+        """Remove the hooks from torch, and remove the partial file if it is not finished."""
         self._watcher.retire()
         self._watcher.hooks.remove()
         self._writer.discard()
 
     def finish(self) -> None:
-        """Complete the file with the steps recorded so far; later steps are ignored."""
+        """Complete the trace file with the steps recorded so far; later steps are ignored."""
         if not self.steps:
             skipped = f" after the first {self.options.skip}" if self.options.skip else ""
             self._fail(f"no step of a torch optimizer was seen{skipped}")
@@ -138,7 +138,7 @@ class Recorder:
     # --- calls from the Watcher --------------------------------------------------------------
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Handle the start of a step, before the optimizer uses its gradients."""
+        """Handle the start of an optimizer step, before the optimizer uses its gradients."""
         if not self._chosen(optimizer):
             return
         if any(value is not None for value in [*args[1:], kwargs.get("closure")]):
@@ -159,14 +159,15 @@ class Recorder:
             self._fail(str(error))
 
     def after_step(self, optimizer: Any) -> None:
-        """Handle the end of a step."""
+        """Handle the end of an optimizer step."""
         pending, self._pending = self._pending, None
         if pending is not None:
             self._complete(pending, self._watcher.now() - pending.begun)
         self._close_macs()
 
     def skipped_step(self, optimizer: Any) -> None:
-        """Handle a step that a gradient scaler skipped because of an infinity."""
+        """Handle an optimizer step that a gradient scaler skipped because a gradient is infinite or
+        NaN."""
         if not self._chosen(optimizer) or not self._due(optimizer):
             return
         try:
@@ -265,7 +266,7 @@ class Recorder:
         self._subject = subject
 
     def _begin(self, optimizer: Any, skipped: bool) -> None:
-        """Store the gradient and start the timing of a step."""
+        """Store the gradient of an optimizer step and start the step's timing."""
         pending = self._new_pending(skipped)
         if not skipped:
             index, keep = len(self.steps), self.options.payload
@@ -299,7 +300,8 @@ class Recorder:
         )
 
     def _complete(self, pending: _Pending, seconds: float) -> None:
-        """Complete the record of a step and append it; ``seconds``: time of the optimizer."""
+        """Complete the record of a step and append it; ``seconds``: duration of the optimizer's
+        update (s)."""
         window = self._watcher.seen()
         samples = self.options.samples or self._noted.get("samples", window.samples)
         if samples < 1:
@@ -337,7 +339,12 @@ class Recorder:
         self._maybe_finish()
 
     def _maybe_finish(self) -> None:
-        """Complete the file when the requested number of steps or bytes has been stored."""
+        """Complete the trace file when the requested number of steps has been stored, or when a
+        further step would exceed the limit `max_bytes`.
+
+        Raises TraceError if the vectors stored so far exceed the limit, and SystemExit if the run
+        is to end.
+        """
         limit = self.options.max_bytes
         if limit is not None and self._vector_bytes > limit:
             self._fail(

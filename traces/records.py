@@ -69,10 +69,8 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """Contents of a trace without its vectors.
-
-    `origin` names the source of the trace in messages (a path, or "synthetic NAME").
-    """
+    """Contents of a trace except its vectors (gradients, weights and states). `origin` names the
+    source of the trace in messages (a path, or "synthetic NAME")."""
 
     name: str
     payload: str
@@ -94,10 +92,10 @@ class Contents:
 
     @cached_property
     def n_params(self) -> int:
-        """Number of trainable parameters (elements)."""
+        """Number of trainable parameters (single weights) in the model."""
         return sum(t.size for t in self.tensors if t.trainable)
 
     @cached_property
     def trainable(self) -> tuple[Tensor, ...]:
-        """The trainable tensors in order of offset."""
+        """The trainable tensors in the order of their offset in the flat vector."""
         return tuple(sorted((t for t in self.tensors if t.trainable), key=lambda t: t.offset))

@@ -10,8 +10,9 @@ FLOP_PER_MAC = 2
 
 
 def seconds(macs: int, samples: float, flop_per_s: float) -> float:
-    """Return the time (s) of `samples` samples at a rate of floating-point operations per second.
+    """Return the time (s) to process `samples` samples at `flop_per_s` floating-point operations
+    per second.
 
-    `macs`: multiply-accumulates of each sample.
+    `macs`: number of multiply-accumulates per sample.
     """
     return FLOP_PER_MAC * macs * samples / flop_per_s

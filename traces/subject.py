@@ -28,8 +28,8 @@ _BLOCK = 1 << 20
 
 @dataclass
 class Parameter:
-    """One parameter of the recorded model: its name, tensor, group and offset in the flat
-    vector."""
+    """One parameter of the recorded model: its name, its tensor, its parameter group and its offset
+    in the flat vector."""
 
     name: str
     tensor: Any
@@ -111,8 +111,10 @@ class Subject:
         return out
 
     def _add_frozen(self, owner: Any, twins: set[int]) -> None:
-        """Add the parameters of the model that the optimizer does not hold; they are not
-        trainable.
+        """Add the parameters of model ``owner`` that the optimizer does not hold to `parameters` as
+        not trainable.
+
+        ``twins``: ids of the 16-bit parameters of master weights, which are left out.
         """
         known = {p.name for p in self.parameters}
         held = {id(p.tensor) for p in self.parameters} | twins

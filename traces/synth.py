@@ -52,7 +52,7 @@ BACKWARD = Constant(2, "derived: one product for the input's and one for the wei
 
 @dataclass(frozen=True)
 class Model:
-    """A synthetic model: its architecture and its training step."""
+    """A synthetic model: its architecture, and the settings of its training step."""
 
     uses: Callable[[], list[Use]]
     architecture: str

@@ -25,7 +25,8 @@ from ondie.traces.macs import MacCounter
 
 @dataclass
 class Window:
-    """Events that were observed since the last optimizer step; times are in seconds."""
+    """What a Watcher observed since the last optimizer step: times (s), loss, samples, scale,
+    clipping and sample order."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -80,7 +81,8 @@ class Watcher:
 
     @property
     def mine(self) -> bool:
-        """True if this process is observed: not after retire(), and not in a forked child."""
+        """True if this watcher observes the current process: retire() was not called, and the
+        process is not a forked child."""
         return not self._retired and os.getpid() == self._pid
 
     def retire(self) -> None:
@@ -130,8 +132,8 @@ class Watcher:
                 self.macs.start()
 
     def forward_ends(self, args: Any, kwargs: Any) -> None:
-        """Observe the end of a module call; the inputs of the outermost call determine batch size
-        and bytes."""
+        """Observe the end of a module call; the inputs of the outermost call determine the batch
+        size and the number of input bytes."""
         if not self.mine or self._in_backward is not None or self._depth == 0:
             return
         self._depth -= 1

@@ -28,7 +28,8 @@ TIE = 0.005
 
 @dataclass(frozen=True)
 class Strategy:
-    """Results of one strategy for a whole step, including forward and backward."""
+    """Results of one strategy (an update path of the comparison) for a whole training step,
+    including forward and backward."""
 
     name: str
     reason: str | None = None
@@ -47,9 +48,10 @@ class Strategy:
     """Lifetime of the drives in years of continuous training: (low, typical, high). None if nothing
     is written."""
     bound_by: str = ""
-    """Resource class with the highest utilization in the whole step, such as "channels"."""
+    """Resource class with the highest utilization in the whole step, such as "channels"; "nothing"
+    if no resource was busy, "" if the strategy did not run."""
     bound_by_share: float = 0.0
-    """Utilization of that resource class in the whole step."""
+    """Utilization, in the whole step, of the resource class that ``bound_by`` names."""
     own_blocks_years: float | None = None
     """Lifetime in years of the blocks that only this strategy uses, with the configured wear
     leveling; None if there are no such blocks. In contrast, ``lifetime_years`` assumes that all
@@ -57,7 +59,7 @@ class Strategy:
     wrong_bits_per_step: float = 0.0
     """Number of uncorrected bit errors per step in the reservoir pages that the strategy used."""
     uncorrectable_pages_per_step: float = 0.0
-    """Number of pages per step that ECC could not correct."""
+    """Number of flash pages per step that ECC could not correct."""
 
     @property
     def wrong(self) -> bool:
@@ -72,42 +74,44 @@ class Strategy:
 
 @dataclass(frozen=True)
 class WithTimes:
-    """Uncertainty of a verdict on energy if constants that affect time are drawn together with the
-    energy constants.
+    """Uncertainty of a verdict on energy if constants that affect time are drawn at random together
+    with the energy constants.
 
-    This record exists only if the headline includes the best strategy, because only the two
-    strategies of the headline are simulated at both ends of the ranges of the constants that affect
-    time.
+    This record exists only if the best strategy is one of the two strategies of the headline
+    (path_choice.headline_pair), because only these two are simulated at both ends of the ranges of
+    the constants that affect time.
     """
 
     other: str
-    """Strategy that the headline compares with the best strategy."""
+    """The other strategy of the headline pair, with which the best strategy is compared."""
     constants: int
     """Number of constants that are drawn: energy constants and constants that affect time."""
     probability: float
     """Fraction of the random draws in which the best strategy consumes less energy than
     ``other``."""
     decided_by: str
-    """Constant whose range changes ``ratio`` the most, among all drawn constants."""
+    """Configuration key of the constant whose range changes ``ratio`` the most, among all drawn
+    constants."""
     ratio: tuple[float | None, float | None]
-    """Energy of ``other`` divided by that of the best strategy, at the (low, high) end of the range
-    of ``decided_by``; None if a strategy cannot run at that end."""
+    """Energy of ``other`` divided by the energy of the best strategy, at the (low, high) end of the
+    range of ``decided_by``; None if a strategy cannot run at that end."""
 
 
 @dataclass(frozen=True)
 class Certainty:
     """Uncertainty of a verdict over the ranges of the constants.
 
-    For a verdict on energy, the energy constants are drawn at random, the simulated times stay
-    fixed, and the best strategy is compared with every strategy of ``Verdict.others``. For a
-    verdict on time, each constant is varied alone, and the best strategy is compared with the other
-    strategy of the headline. If the headline does not include the best strategy, a verdict on time
-    has no Certainty.
+    Verdict on energy: the energy constants are drawn at random, the simulated times stay fixed, and
+    the best strategy is compared with every strategy of ``Verdict.others``. Verdict on time: each
+    constant is varied alone. The best strategy is compared with the other one of the two strategies
+    of the headline (path_choice.headline_pair). If the best strategy is neither of these two, a
+    verdict on time has no Certainty.
     """
 
     other: str
     """Strategy to which ``decided_by`` and ``ratio`` refer. Verdict on energy: the first strategy
-    of ``Verdict.others``. Verdict on time: the other strategy of the headline."""
+    of ``Verdict.others``. Verdict on time: the other strategy of the headline pair
+    (path_choice.headline_pair)."""
     constants: int
     """Number of constants that were varied one by one (verdict on time) or drawn together (verdict
     on energy)."""
@@ -115,18 +119,20 @@ class Certainty:
     """Verdict on energy: fraction of the random draws in which the best strategy consumes less
     energy than each of ``Verdict.others``. None for the verdict on time."""
     exceptions: tuple[str, ...]
-    """Verdict on time: constants for which the other strategy is faster at one end or both ends of
-    the range. Empty for the verdict on energy."""
+    """Verdict on time: configuration keys of the constants for which ``other`` is faster than the
+    best strategy at one end or both ends of the constant's range. Empty for the verdict on
+    energy."""
     decided_by: str
-    """Constant whose range changes ``ratio`` the most. For the verdict on energy, only energy
-    constants are considered; ``with_times.decided_by`` considers all constants."""
+    """Configuration key of the constant whose range changes ``ratio`` the most. For the verdict on
+    energy, only energy constants are considered; ``with_times.decided_by`` considers all
+    constants."""
     ratio: tuple[float, float]
     """Time or energy of ``other`` divided by that of the best strategy, at the (low, high) end of
     the range of ``decided_by``."""
     with_times: WithTimes | None = None
-    """Verdict on energy: uncertainty if constants that affect time are also drawn; None if the
-    headline does not include the best strategy or the constants were not varied. Verdict on time:
-    None."""
+    """Verdict on energy: uncertainty if constants that affect time are also drawn; None if the best
+    strategy is not in the headline pair (path_choice.headline_pair) or the constants were not
+    varied. Verdict on time: None."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +157,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of a comparison: one row per strategy, in the order of the results, and the two
-    verdicts."""
+    """Summary of a comparison: one Strategy per path, in the order of the comparison's results, and
+    the verdicts on time and on energy."""
 
     strategies: tuple[Strategy, ...]
     equal_batches: bool
@@ -161,12 +167,13 @@ class Answer:
     least_energy: Verdict
 
     def data(self) -> dict[str, Any]:
-        """Return the answer as a dictionary for result.json."""
+        """Return the summary of the comparison as a dictionary for result.json."""
         return asdict(self)
 
 
 def answer(comparison: Comparison) -> Answer:
-    """Return the answer of a comparison. At least one of its strategies must have run."""
+    """Return the rows and the verdicts of a comparison. At least one of its strategies must have
+    run."""
     rows = tuple(_strategy(comparison, result) for result in comparison.results)
     ran = [row for row in rows if row.reason is None]
     right = {row.name for row in ran if not row.wrong}
@@ -246,8 +253,8 @@ def _verdict(values: Mapping[str, float], right: Container[str]) -> Verdict:
 
 
 def _other(comparison: Comparison, best: str) -> str | None:
-    """Return the strategy that the headline compares with ``best``; None if the headline does not
-    include ``best``."""
+    """Return the other one of the two strategies that the headline compares, or None if ``best`` is
+    neither of these two."""
     pair = comparison.swing_pair
     if pair is None or best not in pair:
         return None
@@ -256,15 +263,17 @@ def _other(comparison: Comparison, best: str) -> str | None:
 
 def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
     """Return the uncertainty of the verdict on time: the effect of each constant with a range on
-    the ratio of two step times, that of the other strategy divided by that of the best strategy.
+    the ratio of two step times. The ratio is the step time of the other strategy of the headline
+    pair divided by the step time of the best strategy.
 
-    Return None if the headline does not include the best strategy, or if no constant allows both
-    strategies to run at both ends of its range. Constants are included regardless of their source.
-    Energy constants and powers are omitted, because they do not affect time.
+    Return None if the best strategy is not in the headline pair (path_choice.headline_pair), or if
+    no constant allows both strategies to run at both ends of its range. Constants are included
+    regardless of their source. Energy constants and powers are omitted, because they do not affect
+    time.
 
     A constant that sets the rate of the accelerator changes the time of the whole step by the
-    factor that is simulated on the sample. Any other constant changes only the time of the update
-    stage.
+    factor simulated on the sample (a shortened run, sensitivity.py). Any other constant changes
+    only the time of the update stage.
     """
     other = _other(comparison, best)
     if other is None:

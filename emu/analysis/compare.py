@@ -56,7 +56,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """Result of one path in a comparison."""
+    """Result of one path (way of updating the weights) in a comparison."""
 
     name: str
     title: str
@@ -74,9 +74,10 @@ class Result:
     weights: Weights | None = None
     timeline: list[dict[str, Any]] | None = None
     dropped: int = 0
-    """Number of busy intervals that were dropped because the timeline was full."""
+    """Number of busy intervals missing in ``timeline`` because the timeline was full."""
     sampled: Sampled | None = None
-    """Record of the extrapolation; None if the whole model was simulated."""
+    """Record of the extrapolation from pieces of the model; None if the whole model was
+    simulated."""
     share: Share | None = None
     """Distribution of the path's page programs over the blocks that only this path uses; None if
     there are no such blocks."""
@@ -102,19 +103,19 @@ class Comparison:
     steps: int
     results: tuple[Result, ...]
     swings: tuple[Swing, ...]
-    """Effect on the headline of each varied constant with an assumed value."""
+    """Change of the headline's ratios by each varied constant whose value is assumed."""
     swing_pair: tuple[str, str] | None
-    """(baseline, rival) of the headline; None if the headline does not compare two paths."""
+    """(baseline, rival): the two paths of the headline; None if it does not compare two paths."""
     step_times: training.StepTimes
     odds: Odds | None = None
-    """Uncertainty of the energy ratio of the headline's two paths; None if the constants were not
-    varied."""
+    """Uncertainty of the ratio of the energies of baseline and rival, the two paths of the
+    headline; None if the constants were not varied."""
     published_swings: tuple[Swing, ...] = ()
-    """Effect on the headline of each varied constant whose value is not assumed."""
+    """Change of the headline's ratios by each varied constant whose value is not assumed."""
 
     @property
     def time_swings(self) -> tuple[Swing, ...]:
-        """Effects of all varied constants that may affect time, regardless of their source."""
+        """Change of the headline's ratios by each varied constant that may affect time."""
         every = (*self.swings, *self.published_swings)
         return tuple(swing for swing in every if not is_price(swing.key))
 
@@ -288,8 +289,8 @@ def run_sampled(
 
 
 def part_options(path: Path) -> Options:
-    """Return the options with which a sample of the path's model has the layout of the whole
-    model."""
+    """Return the options for simulating a piece of the path's model. With these options, the layout
+    of the piece equals that of the whole model."""
     return path.part_options() if isinstance(path, UpdatingPath) else path.options
 
 

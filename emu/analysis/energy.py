@@ -30,7 +30,8 @@ HOST_BUSY, HOST_WAITING = "host busy", "host waiting"
 """Names of the components of the host's energy, excluding forward and backward."""
 ACCELERATOR_WAITING = "accelerator waiting"
 DRIVES_IN_TRAINING = ("ISP training", "waiting ISP", "waiting controller")
-"""Names of the components of group COMPUTE_PART whose energy the drives consume."""
+"""Names of the components of the energy during forward and backward (group COMPUTE_PART) that the
+drives consume."""
 
 PRICES = frozenset(
     (
@@ -54,7 +55,7 @@ def is_price(key: str) -> bool:
 class Component:
     """Energy of one component: ``quantity`` times the value of the configuration key ``key``, in
     fJ: ps x mW, bits x fJ/bit, or operations x fJ/operation. ``group``: DRIVE_PART, HOST_PART or
-    COMPUTE_PART."""
+    COMPUTE_PART, for the field of Energy (drive, host, compute) that includes the component."""
 
     name: str
     group: str
@@ -62,7 +63,7 @@ class Component:
     quantity: int
 
     def joules(self, cfg: Config) -> tuple[float, float, float]:
-        """Return the energy of the component in J: (low, typical, high)."""
+        """Return the energy of this component in J: (low, typical, high)."""
         low, typical, high = bounds(cfg, self.key)
         return (
             self.quantity * low / FJ_PER_J,
@@ -83,7 +84,8 @@ def bounds(cfg: Config, key: str) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Times:
-    """Durations in ps to which the powers of a run apply."""
+    """Durations in ps by which the configured powers are multiplied to compute the energy of a
+    run."""
 
     training: int
     """Time from the start of a step to the end of its forward and backward, summed over the steps,
@@ -92,7 +94,8 @@ class Times:
     """Remaining time of the steps, after forward and backward, ps."""
     cpu_busy: int
     """Time outside forward and backward in which the host's CPU computes, ps; all time outside
-    forward and backward if ``Work.average_power`` is True."""
+    forward and backward if the power of the busy host is an average over whole steps
+    (``Work.average_power``)."""
     isp_training: int
     """Busy time of the in-storage processors in forward and backward, summed over drives, ps."""
     isp_rest: int
@@ -108,8 +111,9 @@ def times(totals: Totals, work: Work) -> Times:
     """Return the durations to which the powers of a run apply.
 
     A system has one host CPU, which runs one job at a time. Its busy time is therefore the sum of
-    the durations of its jobs, without jobs of the forward and backward passes. If
-    ``work.average_power`` is True, the busy time is all time outside forward and backward.
+    the durations of its jobs, without jobs of the forward and backward passes. If the power of the
+    busy host is an average over whole steps (``work.average_power``), the busy time is all time
+    outside forward and backward.
     """
     whole = training = 0
     for spans in totals.steps:
@@ -163,7 +167,8 @@ def replay_energy(
 
 
 def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
-    """Return the energy components of a run, without those whose quantity is 0."""
+    """Return the energy components of a run, without those whose quantity is 0. ``work``: work of
+    the path that the drives' counters do not contain."""
     counters = totals.counters
     page = totals.page_bytes * 8
     read = sum(counters[name] for name in SENSED)
@@ -222,7 +227,7 @@ def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy of a run by group, in J as (low, typical, high)."""
+    """Energy of a run of one path by group of components, in J: (low, typical, high)."""
 
     drive: tuple[float, float, float]
     """Energy of the drives' operations and transfers, plus the energy of their controllers and

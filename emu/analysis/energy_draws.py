@@ -1,7 +1,7 @@
 """Energy per sample of every path for random draws of the energy constants.
 
-Owns the probability that one path consumes less energy than all others, and the constant that
-changes the energy ratio of two paths the most. Does not own the draws, the energy as a function of
+Owns the probability that one path consumes less energy than all others, and the constant with the
+largest effect on the energy ratio of two paths. Does not own the draws, the energy as a function of
 the constants (monte_carlo.py) or the verdict (answer.py).
 Source: this project. The quantities of a run do not depend on energy constants or powers. The
 energy of a draw is therefore exact and needs no further simulation.

@@ -17,8 +17,8 @@ from ondie.emu.units import plural
 
 def damaged(totals: Totals, decoded: DecodeCounts | None = None) -> bool:
     """Return True if a run used incorrect data: pages that ECC could not correct, reservoir pages
-    with uncorrected bit errors, or code words that the decoder miscorrected. ``decoded``: counters
-    of the decoder; None if the run decoded no code words."""
+    with uncorrected bit errors, or code words miscorrected by the decoder. ``decoded``: counters of
+    the decoder; None if the run decoded no code words."""
     if decoded is not None and decoded.miscorrected_words > 0:
         return True
     return totals.counters["uncorrectable_pages"] + totals.counters["bare_wrong_bits"] > 0

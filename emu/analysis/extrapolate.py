@@ -97,7 +97,8 @@ class Sampled:
 
     @property
     def words(self) -> str:
-        """Note on the extrapolation for the path's row of the table."""
+        """Note that the path's result is extrapolated, with the sizes of the pieces and the
+        error."""
         millions = ", ".join(f"{params / 1e6:.4g}" for params in sorted(set(self.params)))
         return (
             f"sampled: extrapolated from pieces of {millions} million parameters; the middle "

@@ -131,8 +131,8 @@ class ForegroundRequests:
         return found
 
     def _book(self, found: np.ndarray) -> None:
-        """Add the pages and bytes of the requests to the planned totals, so that these totals cover
-        the path's plan and the requests."""
+        """Add the pages and bytes of the requests to the system's planned totals, with which the
+        conservation checks compare the counters of the run."""
         page = self.system.geometry.page_bytes
         offset, size = found["offset"], found["size"]
         pages = (offset + size - 1) // page - offset // page + 1
@@ -262,7 +262,7 @@ def latencies(found: np.ndarray, until: int) -> dict[str, dict[str, float] | Non
 
 
 def data(found: Interference) -> dict[str, Any]:
-    """Return the interference record for result.json."""
+    """Return the record of the interference of one path as a dictionary for result.json."""
     if found.reason is not None:
         return {"name": found.name, "status": "n/a", "reason": found.reason}
     return {

@@ -41,8 +41,8 @@ ROUNDS = 12
 """Minimum total size of the requests from which a write rate is measured, divided by the sum of the
 size of the write cache and the size of one program on every die."""
 RATE_FILLS, WEAR_FILLS = 16, (8, 24)
-"""Number of blocks per unit that the host fills in a steady-state run. RATE_FILLS: run for a rate.
-WEAR_FILLS: the two runs for write amplification."""
+"""Number of blocks per block unit (ftl.block_unit: a die or a plane) that the host fills in a
+steady-state run. RATE_FILLS: run for a rate. WEAR_FILLS: the two runs for write amplification."""
 STEADY_WINDOW = (0.5, 1.0)
 """(start, end) of the measured window of a steady-state run for a rate, as fractions of the
 completions. Before the window, the run uses up the free blocks that preconditioning has left."""
@@ -61,7 +61,7 @@ collection."""
 FEW = 8
 """Largest queue depth at which the latency of a single request may limit a rate."""
 SATURATED = 0.85
-"""Utilization at and above which a resource limits a rate."""
+"""Utilization of a resource at and above which this resource limits a rate."""
 FEW_PLANES = 0.75
 """If a program uses on average less than this fraction of a die's planes, the result states the
 fraction."""
@@ -77,14 +77,16 @@ LIMITS: Mapping[str, Mapping[int, str]] = {
     "DRAM": {READ: "dram.bandwidth", WRITE: "dram.bandwidth"},
     "ECC": {READ: "ecc.decode", WRITE: "ecc.encode"},
 }
-"""Constants that determine the service time of each resource, by operation of the host."""
+"""Configuration key of the constant that determines the service time of a resource: name of the
+resource -> operation of the host (READ or WRITE) -> key."""
 PARTS = {
     READ: ("frontend.read_delay", "flash.t_read", "flash.t_read_upper", "flash.bus", "ecc.decode",
            "link.up", "link.latency", "dram.bandwidth", "frontend.command"),
     WRITE: ("frontend.write_delay", "flash.t_program", "flash.bus", "ecc.encode", "link.down",
             "link.latency", "dram.bandwidth", "frontend.command"),
 }  # fmt: skip
-"""Constants that may contribute to the latency of a request, by operation of the host."""
+"""Configuration keys of the constants that may contribute to the latency of a request: operation of
+the host (READ or WRITE) -> keys."""
 Progress = Callable[[str, float], None] | None
 
 
@@ -192,7 +194,8 @@ class Bench:
         return self._runs[key]
 
     def _count(self, op: int, block: int, depth: int) -> int:
-        """Return the number of requests from which a rate is measured."""
+        """Return the number of requests in the run from which a rate is measured. Arguments as in
+        :meth:`rate`."""
         if depth == 1:
             return LATENCY_REQUESTS * self.scale
         if op == READ:
@@ -227,8 +230,8 @@ class Bench:
         return Measured(run, window_rate(run, depth, *STEADY_WINDOW))
 
     def _steady_run(self, cfg: Config, block: int, depth: int, fills: int) -> BlockReplayed:
-        """Replay random writes in steady state. The number of writes fills ``fills`` blocks of each
-        unit."""
+        """Replay random writes of ``block`` bytes in steady state. The number of writes fills
+        ``fills`` blocks of each block unit (ftl.block_unit: a die or a plane)."""
         geometry = Geometry.of(cfg)
         block_bytes = geometry.block_pages * geometry.page_bytes
         count = fills * geometry.units * block_bytes // block

@@ -45,7 +45,7 @@ class Ledger:
 
     @property
     def update_share(self) -> float:
-        """Time of the update stage divided by the time of the step."""
+        """Mean time of the update stage divided by the mean time of the whole step."""
         return self.update_s / self.step_s if self.step_s else 0.0
 
     @property
@@ -65,8 +65,8 @@ class Ledger:
         """Return the mean time per step, in seconds, in which two phases overlap, by (later,
         earlier) phase.
 
-        A phase lasts from its first start to its last end. "Later" and "earlier" refer to ORDER.
-        Pairs without overlap are omitted.
+        A phase lasts from its first start to its last end. ORDER lists the phases from the earliest
+        to the latest. Pairs without overlap are omitted.
         """
         found: dict[tuple[str, str], int] = defaultdict(int)
         for spans in self.totals.steps:
@@ -132,10 +132,10 @@ class Ledger:
         }
 
     def bound_by(self, phase: str | None = None) -> tuple[str, float]:
-        """Return (name, utilization) of the busiest resource class in a phase. By default, the
-        phase is the longer of "update" and "synchronise".
+        """Return (name, utilization) of the busiest resource class in a phase.
 
-        If the utilization is below one half, latency limits the phase.
+        By default, the phase is the longer of "update" and "synchronise" (gradient exchange between
+        nodes). If the utilization is below one half, latency limits the phase.
         """
         longer = max(("update", "synchronise"), key=lambda name: self.phases_s.get(name, 0.0))
         shares = self.utilisation(phase or longer)

@@ -75,11 +75,13 @@ class Lifetime:
     """Number of bytes of the pages and super-pages that hold weights and states, over all
     drives."""
     share: float
-    """``state_bytes`` divided by the nominal capacity of all drives."""
+    """``state_bytes`` (the pages that hold weights and states) divided by the nominal capacity of
+    all drives."""
     tlc_bytes: int
-    """TLC capacity in bytes of the cells that hold the states."""
+    """Capacity in bytes, as TLC (three bits per cell), of the cells that hold the states."""
     pslc_bytes: int
-    """TLC capacity in bytes of the cells that the states would occupy in pSLC mode."""
+    """Capacity in bytes, as TLC (three bits per cell), of the cells that the states would occupy in
+    pSLC mode (one bit per cell)."""
     wear_out_steps: float | None = None
     """Number of steps until every block of the flash reaches its typical endurance (P/E cycles), if
     all blocks wear equally; None if nothing is written."""

@@ -47,8 +47,8 @@ wide range, a triangular distribution would draw nearly all values from the uppe
 both distributions, a constant with discrete choices has its typical value in half of the draws and
 an end of its range in the other half."""
 DIGITS = 6
-"""Number of significant digits of drawn results. Further digits may differ between CPUs whose
-logarithm functions differ in the last bit."""
+"""Number of significant digits of results computed from random draws. Further digits may differ
+between CPUs whose logarithm functions differ in the last bit."""
 TOGETHER = (
     ("link.down", "link.up"),
     ("energy.nand_read", "energy.nand_program", "energy.nand_erase"),
@@ -67,8 +67,8 @@ SCOPES = {DRIVE_ALONE: GROUPS[:1], WITH_HOST: GROUPS[:2], WHOLE_STEP: GROUPS}
 """Groups of energy components that each scope of the energy ratio includes."""
 POWERS = (HOST_BUSY, HOST_WAITING)
 TINY = 1e-12
-"""Smallest factor of a quantity. It replaces a factor of 0, which occurs if an energy component is
-zero at an end of a range."""
+"""Smallest factor by which a constant changes a quantity of a run. It replaces a factor of 0, which
+occurs if an energy component is zero at an end of the constant's range."""
 
 Values = Mapping[str, np.ndarray]
 Ends = tuple[float | None, float | None]
@@ -87,7 +87,7 @@ class Span:
     choice: bool
     """True if the constant is a discrete choice between low, typical and high."""
     texts: tuple[str, str]
-    """(low, high) ends of the range as text, with units."""
+    """(low, high) ends of the constant's range as text, with units."""
     swing: Swing | None
     """Effect of the constant on time; None if the constant is a price (an energy or power)."""
 
@@ -149,9 +149,9 @@ class Bar:
     drive: Ends
     """Energy ratio of the drives outside forward and backward, at the (low, high) end."""
     speedup: Ends
-    """Ratio of the times of the update stage, at the (low, high) end."""
+    """Update time of baseline / update time of rival, at the (low, high) end."""
     step: Ends
-    """Energy ratio of the whole step, at the (low, high) end."""
+    """Energy ratio of the whole step (drives, host and accelerator), at the (low, high) end."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Answer:
     error: float
     """Standard error of ``probability`` that results from the finite number of draws."""
     quantiles: tuple[float, float, float]
-    """5 %, 50 % and 95 % quantiles of the energy ratio."""
+    """5 %, 50 % and 95 % quantiles of the energy ratio over all draws."""
 
 
 ALONE, IN_PROPORTION, EQUAL = "alone", "in proportion", "equal"
@@ -180,7 +180,7 @@ class Crossing:
     constants have their typical values."""
 
     keys: tuple[str, ...]
-    """Configuration keys of the powers that are varied."""
+    """Configuration keys of the host powers that are varied until both energies are equal."""
     vary: str
     """Way in which the powers are varied: ALONE, IN_PROPORTION or EQUAL."""
     watts: tuple[float, ...] | None
@@ -205,7 +205,7 @@ class Odds:
 
     pair: tuple[str, str]
     drawn: int
-    """Number of constants that were drawn."""
+    """Number of constants that were drawn at random from their ranges."""
     answers: Mapping[str, Mapping[str, Answer]]
     """Distribution of the energy ratio, by distribution of the draws (DRAW_LAWS) and by scope (such
     as DRIVE_ALONE)."""
@@ -252,7 +252,7 @@ class EnergyModel:
 
     @property
     def deciding(self) -> list[Span]:
-        """Constants whose range changes the energy of at least one path."""
+        """Constants, with their ranges, that change the energy of at least one path."""
         return [span for span in self.spans if span.swing is None or any(_factors(span.swing))]
 
     def joules(self, values: Values, powers: bool = True) -> dict[str, dict[str, np.ndarray]]:
@@ -343,8 +343,8 @@ def _length(values: Values) -> int:
 
 
 def _factors(swing: Swing) -> tuple[Mapping[str, Mapping[str, float]], ...]:
-    """Return the factors of all quantities at the (low, high) end of a swing. An end at which no
-    quantity changes has an empty mapping."""
+    """Return the quantities at the (low, high) end of a constant's range, each divided by its
+    typical value, by path and component; an empty mapping for an end at which none changes."""
     return tuple(
         ends if any(ends.values()) else {} for ends in (swing.factors_at_low, swing.factors_at_high)
     )
@@ -373,8 +373,8 @@ def assess(
     cfg: Config, runs: Mapping[str, tuple[Ledger, Work]], swings: Sequence[Swing], seed: int
 ) -> Odds:
     """Draw the constants, and return the uncertainty of the energy ratio of two paths. ``runs``:
-    runs of the baseline and the rival, in this order. ``swings``: effects on the headline of the
-    constants that affect time."""
+    runs of the baseline and the rival, in this order. ``swings``: for each constant that affects
+    time, the change of the headline's ratios over its range."""
     pair = Pair(cfg, runs, swings)
     base, rival = pair.names
     typical = {name: float(scope_values[0]) for name, scope_values in pair.ratios({}).items()}
@@ -457,7 +457,8 @@ def _crossing(
 
 
 def quantiles(values: np.ndarray) -> tuple[float, float, float]:
-    """Return the 5 %, 50 % and 95 % quantiles of ``values``."""
+    """Return the 5 %, 50 % and 95 % quantiles of ``values``, rounded to DIGITS significant
+    digits."""
     low, middle, high = (rounded(value) for value in np.quantile(values, (0.05, 0.5, 0.95)))
     return low, middle, high
 

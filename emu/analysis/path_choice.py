@@ -29,11 +29,11 @@ PATHS: dict[str, type[Path]] = {
     )
 }  # fmt: skip
 BY_NAME = (ChipLevel.name, SmartBase.name, SmartUpdate.name, SmartHandler.name, SmartComp.name)
-"""Paths that run only if the user names them."""
+"""Update paths that a comparison runs only if the user names them."""
 BASELINE = HostOffload.name
 RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
-"""Paths that the headline may compare with the baseline. The headline uses the first of these paths
-that ran."""
+"""Paths that the headline of a comparison may compare with the baseline. The headline uses the
+first of these paths that ran."""
 
 
 def choose(names: Sequence[str] | None, trace: Trace) -> list[str]:
@@ -71,8 +71,8 @@ def batched(names: Sequence[str], options: Options) -> list[str]:
 
 
 def headline_pair(ran: Sequence[str]) -> tuple[str, str] | None:
-    """Return (baseline, rival) of the headline; None if the baseline or every rival is missing in
-    ``ran``."""
+    """Return (baseline, rival), the two paths compared in the headline of a comparison; None if the
+    baseline or every rival is missing in ``ran``, the names of the paths that ran."""
     if BASELINE not in ran:
         return None
     for name in RIVALS:

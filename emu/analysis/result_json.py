@@ -107,8 +107,8 @@ LATENCY_BOUND = 0.5
 
 
 UNUSUAL = 0.2
-"""Relative deviation of the time of forward and backward from the median of all steps, above which
-a note is added."""
+"""Relative deviation of the time of forward and backward in the simulated steps from the median of
+all recorded steps, above which a note is added."""
 
 
 def seconds(value: float) -> str:
@@ -203,7 +203,7 @@ def headline_numbers(comparison: Comparison) -> dict[str, float]:
 
 
 def outside_training_s(book: Ledger) -> float:
-    """Return the mean time of a step outside forward and backward, seconds."""
+    """Return the mean time per step, in seconds, that is outside forward and backward."""
     spent = book.phases_s
     return book.step_s - spent.get("forward", 0.0) - spent.get("backward", 0.0)
 
@@ -339,8 +339,8 @@ HIDDEN = ("seed", "pairs", "shares")
 
 
 def options_data(options: Options) -> dict[str, Any]:
-    """Return the options of the paths for result.json, except those in HIDDEN. result.json contains
-    the seed under a separate key."""
+    """Return the options of the paths for result.json, except those in HIDDEN, which are internal
+    or stored elsewhere. result.json contains the seed under a separate key."""
     return {name: value for name, value in asdict(options).items() if name not in HIDDEN}
 
 
@@ -439,7 +439,7 @@ def _path_data(comparison: Comparison, result: Result) -> dict[str, Any]:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return the notes on the whole comparison."""
+    """Return the notes that concern the whole comparison instead of a single path."""
     words = (
         f"forward and backward: {comparison.step_times.text}",
         nominal_capacity.note(comparison.cfg.leaf(nominal_capacity.CAPACITY)),

@@ -39,15 +39,15 @@ class Row:
     must have a tolerance, and an identity row may have one. ``source``: text above the table.
     ``place``: document and table or page of the published number, such as "STANNIS (DAC 2020),
     Table I". Every check row of emu/validate has a place. Check rows of emu/studies have no place,
-    because their expected values are not published. ``constants``: constants that were chosen so
-    that a fit row matches, as configuration keys, as keys of emu/cluster/networks.toml that begin
-    with "networks.", or as module.NAME. A fit row must have at least one constant; rows of other
-    kinds must have none. ``trials``: number of random trials, if the prediction is a fraction or a
-    count of random trials. ``interval``: bounds of the fraction. The table and --json contain
-    ``trials`` and ``interval`` only if they are given.
+    because their expected values are not published. ``constants``: constants chosen so that a fit
+    row matches, as configuration keys, as keys of emu/cluster/networks.toml beginning with
+    "networks.", or as module.NAME. A fit row must have at least one constant; rows of other kinds
+    must have none. ``trials``: number of random trials, if the prediction is a fraction or a count
+    of random trials. ``interval``: bounds of the fraction. The table and --json contain ``trials``
+    and ``interval`` only if they are given.
 
     Raises ValueError if the kind is unknown, if the tolerance is negative or NaN, if the row lacks
-    a field that its kind requires, or if a row that is not a fit row has constants.
+    a field that its kind requires, or if a row of another kind than fit has constants.
     """
 
     suite: str
@@ -68,7 +68,10 @@ class Row:
         if self.kind not in KINDS:
             raise ValueError(f"{where}: the kind is unknown; use one of {', '.join(KINDS)}")
         if self.kind != SHOWN and self.published is None:
-            raise ValueError(f"{where}: published is None, which only a shown row may have")
+            raise ValueError(
+                f"{where}: published = None is allowed only in a shown row; give a published "
+                "value, or make this a shown row"
+            )
         if self.kind == CHECK and self.tolerance is None:
             raise ValueError(f"{where}: tolerance is None; a check row must have a tolerance")
         if self.tolerance is not None and not self.tolerance >= 0:
@@ -187,7 +190,8 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def counts(row: Row) -> list[str]:
-    """Return the texts of the interval and the number of trials of one row."""
+    """Return the texts of the interval and of the number of random trials of one row, for two cells
+    of the table."""
     low, high = row.interval or (0.0, 0.0)
     return [
         f"{low:.3g} .. {high:.3g}" if row.interval else "",
@@ -196,7 +200,8 @@ def counts(row: Row) -> list[str]:
 
 
 def show(rows: list[Row], console: Console) -> None:
-    """Print the tables, and the number of rows and misses by suite and kind."""
+    """Print the tables, and for each suite and kind the number of rows and of rows outside their
+    tolerance."""
     for table in tables(rows):
         console.print(table)
         console.print()

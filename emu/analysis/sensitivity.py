@@ -90,18 +90,20 @@ USER_CHOICES = frozenset(
         "ftl.reservoir_retention",
     )  # fmt: skip
 )
-"""Keys whose ranges are possible choices of the user, not an uncertainty."""
+"""Configuration keys whose ranges are possible choices of the user, not an uncertainty. These keys
+are not varied."""
 
 HOST_POWERS = ("host.update_power", "host.wait_power")
 """Powers of the host that are varied one by one even if they are not assumed, because the energy
 ratio is often most sensitive to them."""
 
 RATES = ("host.accelerator_peak", "host.accelerator_utilization")
-"""Prefixes of the keys (one key per model) that state the rate of the accelerator, from which the
-times of forward and backward may be computed."""
+"""Prefixes of the configuration keys (one key per model) that state the rate of the accelerator,
+from which the times of forward and backward may be computed."""
 
 Factors = Mapping[str, Mapping[str, float]]
-"""Path -> energy component -> quantity divided by its typical quantity."""
+"""Quantities of energy components (bits, operations, or ps) with a changed constant: path -> energy
+component -> quantity divided by its quantity with typical constants."""
 
 
 def is_rate(key: str) -> bool:
@@ -152,18 +154,19 @@ class Swing:
     energy_at_low: float | None
     energy_at_high: float | None
     factors_at_low: Factors = field(default_factory=dict, repr=False)
-    """Factor of each quantity that changes at the low end; empty if a path cannot run at this end
-    or if no quantity changes."""
+    """Quantities that change at the low end of the range, each divided by its typical quantity;
+    empty if a path cannot run at this end or if no quantity changes."""
     factors_at_high: Factors = field(default_factory=dict, repr=False)
-    """Factor of each quantity that changes at the high end; empty if a path cannot run at this end
-    or if no quantity changes."""
+    """Quantities that change at the high end of the range, each divided by its typical quantity;
+    empty if a path cannot run at this end or if no quantity changes."""
     times_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """Time of each path's update stage at the low end divided by its typical time, 1 if the time
-    does not change; empty if a path cannot run at this end."""
+    """Time of each path's update stage at the low end of the range divided by its typical time, 1
+    if the time does not change; empty if a path cannot run at this end."""
     times_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
     steps_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """Time of each path's whole step at the low end divided by its typical time. Empty unless the
-    constant changes the times of forward and backward, which the sample then includes."""
+    """Time of each path's whole step at the low end of the range divided by its typical time. Empty
+    unless the constant changes the times of forward and backward, which the sample then
+    includes."""
     steps_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
@@ -173,17 +176,20 @@ class Swing:
 
     @property
     def speedup_width(self) -> float:
-        """Largest change of the speedup between the ends, as a factor of at least 1."""
+        """Largest factor between the typical speedup and the speedup at an end of the range; 1 if
+        the speedup does not change."""
         return _widest(self.speedup_at_low, self.speedup_at_high)
 
     @property
     def energy_width(self) -> float:
-        """Largest change of the energy ratio between the ends, as a factor of at least 1."""
+        """Largest factor between the typical energy ratio and the energy ratio at an end of the
+        range; 1 if the energy ratio does not change."""
         return _widest(self.energy_at_low, self.energy_at_high)
 
     @property
     def width(self) -> float:
-        """Maximum of ``speedup_width`` and ``energy_width``."""
+        """Larger one of the factors by which the constant changes the speedup and the energy
+        ratio."""
         return max(self.speedup_width, self.energy_width)
 
     @property
@@ -236,7 +242,8 @@ def sample(trace: Trace, cfg: Config, training: bool = False) -> Trace:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Results of the headline's two paths on a sample."""
+    """Results of the two paths of the headline (baseline and rival) on the sample, a shortened
+    run."""
 
     speedup: float
     energy_ratio: float
@@ -397,7 +404,7 @@ def _trained_s(trace: Trace) -> tuple[float, float]:
 
 
 def _factors(found: Mapping[str, float], typical: Mapping[str, float]) -> Mapping[str, float]:
-    """Return, by path, the time in ``found`` divided by the typical time."""
+    """Return the time of each path in ``found`` divided by its time in ``typical``."""
     return {name: found[name] / typical[name] for name in typical}
 
 

@@ -1,7 +1,7 @@
 """Step budget: the drive bandwidth that a target step time requires.
 
-Owns the time of a step that does not depend on the drive, and the rate of reads and writes that the
-remaining time requires. Does not own the simulated times and bytes (analysis/ledger.py).
+Owns the time of a step that does not depend on the drive, and the rate of reads and writes required
+in the remaining time. Does not own the simulated times and bytes (analysis/ledger.py).
 Source: this project; arithmetic on the ledger.
 
 The times of forward, backward and the host's computation of the update are fixed. The bytes that
@@ -31,7 +31,8 @@ class Verdict:
     step_s: float
     met: bool
     fixed_s: float
-    """Time of a step that does not depend on the drive, seconds."""
+    """Time of a step that does not depend on the drive (forward, backward and the host's
+    computation), seconds."""
     left_s: float
     """Target step time minus ``fixed_s``, seconds: the time that remains for the drive."""
     where: str
@@ -69,7 +70,7 @@ def seconds(text: str) -> float:
 
 
 def verdicts(comparison: Comparison, target_s: float) -> list[Verdict]:
-    """Return one verdict for each path that ran."""
+    """Return one verdict for each path that ran. ``target_s``: target step time, seconds."""
     return [
         verdict(result, result.ledger, target_s)
         for result in comparison.results
@@ -145,7 +146,8 @@ def _moved(book: Ledger, resource: str, phase: str) -> float:
 
 
 def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
-    """Fill ``table`` with the verdicts and return it."""
+    """Fill ``table`` with one row per verdict and return it. ``target_s``: target step time,
+    seconds."""
     table.title = f"Drive bandwidth required for a step of {fmt_time(target_s * 1e12)}"
     for column in (
         "step", "fast enough", "fixed part", "left for drive", "reads + writes", "simulated rate",
@@ -177,7 +179,7 @@ def needed(judged: Verdict) -> float | None:
 
 
 def answer(judged: Verdict) -> str:
-    """Return the verdict as the text of a table cell."""
+    """Return the verdict on a path as the text of a table cell."""
     if judged.met:
         return "yes"
     return "no" if judged.needed_bytes_per_s is not None else "no, not with any drive"

@@ -43,8 +43,11 @@ checks a value."""
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a sweep. ``key``: configuration key or key of OPTIONS. ``values``: values of the
-    key. ``texts``: the values as text, with units."""
+    """One axis of a sweep.
+
+    ``key``: key that varies along the axis, a configuration key or a key of OPTIONS. ``values``:
+    values of the key. ``texts``: the values as text, with units.
+    """
 
     key: str
     values: tuple[Value, ...]
@@ -89,8 +92,8 @@ class Sweep:
     """All rows of a sweep, and its inputs."""
 
     cfg: Config
-    """Configuration without the values of the axes. ``options`` does not contain these values
-    either."""
+    """Configuration of the drive without the values of the axes. ``options`` does not contain the
+    values of the axes either."""
     trace: Trace
     options: Options
     steps: int
@@ -146,7 +149,8 @@ def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
 def _values(
     name: str, parts: Sequence[str], place: str
 ) -> tuple[tuple[Value, ...], tuple[str, ...]]:
-    """Return the values of a key, and the values as texts."""
+    """Return the values of the sweep key ``name`` that the texts ``parts`` state, and the values as
+    texts with units. ``place``: start of the error messages."""
     if name in OPTIONS:
         try:
             names = tuple(OPTIONS[name](part) for part in parts)

@@ -41,11 +41,12 @@ def start() -> None:
 
 
 def watch_interrupts() -> None:
-    """End this process GRACE_S seconds after an interrupt if it has compiled a user-defined policy.
+    """Start a thread that ends this process GRACE_S seconds after an interrupt if the process has
+    compiled a user-defined policy.
 
-    The exit code is 130 after SIGINT, and 128 plus the number of the signal after a signal of
-    ENDING. Does nothing if SIGINT is ignored. Python runs signal handlers only between two
-    instructions of Python code, so an endless loop in a compiled policy would ignore Ctrl-C.
+    The exit code is 130 after SIGINT, and 128 plus the signal number after a signal of ENDING. Does
+    nothing if SIGINT is ignored. Python runs signal handlers only between two instructions of
+    Python code, so an endless loop in a compiled policy would ignore Ctrl-C.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         return

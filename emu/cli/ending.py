@@ -79,7 +79,7 @@ class EndOfServing:
 
     @property
     def came(self) -> bool:
-        """True if a signal has arrived."""
+        """True if a signal that ends the server has arrived."""
         return self._number != 0
 
     def ready(self) -> None:
@@ -129,8 +129,8 @@ def _ignore_further() -> None:
 def interruption(error: BaseException | None) -> tuple[str, int]:
     """Return the message and the exit code of an interrupted command.
 
-    ``error``: exception that interrupted the command, or an exception that was raised because of
-    it. The exit code is 130 after Ctrl-C, else 128 plus the number of the signal.
+    ``error``: exception that interrupted the command, or an exception raised from this exception or
+    while it was handled. The exit code is 130 after Ctrl-C, else 128 plus the number of the signal.
     """
     while error is not None and not isinstance(error, Terminated):
         error = error.__cause__ or error.__context__

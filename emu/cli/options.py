@@ -97,8 +97,9 @@ def batch_options(*choices: str, default: str, what: str) -> Decorator:
 def batches(
     batch: str | None, host_batch: int | None, drive_batch: int | None, *, default: str
 ) -> str:
-    """Return the rule for the choice of batches: one of the values of --batch, or GIVEN. Raises
-    InputError for options that exclude each other, and for numbers out of range."""
+    """Return the rule for the choice of a cluster's batches: one of the values of --batch, or GIVEN
+    if ``drive_batch`` is given. Raises InputError for options that exclude each other, and for
+    numbers out of range."""
     given = {"host": host_batch, "drive": drive_batch}
     check_batches(given, "--{}-batch")
     node = next((node for node in ("drive", "host") if given[node] is not None), None)

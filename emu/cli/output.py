@@ -60,7 +60,7 @@ class OutputOptions:
     out: Path | None = None
     quiet: bool = False
     draws: ClassVar[bool] = False
-    """True if the command draws a figure."""
+    """True if the command that has these options draws a figure."""
 
     @property
     def names(self) -> tuple[str, str]:

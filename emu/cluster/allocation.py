@@ -1,4 +1,5 @@
-"""Batches of a cluster: published, given by the user, or tuned by one of three allocators.
+"""Batch sizes of the nodes (hosts and drives) of a cluster: published, given by the user, or tuned
+by one of three allocators.
 
 Owns the choice among these batches and the resulting step time. Does not own the allocators
 (batch_tuner.py, throughput_allocator.py), published batches (networks.py) or the cluster
@@ -24,10 +25,10 @@ from ondie.emu.units import InputError
 
 PAPER, TUNED = "paper", "tuned"
 BATCHES = (PAPER, TUNED)
-"""Allowed values of ``Rules.batch``: published batches, or batches that an allocator tunes to the
-speeds of the nodes."""
+"""Allowed values of ``Rules.batch``: the batches published in the paper ("paper"), or batches that
+an allocator tunes to the speeds of the nodes ("tuned")."""
 PUBLISHED = "published"
-"""Name of the allocation with the published batches."""
+"""Name of the allocation with the batches that the paper publishes."""
 GIVEN = "given"
 """Value of ``Rules.batch`` for batches that the user gives, and name of the allocation with these
 batches. The option --batch does not accept this value."""
@@ -74,12 +75,14 @@ class Rules:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Batches of a cluster and the resulting times; tuples have one value per kind of node.
+    """Batches of the nodes of a cluster and the resulting times; tuples have one value per kind of
+    node.
 
     ``samples``: number of samples that one node processes between two gradient exchanges.
     ``pieces``: number of micro-batches into which these samples are divided. ``counts``: number of
-    nodes. ``exchange_s``, ``compute_s``, ``update_s``: seconds per exchange. ``risk``: description
-    of how the batches may affect accuracy.
+    nodes of each kind. ``exchange_s``, ``compute_s``, ``update_s``: time of the gradient exchange,
+    of the computation on the slowest node, and of the weight update, seconds per exchange.
+    ``risk``: description of how the batches may affect accuracy.
     """
 
     name: str
@@ -96,17 +99,18 @@ class Allocation:
 
     @property
     def total(self) -> int:
-        """Number of samples between two gradient exchanges, over all nodes."""
+        """Number of samples that all nodes together process between two gradient exchanges."""
         return sum(n * count for n, count in zip(self.samples, self.counts, strict=True))
 
     @property
     def step_s(self) -> float:
-        """Time from one gradient exchange to the next, seconds."""
+        """Time from one gradient exchange of the cluster to the next one, seconds."""
         return self.compute_s + self.exchange_s + self.update_s
 
     @property
     def samples_per_s(self) -> float:
-        """Samples per second of the cluster, including the time of exchange and update."""
+        """Samples per second of the whole cluster, including the time of the gradient exchange and
+        the weight update."""
         return self.total / self.step_s
 
 
@@ -148,8 +152,8 @@ def allocations(fleet: Fleet, rules: Rules) -> dict[str, Allocation]:
 
 
 def chosen(fleet: Fleet, rules: Rules) -> Allocation:
-    """Return the allocation that ``rules`` choose. Raises InputError under the same conditions as
-    :func:`allocations`."""
+    """Return the allocation of batches that ``rules`` choose for the cluster ``fleet``. Raises
+    InputError under the same conditions as :func:`allocations`."""
     return _allocation(fleet, rules, rules.chosen, _Spent.of(fleet))
 
 

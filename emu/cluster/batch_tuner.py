@@ -1,4 +1,5 @@
-"""Batch sizes by Algorithm 1 of STANNIS, in a terminating form and as printed.
+"""Batch sizes of engines (the compute units of hosts and drives) by Algorithm 1 of STANNIS, in a
+terminating form and as printed.
 
 Owns speed curves, the choice of the reference engine and the batches of the other engines. Does not
 own the measurement of curves (throughput_benchmark.py), the allocator that replaces the paper's
@@ -26,8 +27,8 @@ MOST_BATCH = 1 << 53
 
 @dataclass(frozen=True)
 class Engine:
-    """Measured speed curve of one engine: ``points`` of (batch, samples per second), with ascending
-    batches.
+    """Measured speed curve of one engine (a host or a drive that trains): ``points`` of (batch,
+    samples per second), with ascending batches.
 
     The speed is linear between points and constant outside them; a single point is a constant
     speed. ``limit`` is the largest batch that fits into the engine's memory. Raises InputError if
@@ -65,7 +66,7 @@ class Engine:
             raise InputError(f"{self.name}: batch limit {self.limit}; must be at least 1")
 
     def speed(self, batch: int) -> float:
-        """Return the speed at a batch, samples per second."""
+        """Return the training speed at a batch size, samples per second."""
         points = self.points
         if batch <= points[0][0]:
             return points[0][1]
@@ -75,16 +76,17 @@ class Engine:
         return points[-1][1]
 
     def seconds(self, batch: int) -> float:
-        """Return the time of one batch, seconds; it increases with the batch."""
+        """Return the step time with a batch size, seconds; it increases with the batch."""
         return batch / self.speed(batch)
 
     def scaled(self, factor: float) -> Engine:
-        """Return an engine that is ``factor`` times as fast at every batch."""
+        """Return an engine whose training speed is ``factor`` times as high at every batch size."""
         return replace(self, points=tuple((size, factor * speed) for size, speed in self.points))
 
     @property
     def most(self) -> int:
-        """Largest measured batch, but at most the memory limit."""
+        """Largest measured batch of the engine, but at most the largest batch that fits into its
+        memory."""
         return min(self.points[-1][0], self.limit or MOST_BATCH)
 
     @property
@@ -96,12 +98,12 @@ class Engine:
         )
 
     def held_down(self) -> bool:
-        """Return True if memory limits the engine's best batch."""
+        """Return True if the engine's memory limits its best batch."""
         return self.best < replace(self, limit=None).best
 
     def batch_for(self, seconds: float) -> int:
-        """Return the batch whose time is closest to ``seconds``. The batch is at least 1 and at
-        most the memory limit."""
+        """Return the batch size whose step time is closest to ``seconds``. The batch is at least 1
+        and at most the memory limit."""
         most = self.limit or MOST_BATCH
         low, high = 0, most
         while low < high:  # binary search for the largest batch within the time
@@ -152,7 +154,7 @@ class Tuning:
     """Target time for the batches of the other engines: time of the reference engine x (1 +
     margin), seconds."""
     seconds: tuple[float, ...]
-    """Time of each engine's batch, seconds."""
+    """Step time of each engine with its batch, seconds."""
     limited: tuple[bool, ...]
     """True for each engine whose batch is reduced by the engine's memory limit."""
 
@@ -195,7 +197,8 @@ def tuning(
 def tune(
     engines: Sequence[Engine], *, margin: float = MARGIN, reference: int | None = None
 ) -> tuple[int, ...]:
-    """Return the batches of :func:`tuning`. The default reference is the slowest engine."""
+    """Return the batches that :func:`tuning` selects, one per engine. The default reference is the
+    slowest engine."""
     at = "slowest" if reference is None else reference
     return tuning(engines, margin=margin, reference=at).batches
 

@@ -118,8 +118,8 @@ def assemble_network(
     """Return a cluster of one host and ``drives`` drives of the preset ``cfg`` that trains the
     network ``name``, an element of networks.NETWORKS.
 
-    Reading samples takes no time. ``slowdown``, ``cores_taken`` and errors are as in
-    :func:`assemble`.
+    Reading samples takes no time. ``slowdown``, ``cores_taken`` are as in :func:`assemble`. Raises
+    InputError as :func:`assemble` does.
     """
     return assemble(
         of_network(name, [cfg]), [(cfg, drives)], reads=False, slowdown=slowdown,

@@ -22,7 +22,8 @@ MOST_NODES = 1_000_000
 
 
 class AllreduceCost(Protocol):
-    """Properties of the cost of one all-reduce that the simulation uses."""
+    """Interface of the cost of one all-reduce (its time and its CPU time), as far as the simulation
+    uses it."""
 
     @property
     def seconds(self) -> float:
@@ -31,13 +32,13 @@ class AllreduceCost(Protocol):
 
     @property
     def host_cpu_s(self) -> float:
-        """CPU time of the hosts' relays, seconds."""
+        """CPU time of the relays of all hosts for the all-reduce, seconds."""
         ...
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Properties shared by all nodes of one kind."""
+    """Kind of node: the properties shared by all hosts, or by all drives of one preset."""
 
     name: str
     count: int
@@ -46,7 +47,8 @@ class Kind:
     engine's limit is the largest batch that fits into the node's memory."""
     cores: int
     slowdown: Callable[[np.ndarray], np.ndarray]
-    """Function from fractions of free cores to relative speeds, float64[k] to float64[k]."""
+    """Function from the fractions of cores that other programs leave free to the relative training
+    speeds, float64[k] to float64[k]."""
     host: bool = False
     feed_bytes_per_s: float = 0.0
     """Rate at which a node reads its stored samples, bytes per second. The value 0 means that
@@ -55,7 +57,7 @@ class Kind:
     """Time that a node takes to update its copy of the weights, seconds; 0 if the speed of the
     engine includes this time."""
     join_s: float = 0.0
-    """Time in which the weights are sent to a node that joins, seconds."""
+    """Time in which the weights are sent to a node that joins the training, seconds."""
     cores_taken: float = 0.0
     """Number of cores of a node that other programs use all the time; allocators tune batches to
     the speed on the remaining cores."""
@@ -74,7 +76,7 @@ class Kind:
 
     @cached_property
     def loaded(self) -> Engine:
-        """Speed curve of a node on the cores that other programs leave free."""
+        """Speed curve of a node of this kind on the cores that other programs leave free."""
         if not self.cores_taken:
             return self.engine
         return self.engine.scaled(float(self.slowdown(np.array([self.left]))[0]))
@@ -86,10 +88,12 @@ class Fleet:
 
     kinds: tuple[Kind, ...]
     exchange: Callable[[np.ndarray], AllreduceCost]
-    """Function from a mask of the present nodes, bool[nodes], to the cost of their all-reduce."""
+    """Function from a mask of the present nodes, bool[nodes], to the cost of an all-reduce of the
+    gradient among these nodes."""
     sample_bytes: int
     watts: Callable[[np.ndarray], float]
-    """Function from a mask of the present nodes, bool[nodes], to the power during training (W)."""
+    """Function from a mask of the present nodes, bool[nodes], to the power of the cluster while
+    these nodes train, W."""
     published: tuple[int, ...] | None = None
     """Published batch of each kind of node; None if no batches are published for this combination
     of kinds."""
@@ -105,7 +109,7 @@ class Fleet:
 
     @cached_property
     def nodes(self) -> int:
-        """Number of nodes."""
+        """Number of nodes (hosts and drives)."""
         return sum(kind.count for kind in self.kinds)
 
     @cached_property
@@ -115,12 +119,12 @@ class Fleet:
 
     @cached_property
     def kind(self) -> np.ndarray:
-        """Kind index of each node, int64[nodes]."""
+        """Index in ``kinds`` of the kind of each node, int64[nodes]."""
         return np.repeat(np.arange(len(self.kinds)), [kind.count for kind in self.kinds])
 
     @cached_property
     def cores(self) -> np.ndarray:
-        """Number of cores of each node, int64[nodes]."""
+        """Number of processor cores of each node, int64[nodes]."""
         return np.array([kind.cores for kind in self.kinds])[self.kind]
 
     @cached_property
@@ -130,15 +134,15 @@ class Fleet:
 
     @cached_property
     def slices(self) -> tuple[slice, ...]:
-        """Slice of node numbers for each kind of node."""
+        """Range of the node numbers of each kind of node, as a slice."""
         ends = np.cumsum([0, *(kind.count for kind in self.kinds)])
         return tuple(
             slice(int(first), int(last)) for first, last in zip(ends, ends[1:], strict=False)
         )
 
     def by_kind(self, values: list[int]) -> np.ndarray:
-        """Return the value of each node's kind, int64[nodes]. ``values``: one value per kind of
-        node."""
+        """Return the value that belongs to the kind of each node, int64[nodes]. ``values``: one
+        value per kind of node."""
         return np.array(values, np.int64)[self.kind]
 
     def seconds(self, batches: np.ndarray) -> np.ndarray:
@@ -164,7 +168,8 @@ class Fleet:
 
     def pace(self, left: np.ndarray, node: np.ndarray) -> np.ndarray:
         """Return the speed of node ``node[i]`` while the fraction ``left[i]`` of its cores is free,
-        relative to its speed with all cores free, float64[k]."""
+        relative to its speed with all cores free, float64[k]. ``left``: float64[k]. ``node``:
+        int64[k]."""
         out = np.ones(len(left))
         kinds = self.kind[node]
         for i, kind in enumerate(self.kinds):

@@ -26,24 +26,27 @@ repeats private data if public data does not suffice."""
 
 @dataclass(frozen=True)
 class Split:
-    """Number of samples of each node in one epoch; arrays are int64[nodes]."""
+    """Numbers of samples that the nodes train on in one epoch; arrays are int64[nodes]."""
 
     private: np.ndarray
-    """Number of private samples of each node, which no other node may use."""
+    """Number of private samples of each node, which only this node may use. Repeated uses are not
+    counted."""
     public: np.ndarray
-    """Number of public samples that each node trains on."""
+    """Number of public samples that each node trains on in the epoch."""
     repeated: np.ndarray
-    """Number of repeated uses of private samples by each node."""
+    """Number of times that each node uses one of its private samples again in the epoch."""
     steps: Fraction
-    """Number of steps of the epoch: dataset / sum(BS), as an exact fraction. With repeated samples,
-    it is the largest ratio of private samples to BS over all nodes."""
+    """Number of steps of the epoch: number of samples / sum of the batches of all nodes, as an
+    exact fraction. If private samples are repeated, it is the largest ratio of private samples to
+    batch over all nodes."""
     left: int
     """Number of public samples that no node uses in this epoch. With Eq. 1 this is the rounding
     remainder, which is less than the number of nodes."""
 
     @property
     def samples(self) -> np.ndarray:
-        """Number of samples that each node trains on, including repetitions, int64[nodes]."""
+        """Number of samples that each node trains on in the epoch, including repeated uses of
+        private samples, int64[nodes]."""
         return self.private + self.public + self.repeated
 
 
@@ -125,8 +128,8 @@ def levelled(own: np.ndarray, batches: np.ndarray, public: int, steps: int) -> n
 
 
 def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: int) -> np.ndarray:
-    """Return the number of public samples that each node gets, int64[nodes], so that private data
-    is repeated equally often.
+    """Return the number of public samples of each node, int64[nodes], so that private data is
+    repeated equally often.
 
     The numbers equalize the passes over private data, (goal - public samples) / own, over all nodes
     that receive public samples. ``own``: private samples; ``goal``: samples that a node trains on.
@@ -227,7 +230,8 @@ def checked_private(public: int, private: Sequence[int] | np.ndarray, nodes: int
 
 
 def check_leveling(leveling: str) -> None:
-    """Raise InputError for an unknown leveling method."""
+    """Raise InputError unless ``leveling``, the method to level unequal amounts of private data, is
+    an element of LEVELING."""
     if leveling not in LEVELING:
         raise InputError(f"leveling {leveling!r}: {known_names(leveling, LEVELING)}")
 

@@ -41,8 +41,8 @@ class Emulated:
     half_batch: float
 
     def __call__(self, batch: int) -> float:
-        """Return the time of a step, seconds. Raises MemoryError, like a real engine, if ``batch``
-        exceeds the memory limit."""
+        """Return the time of a training step with ``batch`` samples, seconds. Raises MemoryError,
+        like a real engine, if ``batch`` exceeds the memory limit."""
         if batch > self.limit:
             raise MemoryError(f"{self.name}: batch {batch} exceeds the memory limit, {self.limit}")
         if batch >= self.batch:

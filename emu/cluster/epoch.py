@@ -36,8 +36,8 @@ from ondie.emu.cluster.permutation import Shuffle
 from ondie.emu.units import InputError
 
 MOST_NODE_SAMPLES = 3_000_000_000
-"""Maximum number of samples of one node in an epoch. With this limit, all products fit into 64
-bits."""
+"""Maximum number of samples of one node in an epoch. With this limit, all products in the
+computation of a plan fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,23 @@ class Take:
 
     step: int
     private_start: np.ndarray
-    """First position of each node's private range, int64[nodes]."""
+    """First position of each node's range of private samples in this step, int64[nodes]."""
     private_length: np.ndarray
     public_node: np.ndarray
-    """Node of each public range, int64[ranges], ascending."""
+    """Node that takes each range of public samples in this step, int64[ranges], ascending."""
     public_start: np.ndarray
     public_length: np.ndarray
 
     @property
     def public(self) -> np.ndarray:
-        """Number of public samples of each node, int64[nodes]."""
+        """Number of public samples that each node takes in this step, int64[nodes]."""
         out = np.zeros(len(self.private_length), np.int64)
         np.add.at(out, self.public_node, self.public_length)
         return out
 
     @property
     def samples(self) -> np.ndarray:
-        """Number of samples of each node in the step (its batch), int64[nodes]."""
+        """Number of samples that each node takes in this step (its batch), int64[nodes]."""
         return self.private_length + self.public
 
 
@@ -139,7 +139,7 @@ class Epoch:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes, including absent nodes."""
+        """Number of nodes of the cluster, including absent nodes."""
         return len(self.private)
 
     @property
@@ -155,13 +155,14 @@ class Epoch:
 
     @property
     def repeated(self) -> np.ndarray:
-        """Number of repeated uses of private samples by each node so far, int64[nodes]."""
+        """Number of times so far that each node has used one of its private samples again,
+        int64[nodes]."""
         return np.maximum(self._taken - self.private, 0)
 
     @property
     def deferred(self) -> int:
-        """Number of private samples of absent nodes. The epoch ends without these samples unless
-        the nodes return."""
+        """Number of private samples of absent nodes that have not been used in this epoch. The
+        epoch ends without these samples unless the nodes return."""
         return int(self.private_left[self.away].sum())
 
     @property
@@ -175,7 +176,7 @@ class Epoch:
 
     @property
     def steps_left(self) -> int:
-        """Number of remaining steps if batches and nodes do not change."""
+        """Number of steps until the end of the epoch if batches and nodes do not change."""
         plan = self._started()
         return plan.steps - plan.done
 

@@ -53,26 +53,26 @@ class History:
 
     hosts: int
     busy_s: np.ndarray
-    """Time for which each node computed, seconds, float64[nodes]."""
+    """Total time for which each node computed in the training run, seconds, float64[nodes]."""
     samples_of: np.ndarray
-    """Number of samples that each node trained on, int64[nodes]."""
+    """Number of samples that each node trained on in the training run, int64[nodes]."""
     notes: list[Note] = field(default_factory=list)
     dropped: int = 0
-    """Number of samples that were dropped because their epoch ended early."""
+    """Number of samples that no node trained on because their epoch ended early."""
     deferred: int = 0
     """Number of private samples of absent nodes that were not trained on by the end of
     their epoch."""
     between_joules: float = 0.0
-    """Energy (J) used between steps, while weights are sent to joining nodes."""
+    """Energy that the cluster used between steps, while weights were sent to joining nodes, J."""
     _rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     @staticmethod
     def of(fleet: Fleet) -> History:
-        """Return an empty history for a cluster."""
+        """Return an empty history of a training run on the cluster ``fleet``."""
         return History(fleet.hosts, np.zeros(fleet.nodes), np.zeros(fleet.nodes, np.int64))
 
     def note(self, step: int, seconds: float, what: str, text: str) -> None:
-        """Append an event to the history."""
+        """Append an event to the history. The parameters are those of :class:`Note`."""
         self.notes.append(Note(step, seconds, what, text))
 
     def step(
@@ -119,23 +119,24 @@ class History:
 
     @property
     def steps(self) -> np.ndarray:
-        """Records of all steps, STEP[steps]."""
+        """Records of all steps of the training run, STEP[steps]."""
         return np.array(self._rows, STEP)
 
     @property
     def seconds(self) -> float:
-        """End time of the last step (s), including the time between steps in which nodes joined."""
+        """Virtual time at the end of the last step, seconds, including the time between steps in
+        which nodes joined."""
         last = self._rows[-1]
         return float(sum(last[:4]))
 
     @property
     def samples(self) -> int:
-        """Number of samples that all nodes trained on."""
+        """Number of samples that all nodes together trained on."""
         return int(self.samples_of.sum())
 
     @property
     def joules(self) -> float:
-        """Total energy (J), including the energy between steps."""
+        """Total energy of the training run, J, including the energy between steps."""
         return float(self.steps["joules"].sum()) + self.between_joules
 
     @property
@@ -145,19 +146,20 @@ class History:
 
     @property
     def joules_per_sample(self) -> float:
-        """Mean energy per sample (J)."""
+        """Energy of the training run divided by the number of samples, J."""
         return self.joules / self.samples
 
     def between(self, first: int, last: int) -> float:
-        """Return the average speed over steps [first, last), samples per second."""
+        """Return the average speed of the cluster over the steps ``first`` to ``last`` - 1, samples
+        per second."""
         part = self.steps[first:last]
         compute, exchange, update = part["compute_s"], part["exchange_s"], part["update_s"]
         spent = compute + exchange + update
         return float(part["samples"].sum() / spent.sum())
 
     def settled(self) -> float | None:
-        """Return the average speed after the last change of batches, samples per second. Returns
-        None if the batches did not change, or if no step follows the last change."""
+        """Return the average speed of the cluster after the last change of batches, samples per
+        second. Return None if the batches did not change, or if no step follows the last change."""
         changed = [note.step for note in self.notes if note.what == "batches"]
         first = changed[-1] + 1 if changed else len(self._rows)
         return self.between(first, len(self._rows)) if first < len(self._rows) else None

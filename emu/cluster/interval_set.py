@@ -11,8 +11,8 @@ import numpy as np
 
 
 class Ranges:
-    """Queue of the sample positions 0 to ``count`` - 1, stored as ranges. Positions are taken from
-    the front and put back at the front."""
+    """Queue of the positions 0 to ``count`` - 1 in the shuffled order of an epoch's public samples,
+    stored as ranges. Positions are taken from the front and put back at the front."""
 
     def __init__(self, count: int) -> None:
         self._start = np.array([0] if count else [], np.int64)
@@ -20,7 +20,7 @@ class Ranges:
 
     @property
     def total(self) -> int:
-        """Number of positions that have not been taken."""
+        """Number of positions that no node has taken."""
         return int(self._length.sum())
 
     def take(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

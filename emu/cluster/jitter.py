@@ -23,19 +23,19 @@ from ondie.emu.units import InputError
 
 SELDOM = 1e-7
 """Maximum probability, per node and step, with which stragglers alone cause enough consecutive
-flags for a change [assumed, 1e-9 to 1e-5]. The value corresponds to one change in a thousand steps
-of ten thousand nodes."""
+flags for HyperTune to change a batch [assumed, 1e-9 to 1e-5]. The value corresponds to one change
+in a thousand steps of ten thousand nodes."""
 
 
 @dataclass(frozen=True)
 class Chance:
-    """Parameters of the random variation of step times. Raises InputError if a value is out of
-    range."""
+    """Parameters of the random variation of step times (jitter and stragglers). Raises InputError
+    if a value is out of range."""
 
     jitter: float = 0.0
     """Standard deviation of the logarithm of a node's speed, drawn for every step."""
     stragglers: float = 0.0
-    """Probability that a node is a straggler in a step."""
+    """Probability that a node is a straggler (slow in this step only) in a step."""
     slower: float = 2.0
     """Step time of a straggler divided by its normal step time."""
     seed: int = 0
@@ -66,8 +66,8 @@ class Chance:
         return exp(self.jitter**2 / 2) * (1 - self.stragglers * self._slack)
 
     def noise(self, sigmas: float) -> float:
-        """Return the relative standard deviation of an observed speed at which a gate of ``sigmas``
-        standard errors tolerates jitter and stragglers."""
+        """Return the relative standard deviation of an observed speed at which HyperTune's gate of
+        ``sigmas`` standard errors tolerates jitter and stragglers."""
         jitter = sqrt(expm1(self.jitter**2))
         if not 0 < self.stragglers < 1 or self.slower == 1:
             return jitter
@@ -80,7 +80,7 @@ class Chance:
 
     @cached_property
     def allowed(self) -> int:
-        """Number of stragglers among RECENT steps that a gate must tolerate.
+        """Number of stragglers among RECENT steps of a node that HyperTune's gate must tolerate.
 
         It is the smallest number, at least 1, that is exceeded in FLAGS consecutive windows of
         RECENT steps with a probability of at most SELDOM. The probability is summed over all

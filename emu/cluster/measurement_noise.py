@@ -14,16 +14,18 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviations of reported values; the noise does not change the training itself."""
+    """Standard deviations of the errors of the values that nodes report; the errors do not change
+    the training itself."""
 
     speed: float = 0.0
-    """Standard deviation of a reported speed, relative to the speed."""
+    """Standard deviation of the error of a reported speed, relative to the speed."""
     cpu: float = 0.0
-    """Standard deviation of a reported fraction of free cores."""
+    """Standard deviation of the error of a reported fraction of free cores."""
     seed: int | tuple[int, ...] = 0
 
     def generator(self) -> np.random.Generator:
-        """Return a new random generator with the seed of the noise."""
+        """Return a new random number generator for the errors, with the seed ``seed`` of this
+        object."""
         return np.random.default_rng(self.seed)
 
     def add(

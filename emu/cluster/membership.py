@@ -105,7 +105,8 @@ def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, .
 
 
 def absent(events: Sequence[Member]) -> list[int]:
-    """Return the nodes that are absent at the start: the nodes whose first event is a join."""
+    """Return the numbers of the nodes that are absent at the start of the training: the nodes whose
+    first event is a join."""
     first: dict[int, str] = {}
     for one in events:
         first.setdefault(one.node, one.event)

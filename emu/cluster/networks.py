@@ -25,8 +25,8 @@ synthetic traces of these networks."""
 
 @dataclass(frozen=True)
 class Origin:
-    """Source of a value: its kind (paper, derived or assumed), a reference in words, and the lower
-    and upper bound of an uncertain value."""
+    """Source of a value in networks.toml: its kind (paper, derived or assumed), a reference in
+    words, and the lower and upper bound of an uncertain value."""
 
     source: str
     ref: str
@@ -90,24 +90,25 @@ def _tables() -> dict[str, Any]:
 
 CURVE = "curve"
 NETWORKS: tuple[str, ...] = tuple(name for name in _tables() if name != CURVE)
-"""Names of the networks, equal to the names of the synthetic traces."""
+"""Names of the neural networks, equal to the names of their synthetic traces."""
 
 
 def half_batch() -> float:
-    """Return the batch at which the curve of an emulated engine has half of its asymptotic speed
-    [assumed]."""
+    """Return the batch size at which the speed curve of an emulated engine reaches half of its
+    asymptotic speed [assumed]."""
     return float(_tables()[CURVE]["half_batch"]["value"])
 
 
 def half_batch_origin() -> Origin:
-    """Return the source of the value that :func:`half_batch` returns."""
+    """Return the source (paper, derived or assumed, with bounds) of the value that
+    :func:`half_batch` returns."""
     leaf = _tables()[CURVE]["half_batch"]
     return Origin(leaf["source"], leaf["ref"], leaf.get("low"), leaf.get("high"))
 
 
 def servers(name: str) -> tuple[str, ...]:
-    """Return the kinds of drive that a network was trained on. Raises InputError for an unknown
-    network."""
+    """Return the kinds of drive (``newport``, ``laguna``) of the servers on which the network
+    ``name`` was trained. Raises InputError for an unknown network."""
     if name not in NETWORKS:
         raise InputError(f"network {name!r}: {known_names(name, NETWORKS)}")
     return tuple(

@@ -35,8 +35,8 @@ class Shuffle:
         self._keys = np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64)
 
     def __call__(self, positions: np.ndarray) -> np.ndarray:
-        """Return the indices at ``positions``, int64 of any shape, each from 0 to n - 1. Raises
-        InputError if a position is out of range."""
+        """Return the indices at ``positions``, int64 of any shape, each from 0 to ``count`` - 1.
+        Raises InputError if a position is out of range."""
         where = np.asarray(positions, np.int64)
         if where.size and not 0 <= where.min() <= where.max() < self.n:
             wrong = where.min() if where.min() < 0 else where.max()

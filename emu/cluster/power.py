@@ -19,15 +19,16 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True)
 class Server:
-    """Power of a server: ``host_w`` (W) while the host trains, plus ``drive_w`` (W) for each drive
-    that trains."""
+    """Power of a server (a host and its drives): ``host_w`` (W) while the host trains, plus
+    ``drive_w`` (W) for each drive that trains."""
 
     host_w: float
     drive_w: float
 
     @staticmethod
     def of(cfg: Config) -> Server:
-        """Return the power of the server that a preset describes."""
+        """Return the power of the server (a host and its drives) that the preset ``cfg``
+        describes."""
         drive_mw = cfg.energy.controller_mw + cfg.isp.cores * cfg.energy.isp_core_mw
         return Server(cfg.host.compute_power_mw / 1e3, drive_mw / 1e3)
 

@@ -18,9 +18,9 @@ from ondie.emu.nvme import command
 from ondie.emu.units import InputError
 
 MOST_BYTES = 256 << 20
-"""Maximum number of bytes that one measurement reads."""
+"""Maximum number of bytes that one measurement of the read rate reads from the drive."""
 SAMPLES = 2048
-"""Maximum number of samples that one measurement reads."""
+"""Maximum number of samples that one measurement of the read rate reads from the drive."""
 
 
 def feed_bytes_per_s(cfg: Config, sample_bytes: int, *, host: bool = False, seed: int = 0) -> float:
@@ -42,7 +42,10 @@ def feed_bytes_per_s(cfg: Config, sample_bytes: int, *, host: bool = False, seed
     room = int(system.arrays.cfg.lpns[0]) // pages
     number = min(number, room)
     if not number:
-        raise InputError(f"samples of {sample_bytes:,} bytes do not fit into {cfg.system.name}")
+        raise InputError(
+            f"samples of {sample_bytes:,} bytes: do not fit into {cfg.system.name}; use samples of "
+            f"at most {int(system.arrays.cfg.lpns[0]) * page:,} bytes, or a larger drive"
+        )
     system.fill(0, 0, number * pages)
     block = min(cfg.host.io_block_bytes, sample_bytes)
     at = np.arange(0, sample_bytes, block, dtype=np.int64)

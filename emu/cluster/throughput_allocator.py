@@ -24,10 +24,12 @@ from ondie.emu.units import InputError, known_names
 
 METHODS = ("accumulate", "local")
 TRIED = 48
-"""Maximum number of engine counts that are tried in one pass."""
+"""Maximum number of engine counts (numbers of engines of a kind) that :func:`recruited` tries in
+one pass."""
 
 ExchangeTime = float | Callable[[int], float]
-"""Time of a synchronization in seconds, or a function from the number of nodes to seconds."""
+"""Type of the duration of a synchronization (gradient exchange or weight averaging): seconds, or a
+function from the number of nodes to seconds."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,18 @@ class Plan:
     names: tuple[str, ...]
     counts: tuple[int, ...]
     samples: tuple[int, ...]
-    """Number of samples of one engine of each kind."""
+    """Number of samples that one engine of each kind processes between two synchronizations."""
     micro_batches: tuple[int, ...]
     """Number of steps (micro-batches) in which one engine of each kind processes its samples; the
     batches of these steps differ by at most one sample."""
     seconds: tuple[float, ...]
-    """Compute time of one engine of each kind, seconds."""
+    """Compute time of one engine of each kind between two synchronizations, seconds."""
     exchange_s: float
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Largest micro-batch of one engine of each kind; 0 for an engine without samples."""
+        """Largest micro-batch of one engine of each kind, samples; 0 for an engine without
+        samples."""
         return tuple(
             -(-samples // steps) if steps else 0
             for samples, steps in zip(self.samples, self.micro_batches, strict=True)
@@ -64,7 +67,7 @@ class Plan:
 
     @property
     def compute_s(self) -> float:
-        """Compute time of the slowest engine, seconds."""
+        """Compute time of the slowest engine between two synchronizations, seconds."""
         return max(self.seconds)
 
     @property
@@ -74,7 +77,7 @@ class Plan:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples per second of all engines, including synchronization."""
+        """Samples per second of all engines together, including the time of the synchronization."""
         return self.total / self.period_s
 
     @property
@@ -91,7 +94,7 @@ class Plan:
 
     @property
     def risk(self) -> str:
-        """Description of how the plan may affect accuracy, for the results."""
+        """Description of how the plan may affect accuracy, which is shown with the results."""
         if self.method == "local" and self.staleness > 1:
             return (
                 f"weights of the nodes are {self.staleness} local steps apart when averaged; "

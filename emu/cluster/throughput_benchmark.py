@@ -38,17 +38,17 @@ class Fitted(Engine):
     error: float = 0.0
     full: tuple[int, float] | None = None
     cut: bool = False
-    """True if the benchmark ended at the memory limit."""
+    """True if the benchmark ended because a batch did not fit into memory."""
 
     def speed(self, batch: int) -> float:
-        """Return the speed at a batch, samples per second. It follows the fitted line below the
-        batch ``full[0]`` and is constant starting at this batch."""
+        """Return the training speed at a batch size, samples per second. It follows the fitted line
+        below the batch ``full[0]`` and is constant starting at this batch."""
         if self.full is not None and batch >= self.full[0]:
             return self.full[1]
         return batch / (self.start_s + batch * self.sample_s)
 
     def scaled(self, factor: float) -> Fitted:
-        """Return an engine that is ``factor`` times as fast at every batch."""
+        """Return an engine whose training speed is ``factor`` times as high at every batch size."""
         return replace(
             self,
             points=tuple((size, factor * speed) for size, speed in self.points),
@@ -58,19 +58,20 @@ class Fitted(Engine):
         )
 
     def held_down(self) -> bool:
-        """Return True if memory limits the engine's best batch."""
+        """Return True if memory limits the engine's best batch (the measured batch with the highest
+        speed)."""
         return super().held_down() or (self.cut and self.best == self.limit)
 
     @property
     def half_batch(self) -> float:
-        """Batch at which the constant ``start_s`` is half of the step time, so that the speed is
-        half of the line's asymptotic speed."""
+        """Batch size at which the constant part ``start_s`` is half of the step time, so that the
+        speed is half of the line's asymptotic speed."""
         return self.start_s / self.sample_s
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Results of a benchmark: ascending ``batches``, and two values for each batch.
+    """Results of the benchmark of one engine: ascending ``batches``, and two values for each batch.
 
     ``seconds``: median time of a step, seconds. ``spread``: (longest - shortest time) / median.
     """
@@ -80,18 +81,20 @@ class Measured:
     seconds: tuple[float, ...]
     spread: tuple[float, ...]
     limit: int | None
-    """Largest batch that fits into memory, or None if all tried batches fit."""
+    """Largest batch that fits into the engine's memory, or None if all tried batches fit."""
 
     @property
     def points(self) -> tuple[tuple[int, float], ...]:
-        """Measured points as (batch, samples per second), batches ascending."""
+        """Measured speed by batch size, as (batch, samples per second) in ascending order of the
+        batches."""
         return tuple(
             (batch, batch / seconds)
             for batch, seconds in zip(self.batches, self.seconds, strict=True)
         )
 
     def engine(self) -> Engine:
-        """Return the measured curve, with the speed linear between its points.
+        """Return the engine with the measured speed curve, with the speed linear between its
+        points.
 
         Raises InputError if a larger batch took no longer than a smaller batch; use :meth:`fit` in
         this case.

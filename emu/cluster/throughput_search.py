@@ -19,10 +19,11 @@ from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.units import InputError
 
 ROOM = 1 << 20
-"""Maximum number of samples of one engine between two synchronizations that the search covers."""
+"""Largest number of samples of one engine between two synchronizations that the search
+considers."""
 Found = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
-"""Result of a search: the samples, the steps and the compute time in seconds of one engine; each is
-a tuple with one value per kind of engine."""
+"""Result of a search: number of samples, number of steps and compute time (seconds) of one engine
+between two synchronizations; each is a tuple with one value per kind of engine."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Search:
 
     @cached_property
     def most(self) -> tuple[int, ...]:
-        """Largest batch of an engine of each kind, at most ``most_samples``. Raises InputError if a
-        value is larger than ROOM."""
+        """Largest batch of an engine of each kind that the search considers, at most
+        ``most_samples``. Raises InputError if a value is larger than ROOM."""
         found = []
         for engine in self.engines:
             cap = min(engine.most, self.most_samples or ROOM + 1)

@@ -29,7 +29,7 @@ from ondie.emu.cluster.measurement_noise import Noise
 from ondie.emu.units import InputError, plural
 
 MOST_TOLD = 4
-"""Maximum number of changed nodes that the note of a batch change lists."""
+"""Maximum number of nodes that the text of a batch change in the history lists."""
 DETECTION_S = 30.0
 """Time until the other nodes detect that a node has died (s) [assumed]. The value is the network
 idle time of o2cb; MPI and gloo wait for minutes."""
@@ -37,8 +37,8 @@ idle time of o2cb; MPI and gloo wait for minutes."""
 
 @dataclass(frozen=True)
 class Data:
-    """Number of samples of an epoch: public samples, and private samples of each node,
-    int64[nodes]."""
+    """Data set of one epoch: numbers of public samples and of private samples of each node,
+    int64[nodes], and the method to level unequal amounts of private data."""
 
     public: int
     private: np.ndarray
@@ -63,7 +63,7 @@ class Simulation:
     chance: Chance = Chance()
     pieces: np.ndarray | None = None
     """Number of micro-batches into which each node's batch is divided, int64[nodes]; None means one
-    for each node. A node adds up the gradients of its micro-batches."""
+    micro-batch per node. A node adds up the gradients of its micro-batches."""
     detection_s: float = DETECTION_S
     noise: Noise | None = None
     """Noise of the speeds and fractions of free cores that HyperTune observes, or None if it

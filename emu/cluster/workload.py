@@ -25,8 +25,8 @@ PUBLIC, PRIVATE = 72_000, 12_000
 """Number of images of STANNIS (DAC 2020): public images, and images that are private to its 24
 drives."""
 ROUNDED = 0.02
-"""Maximum relative difference between the printed number of parameters of a network and the number
-in its synthetic trace."""
+"""Maximum relative difference between the number of parameters that a paper prints for a network
+and the number in the network's synthetic trace."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,20 @@ class Workload:
     takes no time."""
     public: int
     private: int
-    """Number of private samples of all drives together."""
+    """Number of private samples of all drives together in one epoch."""
     host: Engine
-    """Speed curve of a host."""
+    """Training speed of a host as a function of its batch size."""
     drives: tuple[Engine, ...]
-    """Speed curve of each kind of drive."""
+    """Training speed of a drive as a function of its batch size, for each kind of drive."""
     updates_s: tuple[float, ...]
-    """Weight update time on the host and on each kind of drive (s); 0 if the speeds include this
-    time."""
+    """Weight update time on the host, then on each kind of drive, seconds; 0 if the speeds include
+    this time."""
     published: tuple[int, ...] | None = None
     """Published batch of the host and of the single kind of drive, or None if no batches are
     published."""
     notes: tuple[str, ...] = ()
-    """Notes on the origin of the values, which are printed with the results."""
+    """Sentences about the origin of the values of this workload, which are printed with the
+    results."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -93,7 +94,7 @@ def of_network(name: str, presets: Sequence[Config]) -> Workload:
 
 
 def _unpublished(network: Network, cfg: Config, kind: int) -> str:
-    """Return the note that lists the values that are not published for drives of this preset."""
+    """Return the note that lists the values not published for drives of this preset."""
     drive = cfg.system.name
     if cfg.isp.flops_per_cycle:
         return (

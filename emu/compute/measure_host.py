@@ -20,9 +20,8 @@ from ondie.kernels.bench.contenders import HYPER, KEY, filled
 from ondie.kernels.bench.run import free_bytes, machine, need, timed
 
 PARAMS = 1 << 25
-"""Maximum number of parameters in the measurement. Their four arrays are far larger than any CPU
-cache. A machine with little free memory measures fewer parameters.
-"""
+"""Maximum number of parameters in the measurement. The four arrays of Adam (w, m, v, g) are then
+far larger than any CPU cache. A machine with little free memory measures fewer parameters."""
 ROUNDS = 7
 RATE, DRAM = "host.adam", "host.dram_bandwidth"
 

@@ -8,8 +8,8 @@ of the exponent.
 The position of the comparator is not published. Assumption: the comparator processes every value of
 the optimizer's pages in zero time when the value leaves the registers for the processing element or
 for the host. If the dies have a cipher or a randomizer (pe.cipher, pe.randomiser), the comparator
-is between that engine and the processing element. In that case, it does not process pages that are
-sent to the host, because their words are still encrypted or randomized.
+is between that engine and the processing element. In that case, it does not process pages sent to
+the host, because their words are still encrypted or randomized.
 
 If all eight bits of the exponent are 1 (infinity, any NaN), the top bit becomes 0 (bit 30 in FP32,
 bit 14 in BF16). The exponent is then 127; sign and mantissa are unchanged. Infinity becomes 1 with
@@ -33,9 +33,8 @@ def sees_host(cfg: Config) -> bool:
 
 
 class Word(NamedTuple):
-    """Bit layout of a floating-point type: unsigned integer type, mask of the exponent, mask of the
-    exponent's top bit.
-    """
+    """Bit layout of a floating-point type: unsigned integer type of the same size, mask of the
+    exponent, mask of the exponent's top bit."""
 
     dtype: np.dtype
     exponent: np.unsignedinteger
@@ -50,9 +49,8 @@ WORDS = {
 
 
 def special(values: np.ndarray) -> np.ndarray:
-    """Return the mask of infinities and NaNs, bool[n]. ``values``: float32[n], or BF16 bits as
-    uint16[n].
-    """
+    """Return a mask that is True where ``values`` contains an infinity or a NaN, bool[n].
+    ``values``: float32[n], or BF16 bits as uint16[n]."""
     word = WORDS[values.dtype]
     found: np.ndarray = (values.view(word.dtype) & word.exponent) == word.exponent
     return found

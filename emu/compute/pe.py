@@ -26,14 +26,15 @@ VALUE_BYTES = 4
 def stripe_ps(
     cfg: Config, op: str, coupled_decay: bool, groups: int = 1, width: int = VALUE_BYTES
 ) -> tuple[int, int]:
-    """Return (PE time of one stripe, part of that time spent on the die's bus or waiting for the
-    bus), both in ps.
+    """Return (PE time, bus time) of the update of one stripe, both in ps. A stripe is the values
+    that a die updates at once. The bus time is the part of the PE time that is spent on the die's
+    bus or waiting for the bus.
 
-    If the bus causes no delay, the PE time is the number of passes times the values of a page times
-    one PE clock period. ``width``: bytes of a value; pe.narrow_values 2-byte values are processed
-    per clock cycle, on the bus as well as in the PE. ``groups``: number of groups of planes in the
-    stripe. The PEs of a die work in parallel, so a stripe with several groups takes longer only
-    because the groups contend for the bus.
+    If the bus causes no delay, the PE time is the number of passes (vector operations over a page)
+    times the values of a page times one PE clock period. ``width``: bytes of a value;
+    pe.narrow_values 2-byte values are processed per clock cycle, on the bus as well as in the PE.
+    ``groups``: number of groups of planes in the stripe. The PEs of a die work in parallel, so a
+    stripe with several groups takes longer only because the groups contend for the bus.
     """
     values = cfg.flash.page_bytes // width
     if width < VALUE_BYTES:
@@ -58,11 +59,12 @@ def cycles_ps(cfg: Config, cycles: int) -> int:
 
 
 def extra_passes(cfg: Config) -> int:
-    """Return the number of passes over each page of the stripe in addition to the passes of the
-    update.
+    """Return the number of passes (vector operations) over each page of the stripe in addition to
+    the passes of the update.
 
     A randomizer on the die takes two passes: it removes the key stream after the read and applies
-    it before the program. An integrity guard takes two passes: it is checked, then recomputed.
+    it before the program. The guard of end-to-end protection takes two passes: it is checked after
+    the read and recomputed before the program.
     """
     return 2 * (cfg.pe.randomiser == "die") + 2 * (cfg.pe.integrity == "die")
 

@@ -1,11 +1,10 @@
 """Shared bus of a die's processing elements: reads of registers in other planes.
 
-Owns the selection of the passes that read across planes, and the time of a stripe's passes when
-they contend for the bus. Does not own the passes and their operands (ondie.kernels.on_die), the
-layout of vectors over planes (paths/layout/regions.py), or pages that change planes
-(ftl/reservoir.py).
-Source: OptimStore (HPCA 2023): a shared bus on the die gives a PE access to the register of
-another plane. The paper does not publish the rate of the bus.
+Owns the selection of the passes (vector operations over a page) that read across planes, and the
+time of a stripe's passes when they contend for the bus. Does not own the passes and their operands
+(ondie.kernels.on_die), the layout of vectors over planes (paths/layout/regions.py), or pages that
+change planes (ftl/reservoir.py). Source: OptimStore (HPCA 2023): a shared bus on the die gives a PE
+access to the register of another plane. The paper does not publish the rate of the bus.
 
 Assumptions: a pass is executed by the PE in the plane of the vector that the pass changes. The
 gradient and the intermediate results are in cache registers, one vector in each register, placed so
@@ -29,30 +28,31 @@ from functools import cache
 from ondie.kernels import on_die
 
 MADE = ("g", "t")
-"""Vectors that are only in cache registers and not stored in a plane: gradient and intermediate
-result.
-"""
+"""Names of the vectors that are only in cache registers and not stored in a plane: gradient (g) and
+intermediate result (t)."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Duration of the passes over a stripe in PE cycles. Groups of planes execute their passes in
-    parallel, so the duration is not the sum over the groups.
-    """
+    """Duration of the passes (vector operations over a page) of an update of one stripe, in clock
+    cycles of the processing elements. ``total``: duration of all passes. Groups of planes execute
+    their passes in parallel, so the duration is not the sum over the groups."""
 
     total: int
     own: int
-    """Cycles of the passes whose operands are all in the plane of the PE that executes the pass."""
+    """Clock cycles of the passes whose operands are all in the plane of the processing element that
+    executes the pass."""
 
     @property
     def bus(self) -> int:
-        """Cycles of the passes that read over the die's bus, including waits for the bus."""
+        """Clock cycles of the passes that read over the die's bus, including waits for the bus."""
         return self.total - self.own
 
 
 @cache
 def crossing(op: str, coupled_decay: bool = False) -> tuple[bool, ...]:
-    """Return, for each pass of an update, True if the pass reads a register of another plane."""
+    """Return one flag for each pass (vector operation over a page) of the update ``op``: True if
+    the pass reads a register of another plane."""
     operands = on_die.operands(op, coupled_decay)
     used = dict.fromkeys(name for pair in operands for name in pair)
     made = [name for name in used if name in MADE]
@@ -67,17 +67,16 @@ def crossing(op: str, coupled_decay: bool = False) -> tuple[bool, ...]:
 
 
 def across(n: int, lanes: float) -> int:
-    """Return the number of PE cycles that one lane of the bus takes to carry ``n`` values.
+    """Return the number of PE clock cycles that one lane of the bus takes to carry ``n`` values.
     ``lanes``: values per cycle of the whole bus; if it is below 1, a value takes more than one
-    cycle.
-    """
+    cycle."""
     return n if lanes >= 1 else math.ceil(n / lanes)
 
 
 @cache
 def passes(op: str, groups: int, n: int, lanes: float, coupled_decay: bool = False) -> Passes:
-    """Return the PE cycles of an update of a stripe with ``groups`` groups of planes and ``n``
-    values per page.
+    """Return the PE clock cycles of an update of a stripe with ``groups`` groups of planes and
+    ``n`` values per page.
 
     ``lanes``: values per cycle that the bus carries; if above 1, it is rounded down.
     """

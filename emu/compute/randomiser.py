@@ -25,7 +25,8 @@ from ondie.kernels.jit import njit
 
 DEGREE, TAP = 31, 28
 MOST = (1 << DEGREE) - 1
-"""Number of states (1 to MOST), and length of the sequence in bits."""
+"""Largest state of the generator, 2^31 - 1. The states are 1 to MOST, and the sequence repeats
+after MOST bits."""
 BACKENDS = ("numpy", "numba")
 MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 PAGES = 1 << 63
@@ -34,9 +35,8 @@ Pages = NDArray[np.int64]
 
 
 def page_states(pages: Pages, seed: int) -> NDArray[np.int64]:
-    """Return the states of physical pages ``pages`` for a drive with seed ``seed``, int64[n], each
-    from 1 to MOST.
-    """
+    """Return the initial states of the sequences of physical pages ``pages`` for a drive with seed
+    ``seed``, int64[n], each from 1 to MOST."""
     found = pages.astype(np.uint64) + np.uint64((seed + 1) * int(MIX[0]) % (1 << 64))
     found = (found ^ found >> np.uint64(30)) * MIX[1]
     found = (found ^ found >> np.uint64(27)) * MIX[2]
@@ -47,9 +47,8 @@ def page_states(pages: Pages, seed: int) -> NDArray[np.int64]:
 
 
 def defined_sequence(state: int, size: int) -> Bytes:
-    """Return the first ``size`` bytes of the sequence that follows ``state``. This reference
-    implementation computes up to TAP bits at a time.
-    """
+    """Return the first ``size`` bytes of the pseudo-random sequence that follows state ``state``.
+    This reference implementation computes up to 28 bits at a time."""
     bits = np.zeros(DEGREE + 8 * size, np.uint8)
     bits[:DEGREE] = state >> np.arange(DEGREE) & 1
     for first in range(DEGREE, bits.size, TAP):
@@ -60,9 +59,8 @@ def defined_sequence(state: int, size: int) -> Bytes:
 
 @njit
 def apply_sequences(states, data):
-    """Combine (xor) each row of ``data``, uint8[n, bytes], with the sequence that follows the row's
-    state in ``states``, int64[n]. The result replaces ``data``.
-    """
+    """Combine (xor) each row of ``data``, uint8[n, bytes], with the pseudo-random sequence that
+    follows the row's state in ``states``, int64[n]. The result replaces ``data``."""
     for row in range(data.shape[0]):
         state = states[row]
         for k in range(data.shape[1]):

@@ -15,9 +15,8 @@ from ondie.emu.units import InputError, fmt_flops
 from ondie.traces import Trace, step_times
 
 RULES = ("accelerator", "trace")
-"""Rules for the times of forward and backward. "accelerator": compute the times from the rate of
-the device's accelerator. "trace": use the times in the trace.
-"""
+"""Rules for the times of forward and backward. "accelerator": compute the times from the FLOP/s of
+the host's accelerator. "trace": use the times in the trace."""
 
 
 def accelerator_flop_per_s(cfg: Config, model: str) -> float:
@@ -53,10 +52,11 @@ def training_ratio(cfg: Config, model: str, macs: int, host_speed: float) -> flo
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Rule that determined the times of forward and backward, with an explanation as text."""
+    """Origin of the times of forward and backward: name of the rule that determined them,
+    explanation as text, and rate of the accelerator (FLOP/s; None with the rule "trace")."""
 
     rule: str
-    """Name of the rule, one of RULES."""
+    """Name of the rule for the times of forward and backward, one of RULES."""
     text: str
     flop_per_s: float | None = None
     forward_given: bool = False
@@ -74,7 +74,7 @@ def timed(
     backward_s: float | None = None,
 ) -> tuple[Trace, StepTimes]:
     """Return the trace with the times of forward and backward that apply to a device, and the rule
-    that determined these times.
+    used for these times.
 
     ``asked``: one of RULES, or None. With None, the rule is "accelerator" if the device states a
     rate and the trace states its multiply-accumulates, otherwise "trace". ``forward_s`` and

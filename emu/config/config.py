@@ -52,7 +52,8 @@ _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 
 @dataclass(frozen=True)
 class Config(Tree):
-    """One system: a host, a link and its drives, as plain numbers and their provenance.
+    """Configuration of one system: a host, a link and its drives, as plain numbers and their
+    provenance.
 
     The suffix of each attribute names its base unit. `records` has a Leaf for each key.
     Configurations compare by value and can be pickled. `load_preset` builds a configuration, and
@@ -221,7 +222,7 @@ def _build(leaves: Mapping[str, Leaf], where: str, before: Config | None = None)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One line of `ondie preset list`."""
+    """One line of `ondie preset list`, which describes a preset."""
 
     name: str
     capacity: str
@@ -235,10 +236,8 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
-    """One line of `ondie preset show` as text.
-
-    Without --why, range, source and reference are empty.
-    """
+    """One line of `ondie preset show` as text: a configuration key and its value. Without --why,
+    range, source and reference are empty."""
 
     key: str
     value: str
@@ -272,7 +271,7 @@ def shown(value: Value | None, unit: str | None) -> str:
 
 
 def preset_list() -> list[Summary]:
-    """Return a line for each shipped preset, for `ondie preset list`."""
+    """Return a line for each preset that ships with the package, for `ondie preset list`."""
     lines = []
     for name in preset_names():
         config = load_preset(name)
@@ -303,7 +302,8 @@ def preset_list() -> list[Summary]:
 
 
 def preset_table(config: Config, why: bool = False) -> list[ConfigRow]:
-    """Return the rows of `ondie preset show`; `why` adds range, source and reference."""
+    """Return the rows of `ondie preset show`: one for each key of ``config``. If ``why`` is True,
+    the rows include range, source and reference."""
     rows = []
     for leaf in config.leaves():
         value, doc = shown(leaf.value, leaf.unit), key_of(leaf.key)[0].spec.doc

@@ -23,9 +23,12 @@ from ondie.emu.units import KINDS, InputError, fmt_bytes, known_names, parse, qu
 
 TABLE = "datasheet"
 STATES = ("fresh", "steady")
-"""State of the drive for writes: empty, or overwritten until its state no longer changes."""
+"""States of the drive in which the write figures of a data sheet apply: empty ("fresh"), or
+overwritten until its state no longer changes ("steady")."""
 ROW_KINDS = FIT, CHECK, SHOWN, IDENTITY = ("fit", "check", "shown", "identity")
-"""Kinds of validation rows (analysis/row.py)."""
+"""Kinds of rows in a table that compares predictions with published values (analysis/row.py):
+constants were fitted to the value, the value checks the model, the value is only shown, or the
+value follows by arithmetic."""
 RATES = ("sequential_read", "sequential_write", "random_read", "random_write")
 LATENCIES = ("read_latency", "write_latency")
 POWERS = ("read_power", "write_power")
@@ -41,17 +44,17 @@ UNITS = {
     "write_power": "mw",
     ENDURANCE: "bytes",
 }
-"""Figures that can be simulated, and the base unit of each."""
+"""Names of the data-sheet figures that can be simulated, and the base unit of each."""
 CONDITIONS = {
     **dict.fromkeys((*RATES, *POWERS), ("block", "queue_depth")),
     **dict.fromkeys(LATENCIES, ("block",)),
     ENDURANCE: ("workload",),
 }
-"""Conditions that each figure must state."""
+"""Names of the conditions that a data sheet must state for each figure, by name of the figure."""
 WORKLOADS = ("sequential", "random")
 FIELDS = ("source", "capacity", "state", "figures")
 MORE = ("what", "value", "source", "kind", "constants", "pslc")
-"""Fields of a figure other than its conditions."""
+"""Fields of a figure in the TOML table [datasheet], other than its conditions."""
 _IOPS = re.compile(r"(\d+(?:\.\d+)?)\s*([kKM]?)\s*IOPS")
 _BYTES = re.compile(r"[\d.]\s*[KkMGTP](i?)B(/s)?$")
 SECTOR = 512
@@ -96,7 +99,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class DataSheet:
-    """Figures of one drive with one capacity. ``state``: state of the drive for writes (STATES)."""
+    """Data sheet: the figures of one drive with one capacity. ``state``: state of the drive to
+    which the write figures apply (STATES)."""
 
     source: str
     capacity_bytes: int
@@ -115,7 +119,7 @@ STANDARD = (
     Figure("write_power", block_bytes=128 << 10, depth=32),
     Figure(ENDURANCE, workload="random"),
 )
-"""Figures that most data sheets state."""
+"""Figures, with their conditions and without values, that most data sheets state."""
 
 
 def standard_datasheet(cfg: Config) -> DataSheet:
@@ -308,7 +312,8 @@ def check_capacity(sheet: DataSheet, cfg: Config, place: str) -> None:
 
 
 MOST_UNUSED = 1.1
-"""Largest ratio of exported to nominal capacity that is not a contradiction."""
+"""Largest ratio of exported to nominal capacity of a drive that does not count as a contradiction.
+"""
 
 
 def contradiction(cfg: Config) -> str | None:

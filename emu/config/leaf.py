@@ -62,7 +62,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The fields of a leaf in a TOML file."""
+    """Fields of the TOML table that states one leaf: a value and its provenance."""
 
     value: Any
     source: str

@@ -27,7 +27,7 @@ from ondie.emu.units import InputError, nearest, quoted
 PRESETS = Path(__file__).parent / "presets"
 PARTS = PRESETS / "parts"
 NO_LEAVES = ("datasheet",)
-"""Tables of a file that are not part of the configuration (datasheet.py)."""
+"""Tables of a preset or TOML file that are not part of the configuration (datasheet.py)."""
 _TABLES = tuple(name for name, key in KEYS.items() if key.table)
 WORDS = ("base", "include", *NO_LEAVES)
 _PLAIN = tuple(name for name, key in KEYS.items() if not key.table)
@@ -39,15 +39,14 @@ def preset_names() -> tuple[str, ...]:
 
 
 def part_names() -> tuple[str, ...]:
-    """Return the names of the parts that presets share, sorted."""
+    """Return the names, sorted, of the parts: shipped files with leaves that several presets
+    include."""
     return tuple(sorted(path.stem for path in PARTS.glob("*.toml")))
 
 
 def key_of(name: str) -> tuple[Key, str]:
-    """Return the key of leaf `name` in the schema, and the leaf's row if the key is a table.
-
-    The row of a key that is not a table is "".
-    """
+    """Return the entry of the schema to which leaf `name` belongs, and the name of the leaf's row
+    if this entry is a table, else ""."""
     if name in KEYS:
         return KEYS[name], ""
     table = next(t for t in _TABLES if name.startswith(t + "."))
@@ -88,7 +87,8 @@ def nearest_key(key: str, names: Iterable[str]) -> str:
 
 
 def ordered(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """Return the leaves in the order of the tree; the rows of a table are sorted by name."""
+    """Return the leaves in the order of the configuration tree; the rows of a table are sorted by
+    name."""
     return dict(sorted(leaves.items(), key=lambda item: _place_of(item[0])))
 
 

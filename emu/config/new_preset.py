@@ -69,14 +69,14 @@ def _comment(text: str) -> list[str]:
 
 
 def _meaning(leaf: Leaf) -> str:
-    """Return the meaning of a key, with its choices."""
+    """Return the meaning of a leaf's key as text, with its choices."""
     spec = key_of(leaf.key)[0].spec
     choices = f" ({', '.join(spec.choices)})" if spec.choices else ""
     return f"{spec.doc}{choices}"
 
 
 def _line(leaf: Leaf) -> str:
-    """Return the line of a key in a TOML file: value, range, source and ref."""
+    """Return the line that states a leaf in a TOML file: value, range, source and ref."""
     fields = [f"value = {_spelled(leaf, leaf.value)}"]
     if leaf.low is not None and leaf.high is not None:
         fields += [f"low = {_spelled(leaf, leaf.low)}", f"high = {_spelled(leaf, leaf.high)}"]

@@ -20,7 +20,7 @@ from ondie.emu.units import KINDS, exact, fmt_bytes
 
 CAPACITY = "system.capacity"
 FOLLOWS = "follows"
-"""Source of a capacity that was scaled with the flash."""
+"""Value of field ``source`` of a capacity that was scaled in proportion to the flash."""
 
 
 def followed(
@@ -28,9 +28,10 @@ def followed(
 ) -> dict[str, Leaf]:
     """Return ``after`` with its nominal capacity scaled in proportion to the flash.
 
-    The capacity is that of ``before`` times the ratio of flash sizes, rounded down to whole bytes.
-    The capacity is unchanged if the size of the flash is unchanged or ``given`` contains the
-    capacity.
+    ``before``, ``after``: leaves of a configuration before and after a change. ``given``: names of
+    the leaves that the change states. The capacity is that of ``before`` times the ratio of flash
+    sizes, rounded down to whole bytes. The capacity is unchanged if the size of the flash is
+    unchanged or ``given`` contains the capacity.
     """
     result = dict(after)
     was, now = flash_bytes(before), flash_bytes(after)

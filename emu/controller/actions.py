@@ -30,43 +30,45 @@ class Do(Enum):
     CREATE_SQ = "create submission queue"
     DELETE_CQ = "delete completion queue"
     DELETE_SQ = "delete submission queue"
-    """Stop fetching commands from the queue, and remove the queue. Commands in the queue that were
-    not fetched are not executed."""
+    """Stop fetching commands from I/O submission queue ``queue``, and remove this queue. Commands
+    in the queue that were not fetched are not executed."""
     MAP_DOORBELLS = "map doorbell buffers"
     FLUSH = "flush"
-    """Send FLUSH to the drive and wait for its completion."""
+    """Send the command FLUSH to the drive and wait for its completion."""
     DEALLOCATE = "deallocate"
-    """Wait until all commands that access the ``size`` bytes starting at byte ``first`` have ended.
-    Then send TRIM for these bytes, then FLUSH."""
+    """Wait until all commands that access the ``size`` bytes of the drive starting at byte
+    ``first`` have ended. Then send TRIM for these bytes to the drive, then FLUSH."""
     ERASE = "erase"
-    """Deallocate the ``size`` bytes starting at byte ``first``, and erase all blocks that hold old
-    versions of these bytes."""
+    """Deallocate the ``size`` bytes of the drive starting at byte ``first``, and erase all flash
+    blocks that hold old versions of these bytes."""
     SANITIZE = "sanitize"
     """Erase all data of the drive, including data in its caches; then call Controller.sanitized.
-    The transport posts the reply before the erasure ends."""
+    The transport posts the completion of the Sanitize command before the erasure ends."""
     REGISTER_HOST = "register host"
     """Register the host identifier ``host`` that the host has set with Set Features."""
 
 
 class Action(NamedTuple):
-    """Action with its arguments. An argument that the action does not use has its default
-    value."""
+    """Request of a controller to its transport: an action and the arguments of the action. An
+    argument that the action does not use has its default value."""
 
     do: Do
     queue: int = 0
-    """Identifier of the queue."""
+    """Identifier of the I/O queue to create or delete."""
     completion_queue: int = 0
     base: int = 0
-    """Address of the queue, or of the shadow doorbells, in host memory."""
+    """Address in host memory of the queue to create, or of the page with the shadow doorbells."""
     event_base: int = 0
-    """Address of the event indexes of the doorbells."""
+    """Address in host memory of the page with the event indexes of the shadow doorbells."""
     entries: int = 0
     vector: int = -1
-    """Interrupt vector, or -1 if the interrupts of the queue are disabled."""
+    """Interrupt vector of the completion queue to create, or -1 if the interrupts of the queue are
+    disabled."""
     priority: int = 0
     first: int = 0
-    """First byte of the affected range of the drive."""
+    """First byte of the range of the drive that the action affects."""
     size: int = 0
-    """Size of the affected range, or of a page of shadow doorbells, bytes."""
+    """Size of the range of the drive that the action affects, or of each of the two pages for
+    shadow doorbells, bytes."""
     abrupt: bool = False
     host: bytes = b""

@@ -41,7 +41,7 @@ FUSED, SGL = 0b11, 0b11 << 6
 SGLs for the data transfer)."""
 FLAGS_BYTE, CID_BYTE, PRP_BYTE, PRP2_BYTE = 1, 2, 24, 32
 TO_CONTROLLER, TO_HOST = 1, 2
-"""Direction of the data transfer, as in bits 1:0 of an opcode."""
+"""Direction of a command's data transfer, as in bits 1:0 of the opcode."""
 
 
 class Reply(NamedTuple):
@@ -118,8 +118,8 @@ class Controller:
 
     def execute(self, entry: bytes, data: bytes = b"") -> Reply:
         """Execute an admin command and return the reply. ``entry``: submission queue entry,
-        bytes[64]. ``data``: data that the host sends with the command, of the size that
-        :func:`transfer_of` returns."""
+        bytes[64]. ``data``: data that the host sends with the command, of the size given by
+        :func:`transfer_of`."""
         sqe = Sqe.unpack(entry)
         self.changed = ()
         try:
@@ -193,7 +193,7 @@ class Controller:
         return tuple(self.events.occur(event))
 
     def look(self, warning: int) -> tuple[Cqe, ...]:
-        """Report the critical warnings that are set, enabled and not yet reported; return the
+        """Report the critical warnings that are set, enabled and not yet reported. Return the
         completions of the Async Event Requests that the events complete.
 
         ``warning``: critical warnings of the drive (bits of nvme.status.CriticalWarning). A warning

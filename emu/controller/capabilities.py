@@ -42,7 +42,7 @@ class Capabilities:
     """Size of a mapping unit. A write of one mapping unit is atomic, and TRIM unmaps whole mapping
     units."""
     stripe_bytes: int
-    """Total size of one flash page on each plane of the drive."""
+    """Total size of one flash page from each plane of the drive."""
     max_transfer_bytes: int
     volatile_cache: bool
     """VWC: True if a power cut may lose completed writes that were not flushed."""
@@ -177,6 +177,7 @@ def capabilities_of(
 
 
 def namespace_uuid(capabilities: Capabilities, nsid: int, generation: int) -> uuid.UUID:
-    """Return the UUID of namespace ``nsid``. ``generation``: number of the creation among all
-    namespaces of the drive (Namespaces.created), or 0 for the namespace of states."""
+    """Return the UUID of namespace ``nsid``. ``generation``: position of the namespace in the
+    sequence of all namespaces ever created on the drive, starting at 1 (see Namespaces.created), or
+    0 for the namespace that holds weights and optimizer states."""
     return uuid.uuid5(capabilities.subsystem_uuid, f"{nsid}.{generation}")

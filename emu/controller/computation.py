@@ -1,4 +1,4 @@
-"""Computation commands: vendor-specific I/O commands of the namespace that holds states.
+"""Computation commands: vendor-specific I/O commands of the namespace of optimizer states.
 
 Owns the table of computation commands, their checks, the execution of the commands that take no
 simulated time, and the task records of the other commands. Does not own device memory
@@ -36,7 +36,7 @@ from ondie.emu.nvme.wire import Sqe
 CDW10_BYTE, CDW11_BYTE, CDW12_BYTE, CDW14_BYTE = 40, 44, 48, 56
 RSID_BYTE = 42
 MOST_PARAMETERS = 4096
-"""Maximum size of the parameters that the host passes to an execution, bytes."""
+"""Maximum size of the parameters that the host passes to a program execution, bytes."""
 REPORT_BYTES = 4096
 VALUE_BYTES = 4
 """Size of an FP32 value, bytes."""
@@ -51,20 +51,21 @@ class Selected(IntEnum):
 
 
 class Done(NamedTuple):
-    """Task of a command that has already been executed. ``dw0``: dword 0 of its completion."""
+    """Task of a computation command that :func:`decode` has already executed. ``dw0``: dword 0 of
+    the command's completion."""
 
     dw0: int = 0
 
 
 class Transfer(NamedTuple):
-    """Task: transfer bytes between host memory and device memory."""
+    """Task of a computation command: transfer bytes between host memory and device memory."""
 
     range: Range
     to_host: bool
 
 
 class Copy(NamedTuple):
-    """Task: copy bytes from a namespace to device memory."""
+    """Task of a computation command: copy bytes from a namespace to device memory."""
 
     first: int
     """Byte address of the source on the drive."""
@@ -72,32 +73,33 @@ class Copy(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Task: update the weights and optimizer states."""
+    """Task of a computation command: update the weights and optimizer states on the drive."""
 
     gradient: Range
     hyper: tuple[float, ...]
-    """Hyperparameters in the order of the optimizer; empty to use the hyperparameters of the last
-    update."""
+    """Values of all hyperparameters, in the order in which the optimizer lists them, or an empty
+    tuple to use the values of the last update."""
     number: int
-    """Number of the update, starting at 1; 0 to resume an incomplete update or, if there is none,
-    to start the next one."""
+    """Number of the update (optimizer step), starting at 1; 0 to resume an incomplete update or, if
+    there is none, to start the next update."""
     stop: int
     """Index of the first parameter that is not updated, or 0 to update all parameters."""
 
 
 class Execution(NamedTuple):
-    """Task: execute a program that a host has loaded."""
+    """Task of a computation command: execute a program that a host has loaded."""
 
     number: int
     program: Program
     ranges: tuple[Range, ...]
-    """Ranges of device memory that the host passes to the program. The program processes the
-    elements in the first range."""
+    """Ranges of device memory that the host passes to the program. The elements that the program
+    processes are in the first range."""
     elements: int
 
 
 class Report(NamedTuple):
-    """Task: report the progress and the counters of updates and program executions on the drive."""
+    """Task of a computation command: report the progress and the counters of updates and program
+    executions on the drive."""
 
 
 Task = Done | Transfer | Copy | Update | Execution | Report
@@ -105,7 +107,8 @@ Task = Done | Transfer | Copy | Update | Execution | Report
 
 @dataclass
 class Device:
-    """State of the drive that computation commands use and change."""
+    """Drive state that computation commands use and change: device memory, loaded programs, and
+    properties of the optimizer states."""
 
     namespace: Namespace
     memory: DeviceMemory
@@ -202,9 +205,9 @@ def _activate(sqe: Sqe, programs: Programs) -> None:
 
 
 def _transfer(sqe: Sqe, memory: DeviceMemory, size: int) -> Transfer:
-    """Return the transfer of CDW11 bytes at offset CDW12-13 of the memory with handle CDW10.
-    ``size``: CDW11, or 0 if CDW11 is invalid. Raises Refused if the range is invalid, or if the
-    command writes to memory that a running program uses."""
+    """Return the task that transfers CDW11 bytes at offset CDW12-13 of the device memory with
+    handle CDW10. ``size``: CDW11, or 0 if CDW11 is invalid. Raises Refused if the range is invalid,
+    or if the command writes to memory that a running program uses."""
     if not size:
         raise Refused(Code.INVALID_FIELD, CDW11_BYTE)
     offset = sqe.cdw12 | sqe.cdw13 << 32
@@ -236,8 +239,8 @@ def copied_bytes(sqe: Sqe, source: Namespace | None, marked: Uncorrectable) -> t
 
 def _copy(sqe: Sqe, memory: DeviceMemory, first: int, size: int) -> Copy:
     """Return the task that copies ``size`` bytes, starting at byte ``first`` of the drive, to
-    offset CDW12-13 of the memory with handle CDW10. Raises Refused if the destination is invalid,
-    or if a running program uses the memory."""
+    offset CDW12-13 of the device memory with handle CDW10. Raises Refused if the destination is
+    invalid, or if a running program uses the memory."""
     offset = sqe.cdw12 | sqe.cdw13 << 32
     found = memory.range(sqe.cdw10, offset, size, (CDW10_BYTE, CDW12_BYTE, CDW11_BYTE))
     if found.memory.programs:
@@ -273,7 +276,8 @@ def _execute(sqe: Sqe, data: bytes, device: Device) -> Update | Execution:
 
 
 class ReportFacts(NamedTuple):
-    """Values of the fields of a report."""
+    """Values of the fields of the report that the task Report returns to the host (structure
+    REPORT)."""
 
     params: int
     granule: int

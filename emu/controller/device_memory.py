@@ -1,8 +1,8 @@
 """Device memory that hosts allocate, and memory range sets.
 
-Owns the allocation and the contents of memories, the sets of ranges, and the counts of running
-commands per memory. Does not own the commands (computation.py) or the time of a transfer
-(states/device_program.py).
+Owns the allocation and the contents of device memories, the memory range sets, and the counts of
+running commands per device memory. Does not own the commands (computation.py) or the time of a
+transfer (states/device_program.py).
 Source: NVMe Subsystem Local Memory and Computational Programs Command Sets (memory ranges, memory
 range sets); allocation by handle as in FEMU.
 """
@@ -19,22 +19,23 @@ from ondie.emu.controller.status_code import Code, Refused
 
 MOST_MEMORIES = MOST_SETS = 1 << 10
 ALL = 0xFFFFFFFF
-"""Handle that selects all memories when a host frees memory."""
+"""Handle that selects all allocated device memories when a host frees memory."""
 GRANULE = 4
-"""Granularity of the offsets and lengths of ranges, bytes."""
+"""Granularity of the offsets and lengths of memory ranges, bytes."""
 RANGE = struct.Struct("<IIQQ")
-"""Entry of a set: handle, reserved, offset, length."""
+"""Entry of a memory range set, as a host sends it: handle, reserved, offset, length."""
 RANGE_BYTES, MOST_RANGES = 32, 64
-"""Size of an entry of a set, including the reserved bytes at its end; maximum number of entries of
-a set."""
+"""RANGE_BYTES: size of an entry of a memory range set, including the reserved bytes at its end.
+MOST_RANGES: maximum number of entries of a set."""
 
 
 @dataclass(eq=False)
 class Memory:
-    """Memory that a host has allocated."""
+    """Device memory that a host has allocated with one command, and to which hosts refer by its
+    handle."""
 
     data: np.ndarray
-    """Content, uint8[n]."""
+    """Content of the memory, uint8[size in bytes]."""
     users: int = 0
     """Number of running commands that use the memory. The memory can only be freed if this number
     is 0."""
@@ -44,7 +45,7 @@ class Memory:
 
 
 class Range(NamedTuple):
-    """Byte range of a memory."""
+    """Memory range: the ``size`` bytes of ``memory`` that start at byte ``offset``."""
 
     memory: Memory
     offset: int
@@ -52,14 +53,15 @@ class Range(NamedTuple):
 
     @property
     def data(self) -> np.ndarray:
-        """Content, uint8[size]."""
+        """Content of the range, uint8[size]. Writes to the array change the memory."""
         return self.memory.data[self.offset : self.offset + self.size]
 
 
 @dataclass
 class DeviceMemory:
-    """Allocated memories by handle, and sets of ranges by identifier. The total size of the
-    memories is at most ``capacity`` bytes. All contents are lost at a power cut."""
+    """Device memory of a drive: allocated memories by handle, and memory range sets by identifier.
+    The total size of the memories is at most ``capacity`` bytes. All contents are lost at a power
+    cut."""
 
     capacity: int
     memories: dict[int, Memory] = field(default_factory=dict)
@@ -83,10 +85,10 @@ class DeviceMemory:
         return handle
 
     def free(self, handle: int, where: int) -> None:
-        """Free a memory and all sets that contain a range of it, or, with the handle ALL, all
-        memories and sets. ``where``: byte offset of the handle in the submission queue entry.
-        Raises Refused if the handle is unknown, or if a running command uses one of the
-        memories."""
+        """Free the memory with handle ``handle`` and all memory range sets that contain a range of
+        this memory. If the handle is ALL, free all memories and sets. ``where``: byte offset of the
+        handle in the submission queue entry. Raises Refused if the handle is unknown, or if a
+        running command uses one of the memories."""
         if handle == ALL:
             gone = list(self.memories.values())
         else:
@@ -123,9 +125,9 @@ class DeviceMemory:
         return Range(memory, offset, size)
 
     def create_set(self, data: bytes) -> int:
-        """Create a set of the ranges in ``data`` (RANGE_BYTES bytes per range); return the
-        identifier of the set, which is the smallest free number (at least 1). Raises Refused if a
-        range is invalid, or if the maximum number of sets exists."""
+        """Create a memory range set from the entries in ``data`` (RANGE_BYTES bytes per entry);
+        return the identifier of the set, which is the smallest free number (at least 1). Raises
+        Refused if a range is invalid, or if the maximum number of sets exists."""
         ranges = []
         for at in range(0, len(data), RANGE_BYTES):
             handle, _, offset, size = RANGE.unpack_from(data, at)
@@ -137,15 +139,16 @@ class DeviceMemory:
         return number
 
     def set(self, number: int, where: int) -> tuple[Range, ...]:
-        """Return the ranges of the set with identifier ``number``. ``where``: byte offset of the
-        identifier in the submission queue entry. Raises Refused if the identifier is unknown."""
+        """Return the ranges of the memory range set with identifier ``number``. ``where``: byte
+        offset of the identifier in the submission queue entry. Raises Refused if the identifier is
+        unknown."""
         if number not in self.sets:
             raise Refused(Code.INVALID_FIELD, where)
         return self.sets[number]
 
     def delete_set(self, number: int, where: int) -> None:
-        """Delete the set with identifier ``number`` without freeing the memories of its ranges.
-        ``where``: byte offset of the identifier in the submission queue entry. Raises Refused if
-        the identifier is unknown."""
+        """Delete the memory range set with identifier ``number`` without freeing the memories of
+        its ranges. ``where``: byte offset of the identifier in the submission queue entry. Raises
+        Refused if the identifier is unknown."""
         self.set(number, where)
         del self.sets[number]

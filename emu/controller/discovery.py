@@ -72,15 +72,15 @@ class Port(NamedTuple):
     subsystem at this address."""
 
     address: str
-    """IP address."""
+    """IP address to which the host has connected."""
     service: int
-    """TCP port."""
+    """TCP port to which the host has connected."""
     subsystem: str
-    """NVMe qualified name of the subsystem."""
+    """NVMe qualified name of the NVM subsystem that is reached at the same address."""
 
 
 class Listed(NamedTuple):
-    """Values of an entry of the Discovery log page."""
+    """Data from which an entry of the Discovery log page is built."""
 
     port: Port
     kind: int
@@ -154,8 +154,9 @@ class DiscoveryController:
         self.features = Features(capabilities, Namespaces(capabilities))
 
     def disabled(self) -> list[Action]:
-        """Complete the action RESET. Return the actions to perform next. The list is empty unless
-        the host has enabled the controller again during the reset."""
+        """Complete the action RESET: reset the features and the registers of the controller. Return
+        the actions to perform next. The list is empty unless the host has enabled the controller
+        again during the reset."""
         self.features.reset()
         return self.registers.disabled()
 

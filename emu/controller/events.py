@@ -19,8 +19,8 @@ from ondie.emu.nvme.wire import Cqe
 
 
 class Kind(NamedTuple):
-    """Kind of an event: type, information, and identifier of the log page that describes the
-    event."""
+    """Kind of an asynchronous event: event type, event information, and identifier of the log page
+    that describes the event."""
 
     kind: int
     information: int
@@ -57,7 +57,7 @@ oldest waiting event."""
 
 
 class Events:
-    """Async Event Requests and events of one controller."""
+    """Outstanding Async Event Requests, pending events and changed namespaces of one controller."""
 
     def __init__(self) -> None:
         self.requests: deque[int] = deque()
@@ -83,24 +83,25 @@ class Events:
             self.changed.append(nsid)
 
     def request(self, cid: int) -> list[Cqe]:
-        """Accept the Async Event Request ``cid``; return the completions of the requests that
-        pending events complete. Raises Refused if the maximum number of requests is outstanding."""
+        """Accept the Async Event Request with command identifier ``cid``; return the completions of
+        the Async Event Requests that pending events complete. Raises Refused if the maximum number
+        of Async Event Requests is outstanding."""
         if len(self.requests) >= EVENTS:
             raise Refused(Code.EVENT_LIMIT)
         self.requests.append(cid)
         return self._complete()
 
     def occur(self, event: Event) -> list[Cqe]:
-        """Report an enabled event; return the completions of the requests that pending events
-        complete."""
+        """Report an enabled event; return the completions of the Async Event Requests that pending
+        events complete."""
         if event not in self.pending:
             self.pending.append(event)
         return self._complete()
 
     def clear(self, log_page: int) -> list[Cqe]:
         """Unmask the event types whose log page is ``log_page``; return the completions of the
-        requests that pending events complete. The caller calls this method if the host has read the
-        log page without Retain Asynchronous Event."""
+        Async Event Requests that pending events complete. The caller calls this method if the host
+        has read the log page without Retain Asynchronous Event."""
         self.masked -= {event.value.kind for event in Event if event.value.log_page == log_page}
         if log_page == Event.NAMESPACE_ATTRIBUTE.value.log_page:
             self.changed.clear()

@@ -188,7 +188,8 @@ def property_set(entry: bytes, registers: Registers) -> list[Action]:
 
 @dataclass(eq=False, slots=True)
 class Association:
-    """A host and its controller. ``queues``: identifiers of the connected queues."""
+    """Association of NVMe over Fabrics: a host and the controller that serves only this host.
+    ``queues``: identifiers of the connected queues."""
 
     cntlid: int
     host: str
@@ -199,8 +200,8 @@ class Association:
     queues: set[int] = field(default_factory=lambda: {0})
 
     def apply_connect(self) -> None:
-        """Set the Keep Alive timeout and the host identifier from the Connect command. A controller
-        reset clears these features."""
+        """Set the Keep Alive timeout and the host identifier of the controller to the values from
+        the Connect command. A controller reset clears these two values."""
         self.controller.features.current[KEEP_ALIVE, 0] = self.connected_keep_alive_ms
         self.controller.features.host_identifier = self.host_id
 
@@ -305,7 +306,8 @@ class Subsystem:
         return found
 
     def disconnect(self, association: Association, qid: int) -> None:
-        """Remove a queue whose connection has ended. If it is queue 0, end the association."""
+        """Remove the queue with identifier ``qid``, whose connection has ended. If the queue is the
+        admin queue (0), end the association."""
         association.queues.discard(qid)
         if isinstance(association.controller, Controller):
             association.controller.queues.submission.pop(qid, None)

@@ -43,14 +43,14 @@ interrupt vector, or OVER or UNDER; it is 0 if the feature has only one value.""
 
 
 class Feature(NamedTuple):
-    """Row of the table of features."""
+    """Row of the table of features: title, default value and properties of a feature."""
 
     title: str
     default: Callable[[Capabilities, int], int]
     """Function that returns the default value. Its arguments are the capabilities and the scope of
     the value (see Setting)."""
     mask: int
-    """Mask of the bits of command dword 11 that are not reserved."""
+    """Mask of the bits of the feature value (command dword 11) that are not reserved."""
     saveable: bool = False
     of_namespace: bool = False
     changeable: bool = True
@@ -187,7 +187,7 @@ class Features:
     ) -> tuple[int, list[Action]]:
         """Execute Set Features; return (dword 0 of the completion, actions).
 
-        ``data``: data that the host sends, of the size that :func:`data_bytes` returns.
+        ``data``: data that the host sends, of the size given by :func:`data_bytes`.
         ``queues_exist``: True if there are I/O queues. ``vectors``: interrupt vectors of the I/O
         completion queues. Raises Refused if a field of the command is invalid.
         """

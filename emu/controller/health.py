@@ -44,7 +44,7 @@ class Ran(NamedTuple):
 
     power_on_ps: int = 0
     busy_ps: int = 0
-    """Simulated time during which commands were in flight."""
+    """Simulated time during which commands were in flight, ps."""
     host_read_bytes: int = 0
     host_write_bytes: int = 0
     media_read_bytes: int = 0
@@ -120,19 +120,19 @@ class Health(NamedTuple):
     spare: int
     """Available spare capacity, percent of the initial spare capacity."""
     spare_threshold: int
-    """Available spare capacity below which the drive reports a critical warning, percent."""
+    """Value of ``spare`` below which the drive reports a critical warning, percent."""
     percentage_used: int
-    """Mean number of erases per block divided by the rated number of P/E cycles, percent; at most
-    255."""
+    """Mean number of erases per flash block divided by the rated number of P/E cycles, percent; at
+    most 255."""
     free_blocks: int
-    """Number of free blocks divided by the number of good blocks, percent."""
+    """Number of free flash blocks divided by the number of good flash blocks, percent."""
     host_read_bytes: int
     host_write_bytes: int
     media_read_bytes: int
     media_write_bytes: int
     power_on_ps: int
     busy_ps: int
-    """Simulated time during which commands were in flight."""
+    """Simulated time during which commands were in flight, ps."""
     power_cycles: int
     unsafe_shutdowns: int
     power_loss_saves: int

@@ -35,7 +35,7 @@ OCP_VERSION = 3
 
 
 class HealthFacts(NamedTuple):
-    """Values of the fields of the health log pages."""
+    """Data from which the fields of the health log pages are computed."""
 
     capabilities: Capabilities
     health: Health
@@ -185,7 +185,7 @@ class SanitizeState(NamedTuple):
     dword: int = 0
     """SCDW10: dword 10 of the last Sanitize command that has started an operation."""
     progress: int = 0xFFFF
-    """SPROG: completed fraction of the operation, in units of 1/65536."""
+    """SPROG: completed fraction of the sanitize operation, in units of 1/65536."""
 
 
 NEVER, DONE, IN_PROGRESS, FAILED = range(4)
@@ -216,7 +216,7 @@ class ErrorEntry(NamedTuple):
     sqid: int
     cid: int
     status: int
-    """Status field of the completion queue entry, without the phase tag."""
+    """Status field of the failed command's completion queue entry, without the phase tag."""
     where: int
     """Parameter Error Location, or FFFFh if no parameter caused the error."""
     lba: int

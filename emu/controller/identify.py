@@ -32,13 +32,13 @@ from ondie.emu.nvme.wire import Sqe
 SIZE = 4096
 """Size of every Identify data structure, bytes."""
 NSID_BYTE, CNTID_BYTE, CSI_BYTE = 4, 42, 47
-"""Byte offsets of fields in the submission queue entry."""
+"""Byte offsets of the fields NSID, CNTID and CSI in the submission queue entry of Identify."""
 UsedBlocks = Callable[[Namespace], int]
 
 
 class Subject(NamedTuple):
-    """State of the drive and fields of the Identify command, from which the data structures are
-    built."""
+    """Data from which the data structures of the Identify command are built: state of the drive,
+    and fields of the command."""
 
     capabilities: Capabilities
     namespaces: Namespaces
@@ -55,8 +55,8 @@ def _of_namespace(structure: Structure, asked: Subject, namespace: Namespace) ->
 
 
 def _active(structure: Structure, asked: Subject) -> bytes:
-    """Return the structure of an attached namespace, or zeros if the namespace is not attached or
-    does not exist. Raises Refused if the identifier is invalid."""
+    """Return the data structure ``structure`` of namespace NSID, or zeros if the namespace is not
+    attached or does not exist. Raises Refused if NSID is invalid."""
     asked.namespaces.check_identifier(asked.nsid)
     found = asked.namespaces.by_nsid.get(asked.nsid)
     if found is None or not found.attached:
@@ -113,8 +113,8 @@ def _controller_of_command_set(asked: Subject) -> bytes:
 
 
 def _allocated(asked: Subject) -> bytes:
-    """Return the structure of a namespace, attached or not, or zeros if the namespace does not
-    exist. Raises Refused if the identifier is invalid."""
+    """Return the Identify Namespace structure of namespace NSID, attached or not, or zeros if the
+    namespace does not exist. Raises Refused if NSID is invalid."""
     asked.namespaces.check_identifier(asked.nsid)
     found = asked.namespaces.by_nsid.get(asked.nsid)
     return bytes(SIZE) if found is None else _of_namespace(IDENTIFY_NAMESPACE, asked, found)
@@ -144,7 +144,8 @@ def _command_sets(asked: Subject) -> bytes:
 
 
 class Cns(NamedTuple):
-    """Row of the table of CNS values."""
+    """Row of the table of CNS values: title of a data structure, and the function that builds
+    it."""
 
     title: str
     answer: Callable[[Subject], bytes]

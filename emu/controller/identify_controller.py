@@ -19,9 +19,9 @@ from ondie.emu.controller.health import CRITICAL_KELVIN, WARNING_KELVIN
 from ondie.emu.controller.structure import Field, Structure
 
 VERSION = 2 << 16
-"""Version 2.0.0 (VS, VER)."""
+"""Version 2.0.0 of the NVMe specification, as in the fields VS and VER."""
 ABORTS, EVENTS = 4, 4
-"""Maximum numbers of outstanding commands: Abort, and Async Event Request."""
+"""Maximum numbers of outstanding Abort commands and of outstanding Async Event Requests."""
 ERROR_ENTRIES = 64
 """Number of entries of the Error Information log page."""
 ENDURANCE_GROUP = 1
@@ -32,7 +32,7 @@ MOST_RANGES = 256
 
 
 class ControllerFacts(NamedTuple):
-    """Values of Identify Controller fields that are not constant."""
+    """Data from which the variable fields of Identify Controller data structures are computed."""
 
     capabilities: Capabilities
     unallocated_bytes: int

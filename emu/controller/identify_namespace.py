@@ -19,7 +19,7 @@ from ondie.emu.controller.structure import Field, Structure
 
 
 class NamespaceFacts(NamedTuple):
-    """Values of namespace structure fields that are not constant."""
+    """Data from which the variable fields of Identify Namespace data structures are computed."""
 
     capabilities: Capabilities
     namespace: Namespace
@@ -135,9 +135,10 @@ NAMESPACE_INDEPENDENT = Structure(
 )  # fmt: skip
 
 UUID_TYPE, COMMAND_SET_TYPE = 3, 4
-"""Identifier types (NIDT) of a descriptor: UUID, and command set identifier."""
+"""Identifier types (NIDT) of a namespace identification descriptor: UUID, and command set
+identifier."""
 NVM_COMMAND_SET = 0
-"""CSI of the NVM Command Set."""
+"""Command set identifier (CSI) of the NVM Command Set."""
 
 
 def descriptors(namespace: Namespace) -> bytes:

@@ -52,7 +52,7 @@ blocks."""
 
 
 class IoPlan(NamedTuple):
-    """Plan of an I/O command: the drive commands that execute it."""
+    """Plan of an I/O command: the drive commands that together execute the I/O command."""
 
     opcode: int
     namespace: Namespace | None
@@ -113,11 +113,11 @@ def decode(sqe: Sqe, controller: Controller, data: bytes = b"") -> IoPlan:
 
 
 class NamespaceRead(NamedTuple):
-    """Task: read from the namespace of states, whose bytes are not part of the address space of the
-    drive."""
+    """Task of a Read, Compare or Verify command: read from the namespace of optimizer states, whose
+    bytes are not part of the address space of the drive."""
 
     first: int
-    """Offset of the first byte in the namespace."""
+    """Offset in the namespace of the first byte to read."""
     size: int
 
 

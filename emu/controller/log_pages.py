@@ -94,19 +94,20 @@ class ErrorLog:
 
 
 class LogFacts(NamedTuple):
-    """Values from which the log pages are built."""
+    """Data from which the log pages are built."""
 
     capabilities: Capabilities
     health: HealthFacts | None
-    """Values of the log pages in WITH_HEALTH, or None if another log page is requested."""
+    """Data for the log pages in WITH_HEALTH, or None if another log page is requested."""
     errors: ErrorLog
     changed: list[int]
-    """Identifiers of the changed namespaces."""
+    """Identifiers of the namespaces that have changed since the host last read the Changed
+    Namespace List."""
     sanitize: SanitizeState
 
 
 class LogPage(NamedTuple):
-    """Row of the table of log pages."""
+    """Row of the table of log pages: title of a log page, and the function that builds the page."""
 
     title: str
     pack: Callable[[LogFacts], bytes]

@@ -117,9 +117,10 @@ def attach(sqe: Sqe, data: bytes, namespaces: Namespaces, controller: int) -> No
 
 
 def format_nvm(sqe: Sqe, namespaces: Namespaces) -> tuple[list[Action], list[int]]:
-    """Change the LBA format of one or all attached namespaces; return (actions that discard their
-    data, identifiers of the namespaces). Raises Refused if the namespace is not attached, if the
-    format or the erase setting is not supported, or if a namespace is write-protected."""
+    """Change the LBA format of one or all attached namespaces; return (actions that discard the
+    data of these namespaces, identifiers of the namespaces). Raises Refused if the namespace is not
+    attached, if the format or the erase setting is not supported, or if a namespace is
+    write-protected."""
     erase = sqe.cdw10 >> 9 & 0b111
     if erase not in (NO_ERASE, USER_DATA_ERASE):
         raise Refused(Code.INVALID_FIELD, CDW10_BYTE + 1)

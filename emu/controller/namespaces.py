@@ -31,7 +31,7 @@ class Namespace:
     first: int
     size: int
     """Number of bytes that the namespace occupies, a multiple of the mapping unit. For the
-    namespace of states, a multiple of the logical block size."""
+    namespace of optimizer states, a multiple of the logical block size."""
     blocks: int
     block_format: int
     """LBA format: index into Capabilities.formats."""

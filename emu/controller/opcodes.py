@@ -54,14 +54,14 @@ class Admin(IntEnum):
 
 
 class Tunnel(IntEnum):
-    """Vendor-specific admin opcodes of the tunnel. Bits 1:0 are the direction of the data
+    """Vendor-specific admin opcodes of the TCP/IP tunnel. Bits 1:0 are the direction of the data
     transfer."""
 
     CONTROL = wire.TUNNEL
     """Open or close the tunnel."""
     SEND = wire.TUNNEL_SEND
     RECEIVE = wire.TUNNEL_RECEIVE
-    """Receive a block or the status of the tunnel from the drive."""
+    """Receive a block of packets, or the status of the tunnel, from the drive."""
 
 
 class Nvm(IntEnum):

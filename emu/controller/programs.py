@@ -3,8 +3,8 @@
 Owns the format of the program descriptor, which describes the cost of an execution, and the
 activation of programs. Does not own the commands (computation.py) or the time of an execution
 (states/device_program.py).
-Source: NVMe Computational Programs Command Set (load, activate, execute; programs that the device
-defines); the descriptor is specific to this project.
+Source: NVMe Computational Programs Command Set (load, activate, execute, programs that the device
+defines). The descriptor is specific to this project.
 
 A program that a host loads is a cost model, not code. It consists of the numbers of instructions
 and of DRAM bytes for each element of the input. Its execution occupies the cores, DRAM and flash
@@ -21,7 +21,7 @@ from ondie.emu.controller.status_code import Code, Refused
 from ondie.emu.controller.structure import Field, Structure
 
 UPDATE = 0
-"""Index of the built-in program, which updates weights and states."""
+"""Index of the built-in program, which updates weights and optimizer states."""
 MOST_PROGRAMS = 1 << 8
 DESCRIPTOR_BYTES = 64
 MOST_ELEMENT = 1 << 20
@@ -45,17 +45,18 @@ COST = 1
 
 
 class Program(NamedTuple):
-    """Cost of executing a program."""
+    """Program that a host has loaded, described by the cost of an execution."""
 
     element_bytes: int
     instructions: Fraction
-    """Instructions per element."""
+    """Number of processor instructions per input element."""
     fixed_instructions: int
-    """Instructions per execution, independent of the number of elements."""
+    """Number of processor instructions per execution that do not depend on the number of
+    elements."""
     read_bytes: int
-    """Bytes read from DRAM per element."""
+    """Number of bytes read from DRAM per input element."""
     written_bytes: int
-    """Bytes written to DRAM per element."""
+    """Number of bytes written to DRAM per input element."""
 
 
 def parse(data: bytes) -> Program:
@@ -86,7 +87,7 @@ class Programs:
     loaded: dict[int, Program] = field(default_factory=dict)
     active: set[int] = field(default_factory=set)
     running: dict[int, int] = field(default_factory=dict)
-    """Number of unfinished executions of each program."""
+    """Number of unfinished executions of each loaded program, by index of the program."""
 
     def load(self, index: int, data: bytes, where: int) -> None:
         """Load the program with descriptor ``data`` at ``index``. ``where``: byte offset of the

@@ -1,4 +1,4 @@
-"""Physical Region Pages: conversion of PRP1 and PRP2 to pieces of host memory.
+"""Physical Region Pages: conversion of PRP1 and PRP2 to contiguous ranges of host memory.
 
 Owns the traversal of PRP entries and lists, and the error statuses of the traversal. Does not own
 host memory, which the transport provides, or scatter gather lists (sgl.py).
@@ -34,14 +34,16 @@ class Memory(Protocol):
 
 
 class Piece(NamedTuple):
-    """Contiguous part of a transfer."""
+    """Contiguous range of host memory that holds a part of the data of a transfer: ``size`` bytes
+    at ``address``."""
 
     address: int
     size: int
 
 
 def walk(prp1: int, prp2: int, size: int, page: int, memory: Memory) -> list[Piece]:
-    """Return the pieces of a transfer of ``size`` bytes, in order. Adjacent pieces are merged.
+    """Return the pieces (ranges of host memory) of a transfer of ``size`` bytes, in order. Adjacent
+    pieces are merged.
 
     ``page``: size of a memory page (CC.MPS), bytes. Raises Refused with PRP Offset Invalid if the
     alignment of a PRP entry is invalid, with Data Transfer Error if a piece or a list is outside
@@ -114,7 +116,8 @@ def _append_pages(found: list[Piece], entries: list[int], left: int, page: int) 
 
 
 def _append(found: list[Piece], address: int, size: int) -> None:
-    """Append a piece to ``found``, or extend the last piece if the new one directly follows it."""
+    """Append the ``size`` bytes at ``address`` to ``found`` as a piece, or extend the last piece if
+    these bytes directly follow it."""
     last = found[-1]
     if last.address + last.size == address:
         found[-1] = Piece(last.address, last.size + size)
@@ -124,7 +127,10 @@ def _append(found: list[Piece], address: int, size: int) -> None:
 
 def _check(address: int, size: int, memory: Memory, byte: int) -> None:
     """Raise Refused if any of the ``size`` bytes at ``address`` is outside host memory. ``byte``:
-    byte offset of the PRP entry in the submission queue entry. Pieces are checked as a whole,
-    because checks of single pages would be slow: a block of the tunnel has 32 pages."""
+    byte offset of the PRP entry in the submission queue entry.
+
+    Callers check each merged piece as a whole, because separate checks of all pages would make
+    large transfers slow.
+    """
     if not memory.holds(address, size):
         raise Refused(Code.DATA_TRANSFER_ERROR, byte)

@@ -56,7 +56,7 @@ class Queues:
 
         ``most``: largest valid identifier. ``exponent``: CC.IOSQES or CC.IOCQES. ``taken``: True if
         the identifier is in use. Raises Refused if the identifier, the size or the address is
-        invalid, or if the memory is not contiguous.
+        invalid, or if the memory of the queue is not contiguous.
         """
         queue, entries = sqe.cdw10 & 0xFFFF, (sqe.cdw10 >> 16) + 1
         if not 1 <= queue <= most or taken:

@@ -39,7 +39,7 @@ class Access(Enum):
 
 
 class Register(NamedTuple):
-    """Row of the table of registers."""
+    """Row of the table of registers: location, name and access type of a register."""
 
     offset: int
     size: int
@@ -62,7 +62,7 @@ REGISTERS = (
     Register(0x68, 4, "CRTO", "Controller Ready Timeouts", Access.READ_ONLY),
 )
 DOORBELLS = 0x1000
-"""Offset of the first doorbell register."""
+"""Offset of the first doorbell register from the start of the controller's registers, bytes."""
 
 # CAP
 CONTIGUOUS = 1 << 16
@@ -77,7 +77,7 @@ NORMAL, ABRUPT = 0b01, 0b10
 COMMAND_SETS = {0b000: "NVM", 0b110: "all supported I/O command sets"}
 """Supported values of CC.CSS, and the command sets that they select."""
 CC_WRITABLE = 0x00FF_FFF1
-"""Bits of CC that are not reserved, except CRIME."""
+"""Mask of the bits of CC that a host can change: all bits that are not reserved, except CRIME."""
 # CSTS
 READY, FATAL, SUBSYSTEM_RESET_OCCURRED = 1 << 0, 1 << 1, 1 << 4
 PROCESSING, COMPLETE = 0b01 << 2, 0b10 << 2
@@ -90,16 +90,16 @@ class State(Enum):
     """States of the controller."""
 
     DISABLED = "disabled"
-    """CC.EN = 0, CSTS.RDY = 0."""
+    """State with CC.EN = 0 and CSTS.RDY = 0."""
     ENABLING = "enabling"
-    """CC.EN = 1, CSTS.RDY = 0."""
+    """State with CC.EN = 1 and CSTS.RDY = 0: the transport performs the action ENABLE."""
     READY = "ready"
-    """CC.EN = 1, CSTS.RDY = 1."""
+    """State with CC.EN = 1 and CSTS.RDY = 1: the controller processes commands."""
     DISABLING = "disabling"
-    """CC.EN = 0, and CSTS.RDY has not changed yet: the reset waits until no command accesses host
-    memory."""
+    """State with CC.EN = 0 and CSTS.RDY still unchanged: the reset waits until no command accesses
+    host memory."""
     FAILED = "failed"
-    """CSTS.CFS = 1: the controller processes no commands until the host resets it."""
+    """State with CSTS.CFS = 1: the controller processes no commands until the host resets it."""
 
 
 class Event(Enum):
@@ -124,8 +124,8 @@ NEXT: dict[tuple[State, Event], tuple[State, Do | None]] = {
     (State.DISABLED, Event.FAILURE): (State.FAILED, None),
     (State.FAILED, Event.HOST_DISABLES): (State.DISABLING, Do.RESET),
 }
-"""Transitions: (state, event) -> (next state, action). A combination of state and event that is not
-listed has no effect."""
+"""State transitions of a controller: (state, event) -> (next state, action for the transport or
+None). An event has no effect in a state for which the table does not list it."""
 
 
 class Registers:

@@ -1,4 +1,4 @@
-"""Scatter gather lists: conversion of an SGL descriptor to the pieces of a transfer.
+"""Scatter gather lists: conversion of an SGL descriptor to the contiguous parts of a transfer.
 
 Owns the traversal of descriptors and segments, and the error statuses of the traversal. Does not
 own host memory, capsules or PRPs (prp.py).
@@ -29,16 +29,17 @@ ADDRESS, OFFSET, TRANSPORT_SPECIFIC = 0x0, 0x1, 0xA
 
 
 class Place(Enum):
-    """Location of the bytes of a piece."""
+    """Location of the data that an SGL data block descriptor describes."""
 
     MEMORY = "host memory"
     CAPSULE = "command capsule"
-    """Data in the command capsule. ``address`` is the offset from the start of this data."""
+    """Data of the command capsule. ``Piece.address`` is then the offset from the start of this
+    data."""
     TRANSPORT = "data units of the transport"
 
 
 class Piece(NamedTuple):
-    """Contiguous part of a transfer."""
+    """Contiguous part of the data of a transfer: ``size`` bytes at ``address`` in ``place``."""
 
     address: int
     size: int
@@ -46,7 +47,7 @@ class Piece(NamedTuple):
 
 
 class _Walk:
-    """Traversal of the descriptors of one command."""
+    """Traversal of the SGL descriptors of one command."""
 
     def __init__(self, size: int, memory: Memory, capsule: int | None) -> None:
         self.left = size
@@ -56,8 +57,8 @@ class _Walk:
 
     def data(self, address: int, size: int, kind: int, subtype: int) -> None:
         """Append the piece that a data block descriptor describes, up to the end of the transfer.
-        Raises Refused if the descriptor type is not supported, or if the block is outside host
-        memory or the capsule."""
+        ``kind``, ``subtype``: type and sub type of the descriptor. Raises Refused if the type is
+        not supported, or if the block is outside host memory or the capsule."""
         size = min(size, self.left)
         if (kind, subtype) == (DATA_BLOCK, ADDRESS):
             if size and not self.memory.holds(address, size):
@@ -78,8 +79,8 @@ class _Walk:
             self.left -= size
 
     def segment(self, address: int, size: int) -> list[tuple[int, int, int, int]]:
-        """Return the descriptors of a segment. Raises Refused if the length of the segment is
-        invalid or the segment is outside host memory."""
+        """Return the descriptors of the SGL segment of ``size`` bytes at ``address``. Raises
+        Refused if the length of the segment is invalid or the segment is outside host memory."""
         if size == 0 or size % DESCRIPTOR_BYTES:
             raise Refused(Code.INVALID_SGL_SEGMENT, SGL1_BYTE + 8)
         if size > MOST_DESCRIPTORS * DESCRIPTOR_BYTES:
@@ -91,7 +92,7 @@ class _Walk:
 
 
 def _parts(descriptor: bytes) -> tuple[int, int, int, int]:
-    """Return (address, length, type, sub type) of a descriptor."""
+    """Return (address, length, type, sub type) of an SGL descriptor, bytes[DESCRIPTOR_BYTES]."""
     address, size, kind = _DESCRIPTOR.unpack(descriptor)
     return address, size, kind >> 4, kind & 0xF
 

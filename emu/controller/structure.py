@@ -16,19 +16,20 @@ Value = Plain | Callable[[Any], Plain]
 
 
 class Field(NamedTuple):
-    """Field of a structure."""
+    """Field of a data structure (see Structure)."""
 
     offset: int
-    """Offset of the first byte in the structure."""
+    """Offset of the field from the start of the data structure, bytes."""
     size: int
     """Size of the field, bytes."""
     name: str
-    """Abbreviation of the field in the specification."""
+    """Abbreviation of the field's name in the specification."""
     title: str
-    """Name of the field in the specification."""
+    """Full name of the field in the specification."""
     value: Value = 0
-    """Number (little-endian), text (ASCII, padded with spaces), or bytes (padded with zeros); or a
-    function that returns one of these for the ``facts`` that Structure.pack receives."""
+    """Value of the field: a number (little-endian), text (ASCII, padded with spaces), or bytes
+    (padded with zeros); or a function that computes the value from argument ``facts`` of
+    Structure.pack."""
 
     def encode(self, facts: object) -> bytes:
         """Return the field as bytes[size]. ``facts``: see Structure.pack. Raises ValueError if the
@@ -46,7 +47,8 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True)
 class Structure:
-    """Data structure of the specification. Bytes that do not belong to a field are zero."""
+    """Layout of a data structure of the specification. Bytes that do not belong to a field are
+    zero."""
 
     title: str
     size: int
@@ -59,7 +61,11 @@ class Structure:
         end = 0
         for field in self.fields:
             if field.offset < end or field.offset + field.size > self.size:
-                raise ValueError(f"{self.title}: {field.name} overlaps a field or exceeds the size")
+                raise ValueError(
+                    f"{self.title}: {field.name} has bytes {field.offset} to "
+                    f"{field.offset + field.size - 1}; it must begin at byte {end} or later, and "
+                    f"end before byte {self.size}"
+                )
             end = field.offset + field.size
 
     def pack(self, facts: object = None) -> bytes:

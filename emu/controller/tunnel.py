@@ -1,4 +1,5 @@
-"""Commands of the TCP/IP tunnel: vendor-specific admin commands of a drive that has a tunnel.
+"""Commands of the TCP/IP tunnel: vendor-specific admin commands through which a host and a drive
+exchange IP packets.
 
 Owns the assignment of the tunnel to a controller, the status command, and the delivery of each
 completion to the controller that received the command. Does not own the protocol
@@ -7,9 +8,10 @@ time that commands take (serve/tunnel.py).
 Source: nvme/tunnel/protocol.py and its sources; NVM Express Base Specification 2.0, figure "Opcodes
 for Admin Commands" (C0h to FFh are vendor-specific, bits 1:0 are the direction of the data).
 
-Commands complete asynchronously, even if they take no time: ``completions`` returns the ended
-commands. A controller reset does not close the tunnel. After a reset, the host continues the
-sequence of block numbers through the same controller or another controller.
+Each send or receive command transfers one numbered block of the packet stream. Commands complete
+asynchronously, even if they take no time: ``completions`` returns the ended commands. A controller
+reset does not close the tunnel. After a reset, the host continues the sequence of block numbers
+through the same controller or another controller.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:  # a host's end loads this file without NumPy
     from ondie.emu.controller.log_pages import ErrorLog
 
 STATUS = 130
-"""CDW10 of the status command."""
+"""Value of CDW10 of the tunnel's status command."""
 STATUS_BYTES = 256
 
 
@@ -41,7 +43,7 @@ class User(Protocol):
 
     errors: ErrorLog
     resets: int
-    """Number of resets of the controller."""
+    """Number of resets of the controller since it was created."""
 
 
 class Ended(NamedTuple):
@@ -64,12 +66,13 @@ class Ended(NamedTuple):
 
 
 class TunnelCommands:
-    """The tunnel of one drive.
+    """Commands of the TCP/IP tunnel of one drive.
 
-    ``limits``: maximum values of the parameters that a host may request. ``clock``: function that
-    returns the current time, ps. The caller protects all accesses with a lock. Raises InputError if
-    ``limits.notify`` is not "hold". A controller does not support other kinds of notification,
-    because it uses Async Event Requests for the events of the specification (events.py).
+    ``limits``: maximum values of the tunnel parameters that a host may request. ``clock``: function
+    that returns the current time, ps. The caller protects all accesses with a lock. Raises
+    InputError if ``limits.notify`` is not "hold". A controller does not support other kinds of
+    notification, because it uses Async Event Requests for the events of the specification
+    (events.py).
     """
 
     def __init__(self, limits: Format, clock: Callable[[], int]) -> None:
@@ -91,8 +94,8 @@ class TunnelCommands:
         self._ended: list[Ended] = []
 
     def holds(self, controller: User, cid: int) -> bool:
-        """Return True if a command of ``controller`` with identifier ``cid`` is not completed
-        yet."""
+        """Return True if a tunnel command of ``controller`` with identifier ``cid`` is not
+        completed yet."""
         return self.owner is controller and cid in self._issued
 
     def execute(self, controller: User, sqe: Sqe, data: Data) -> None:
@@ -113,9 +116,10 @@ class TunnelCommands:
         self._collect()
 
     def _may_use(self, controller: User, sqe: Sqe) -> bool:
-        """Return True if ``controller`` is the owner or becomes the owner. A controller becomes the
-        owner if the tunnel is closed, if the tunnel has no owner, or if the command is an open
-        command that takes over the tunnel or repeats the last open command."""
+        """Return True if ``controller`` is or becomes the owner of the tunnel, which is the
+        controller through which the host uses the tunnel. A controller becomes the owner if the
+        tunnel is closed, if the tunnel has no owner, or if the command is an open command that
+        takes over the tunnel or repeats the last open command."""
         if self.owner is controller:
             return True
         free = self.owner is None or self.relay.state is State.CLOSED
@@ -128,7 +132,7 @@ class TunnelCommands:
         return free
 
     def _release(self) -> None:
-        """Abort all uncompleted commands of the owner, and remove the owner."""
+        """Abort all uncompleted commands of the owner of the tunnel, and remove the owner."""
         if self.owner is None:
             return
         self._collect()
@@ -140,8 +144,8 @@ class TunnelCommands:
         self.owner = None
 
     def abort(self, controller: User, cid: int) -> bool:
-        """Abort the waiting command ``cid`` of ``controller``; return False if there is no such
-        command."""
+        """Abort the tunnel command of ``controller`` with identifier ``cid`` if the drive holds it;
+        return False if the drive holds no such command."""
         if not self.holds(controller, cid):
             return False
         found = self.relay.abort(cid)
@@ -159,7 +163,7 @@ class TunnelCommands:
     # --- the drive
 
     def tick(self) -> None:
-        """Complete the commands whose hold time has expired."""
+        """Complete the held commands whose hold time has expired."""
         self.relay.tick(self.clock())
         self._collect()
 
@@ -175,12 +179,13 @@ class TunnelCommands:
         self._collect()
 
     def pause(self, paused: bool) -> None:
-        """Stop accepting blocks from the host; if ``paused`` is False, resume accepting blocks."""
+        """Stop accepting blocks of packets from the host; if ``paused`` is False, resume accepting
+        blocks."""
         self.relay.pause(paused)
         self._collect()
 
     def completions(self) -> list[Ended]:
-        """Return the commands that have ended since the last call."""
+        """Return the tunnel commands that have ended since the last call of this method."""
         found, self._ended = self._ended, []
         return found
 
@@ -208,7 +213,7 @@ def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
 
 
 def is_status(sqe: Sqe) -> bool:
-    """Return True if the command is the status command."""
+    """Return True if the command is the status command of the tunnel."""
     return sqe.opcode == Tunnel.RECEIVE and sqe.cdw10 == STATUS
 
 

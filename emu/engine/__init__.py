@@ -1,1 +1,1 @@
-"""The event-driven engine: `core` (tables, event tree, plan rows) and `run` (the loop)."""
+"""Event-driven engine: package `core` (tables, event queue, plan rows) and `run` (event loop)."""

@@ -222,9 +222,8 @@ def queue_erase(st, dev, unit, block, queue):
 
 @inline
 def planes_in_use(st, turned):
-    """Return the bit mask of the planes in which super-pages use a reservoir block, if the plane
-    roles have rotated by ``turned`` planes.
-    """
+    """Return the bit mask of the planes of a reservoir block that store super-pages. ``turned``:
+    number of planes by which the plane roles of the block have rotated."""
     cfg = st.cfg[0]
     wide = ((1 << cfg.reservoir_planes) - 1) << turned
     return (wide | wide >> cfg.planes) & ((1 << cfg.planes) - 1)

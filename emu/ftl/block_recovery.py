@@ -25,18 +25,18 @@ from ondie.kernels.jit import njit
 
 @dataclass
 class Blocks:
-    """Results of the scan for each block of the drive."""
+    """Results of a scan of the out-of-band data: arrays with one element per block of the drive."""
 
     visible: np.ndarray
-    """Number of stripes up to and including the last visible stripe, int64[blocks]; 0 if the block
-    reads as blank.
-    """
+    """Number of stripes of each block up to and including the last stripe with a page that does not
+    read as blank, int64[blocks]; 0 if the whole block reads as blank. A stripe is the pages of a
+    block that a recovery checks and overwrites together."""
     programs: np.ndarray
     """Largest program number in the out-of-band data of each block, int64[blocks]."""
     erases: np.ndarray
     """Erase count in the out-of-band data of each block, int64[blocks]; -1 if unknown."""
     stream: np.ndarray
-    """Stream of the pages of each block, int64[blocks]; -1 if unknown."""
+    """Write stream of the pages of each block, int64[blocks]; -1 if unknown."""
 
     def pages(self, arrays: Arrays, geometry: Geometry) -> np.ndarray:
         """Return the number of pages that each block provides in its mode (native or pSLC),
@@ -58,9 +58,8 @@ def count_valid(arrays: Arrays, geometry: Geometry) -> None:
 
 @njit
 def _map_back(l2p, p2l, valid, block_pages):
-    """Set the reverse map ``p2l`` and the valid pages per block ``valid`` from ``l2p``. Return the
-    number of mapped pages.
-    """
+    """Set the reverse map ``p2l`` (physical to logical page) and the valid pages per block
+    ``valid`` from mapping table ``l2p``. Return the number of mapped pages."""
     mapped = 0
     for lpn in range(l2p.shape[0]):
         if l2p[lpn] != 0:
@@ -105,9 +104,8 @@ def set_blocks(found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry, c
 
 def continue_blocks(found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry) -> int:
     """Continue each stream of each unit in the newest block of the stream, if the block has free
-    pages after the stripe that the recovery has overwritten (the one after the last visible
-    stripe). Return the number of blocks in which writes continue.
-    """
+    pages after the stripe overwritten by the recovery. This stripe follows the last one with a page
+    that does not read as blank. Return the number of blocks in which writes continue."""
     stripes = found.pages(arrays, geometry) // stripe
     streams, continued = arrays.front.shape[0], 0
     for unit in range(geometry.units):
@@ -139,8 +137,7 @@ def _keep_collecting(
     the most free pages for collected pages, so that garbage collection can continue.
 
     ``room``: bool[blocks], native blocks with free pages after the stripe that the recovery has
-    overwritten; ``visible``: number of stripes up to and including the last visible stripe,
-    int64[blocks].
+    overwritten; ``visible``: attribute ``visible`` of :class:`Blocks`.
     """
     stream, start = int(arrays.cfg.collected[0]), unit * geometry.all_blocks
     native = slice(start, start + geometry.native_blocks)

@@ -37,7 +37,8 @@ as in MQSim).
 
 
 PLACES = 32
-"""Width (bits) of the number of a transaction, cached entry or translation page."""
+"""Width (bits) of the signed integers that store numbers of transactions, cached entries and
+translation pages."""
 
 
 @inline

@@ -49,7 +49,8 @@ until the out-of-band data of the page in the entry has been read.
 
 
 class Unusable(Exception):
-    """Raised if the checkpoint cannot be used. The message states the reason."""
+    """Raised if the checkpoint of the mapping table cannot be used for the recovery. The message
+    states the reason."""
 
 
 class _Found:
@@ -156,11 +157,10 @@ def _load(
     records: dict[int, np.ndarray],
     settle: Callable[[], None] | None,
 ) -> None:
-    """Map the units of ``scan`` in ``arrays`` from the checkpoint with root ``root``, and set the
-    state of each block as far as it is known. ``firsts``: result of :func:`_first_pages`;
+    """Map the mapping units of ``scan`` in ``arrays`` from the checkpoint with root ``root``, and
+    set the state of each block as far as it is known. ``firsts``: result of :func:`_first_pages`;
     ``records``: result of :func:`_find_metadata`. If the checkpoint cannot be used, raises Unusable
-    before any page is overwritten.
-    """
+    before any page is overwritten."""
     blank, step, whole = firsts
     base = _load_map(arrays, metadata, root)
     flags = _load_table(scan, arrays, metadata, blank)
@@ -253,9 +253,9 @@ def _find_metadata(
 
 
 def _newest_root(arrays: Arrays, metadata: _Found) -> np.ndarray | None:
-    """Map the page of the newest root and return the words of that root, or None if there is no
-    checkpoint. Raises Unusable if the newest root is damaged.
-    """
+    """Map the page of the newest root (the metadata page that commits a checkpoint) and return the
+    words of the root, or None if there is no checkpoint. Raises Unusable if the newest root is
+    damaged."""
     at = metadata.pages - 1
     ppn, _ = metadata.choose(at)
     if ppn < 0:
@@ -300,7 +300,7 @@ def _load_map(arrays: Arrays, metadata: _Found, root: np.ndarray) -> np.ndarray:
     to which it includes all writes, int64[map pages]. Raises Unusable if a map page is damaged.
 
     A map page that was never written maps no pages. A map page that had not changed when the
-    checkpoint of ``root`` began is as current as the map pages written by that checkpoint.
+    checkpoint of ``root`` began is as current as the map pages written by the checkpoint.
     """
     table = arrays.cfg[0]
     span, width, first = int(table.meta_span), int(table.meta_words), int(table.meta_first)
@@ -402,9 +402,10 @@ def _scan_since(
 @njit
 def _note_pages(records, reads, units, lpns, span, base, newest, l2p, dirty):
     """Prepare the comparison of scanned pages with the checkpoint: set the sequence and program
-    number that a page must exceed to be newer than the map entry of its unit. Return the units that
-    have an entry and a scanned page that may be a copy of the page in that entry, int64[n]. For
-    these units, the sequence and program number of the page in the entry are not known yet.
+    number that a page must exceed to be newer than the map entry of its mapping unit. Return the
+    mapping units with an entry and with a scanned page that may be a copy of the page in the entry,
+    int64[n]. For these mapping units, the sequence and program number of the page in the entry are
+    not known yet.
 
     A trim map is composed before it is programmed, and may be in flight while the map page with its
     entry is composed. Trim maps are never unmapped, so a trim map without an entry is mapped to any

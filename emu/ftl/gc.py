@@ -205,7 +205,8 @@ def readmit_host(st, block):
 
 @cold
 def die_of_block(st, block):
-    """Return the index of the first lane of the die that contains block ``block``."""
+    """Return the index of the DIE record of the die that contains block ``block``. If planes
+    operate independently, this is the record of the first plane of the die."""
     cfg = st.cfg[0]
     return block // cfg.all_blocks // cfg.die_units * cfg.lanes
 

@@ -30,7 +30,7 @@ Quantities = dict[str, int]
 
 @dataclass(frozen=True)
 class Requested:
-    """Amounts requested by the host: commands, pages read and written by them, and bytes."""
+    """Totals of the host's requests: number of commands, pages read, pages written, and bytes."""
 
     commands: int
     read_pages: int
@@ -55,9 +55,9 @@ def check_idle(arrays: Arrays, geometry: Geometry, requested: Requested) -> None
 
 
 def event_quantities(arrays: Arrays, geometry: Geometry) -> tuple[dict[str, int], str]:
-    """Return the quantities of device 0 that are defined between any two events, and the name of
-    the first block whose count of valid pages is wrong ("" if all counts are correct).
-    """
+    """Return the quantities of device 0 for the conservation laws that hold between any two events,
+    by name, and the name of the first block whose count of valid pages is wrong ("" if all counts
+    are correct)."""
     blocks = geometry.units * geometry.all_blocks
     counted = arrays.valid[:blocks]
     conventional = np.arange(blocks) % geometry.all_blocks < geometry.blocks
@@ -98,7 +98,8 @@ def find_mapped(l2p, p2l, valid, block_pages, found):
 
 
 def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) -> dict[str, int]:
-    """Return the quantities of device 0 that are defined only while nothing is in flight."""
+    """Return the quantities of device 0 for the conservation laws that hold only while nothing is
+    in flight, by name."""
     page = geometry.page_bytes
     size = arrays.fifo["size"][stages.HOST_STATIONS :]
     worn = int(arrays.worn.sum() - arrays.dev.worn_before[0])
@@ -140,7 +141,7 @@ def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) ->
 
 
 def _data_cache(arrays: Arrays) -> dict[str, int]:
-    """Return the quantities of the data cache."""
+    """Return the quantities of the data cache for the conservation laws, by name."""
     cache = arrays.cache[0]
     pages = arrays.cpage[: int(cache.used)]
     return {
@@ -178,7 +179,8 @@ def _count(links, heads):
 
 
 def _management_between_events(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Return the flash management quantities of device 0 that are defined between two events."""
+    """Return the quantities of flash management of device 0 for the conservation laws that hold
+    between any two events, by name."""
     return {
         **_rings(arrays, geometry),
         **_frontiers(arrays, geometry),
@@ -190,9 +192,8 @@ def _management_between_events(arrays: Arrays, geometry: Geometry) -> Quantities
 
 
 def _management_at_rest(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Return the flash management quantities of device 0 that are defined only while nothing is in
-    flight.
-    """
+    """Return the quantities of flash management of device 0 for the conservation laws that hold
+    only while nothing is in flight, by name."""
     blocks = _blocks(arrays, geometry)
     lanes = int(arrays.cfg.lanes[0])
     waiting = int((arrays.pool.stall_head[: geometry.units] >= 0).sum())
@@ -329,9 +330,8 @@ PSLC_QUANTITIES = (
     "overfull_pslc_blocks", "native_in_pslc_region", "free_pslc_blocks", "pslc_ring_blocks",
     "pslc_free_count", "units_over_pslc_limit",
 )  # fmt: skip
-"""Names of the quantities of blocks in pSLC mode. All quantities are 0 for a drive without pSLC
-blocks.
-"""
+"""Names of the quantities of blocks in pSLC mode for the conservation laws. All quantities are 0
+for a drive without pSLC blocks."""
 
 
 def _modes(arrays: Arrays, geometry: Geometry) -> Quantities:

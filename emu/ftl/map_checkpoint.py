@@ -1,4 +1,5 @@
-"""Checkpoints of the mapping table of a running drive: metadata pages, and the root that commits.
+"""Checkpoints of the mapping table of a running drive: metadata pages, and the root page that
+commits a checkpoint.
 
 Owns the marks of changed map pages, the contents and programs of metadata pages, and the order of a
 checkpoint. Does not own recovery (checkpoint_recovery.py), the choice of blocks (write_frontier.py)
@@ -39,12 +40,13 @@ HEAD = 8
 MAGIC = 0x6F6E6469_65000000
 """Word 0 of a metadata page is MAGIC plus the kind of the page."""
 MAP, TABLE, ROOT = 1, 2, 3
-"""Kinds of metadata pages."""
+"""Kinds of metadata pages. MAP: entries of the mapping table. TABLE: part of the block table. ROOT:
+the page that commits a checkpoint."""
 KIND, NUMBER, EPOCH, SEQUENCE, PROGRAMS = range(5)
 """Indices of the words of the header. NUMBER: in the root, the number of the checkpoint; in other
-pages, the index of the page among those of its kind. SEQUENCE and PROGRAMS (only in the root): last
-sequence number of data and number of programs at the start of the checkpoint.
-"""
+pages, the index of the page among those of its kind. EPOCH: fencing epoch. SEQUENCE and PROGRAMS
+(only in the root): last sequence number of data and number of programs at the start of the
+checkpoint."""
 WAS_OPEN, IS_BAD, IS_FAILING, IS_WRITTEN = 1, 2, 4, 8
 """Flags of a block, in the lower half of its word of the block table. The upper half is the erase
 count of the block. WAS_OPEN: the block was open at the start of the root's checkpoint or of the
@@ -52,17 +54,16 @@ checkpoint in progress. IS_BAD: the block is bad, or its erase has failed. IS_FA
 the block has failed. IS_WRITTEN: the block must be erased before it is used again.
 """
 IDLE, PAGES, COMMIT, START = range(4)
-"""Steps of a checkpoint. PAGES: map pages and block table are being written. COMMIT: the root is
-being written. START: the last root is written again when the drive starts.
-"""
+"""Steps of a checkpoint. IDLE: no checkpoint is in progress. PAGES: map pages and block table are
+being written. COMMIT: the root is being written. START: the last root is written again when the
+drive starts."""
 ROOTS = 2
 """Number of root buffers: one for the last checkpoint and one for the checkpoint in progress."""
 
 
 def set_sizes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the constants of checkpoints in ``table``, in which the constants of trim maps are
-    already set.
-    """
+    """Set the constants of checkpoints of the mapping table in ``table``, the constants of compiled
+    code, in which the constants of trim maps are already set."""
     table.meta_first = NEVER
     every = cfg.ftl.map_checkpoint_bytes
     if every == 0:
@@ -344,9 +345,9 @@ def is_metadata(st, tid):
 
 @njit
 def end_program(st, tid):
-    """End transaction ``tid``. After the last transaction of a batch, pause the engine so that the
-    log is applied and the buffers of the batch can be used again.
-    """
+    """End transaction ``tid``, the program of a metadata page. If no other program of a metadata
+    page is in flight and the engine's log is on, pause the engine so that the log is applied and
+    the page buffers can be used again."""
     dev_rec = st.dev[st.txn[tid].dev]
     give_txn(st, tid)
     dev_rec.meta_flying -= 1

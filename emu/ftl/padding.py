@@ -6,13 +6,13 @@ Source: this project, which assumes that controllers pad a word line for a FLUSH
 has waited for a long time.
 
 Padding completes a word line and, with two passes, also the next word line, in these cases:
-- a FLUSH, or a write that completes only when its data is on flash (FUA), waits for the word line,
-  and all pages that the command waits for have reached a word line;
-- a host command or a processor in the drive waits, and no event is pending in the drive or on the
-  links to it: first word lines of host writes are padded, then word lines of garbage collection and
-  of the mapping table;
-- the oldest page of the word line has waited for ``ftl.gather_time``;
-- all other work of a run is done.
+- A FLUSH or an FUA write, which completes only when its data is on flash, waits for the word line,
+  and all pages for which it waits have reached a word line.
+- A host command or a processor in the drive waits, and no event is pending in the drive or on the
+  links to it. In this case, first word lines of host writes are padded, then word lines of garbage
+  collection and of the mapping table.
+- The oldest page of the word line has waited for ``ftl.gather_time``.
+- All other work of a run is done.
 
 Word lines of collected pages are not padded while a garbage collection in progress has reserved
 page slots in them for pages that it still has to move.
@@ -58,9 +58,8 @@ from ondie.kernels.jit import cold, njit
 
 @njit
 def pad(st, dev, unit, stream):
-    """Program padding into the next page slots of a write frontier, up to the end of the current
-    page offset.
-    """
+    """Program padding into the next page slots of a write frontier, up to the last plane at the
+    current page offset."""
     cfg = st.cfg[0]
     if stream == cfg.pslc_stream:
         ppn, count = pslc.allocate(st, dev, unit, cfg.together)
@@ -100,10 +99,9 @@ def pad_to(st, dev, unit, stream, end):
 
 @njit
 def missing_to(st, head):
-    """Return the end (exclusive) of the page slots that a waiting word line needs. With two passes,
-    it also needs the next word line. Return -1 if no page is missing or if garbage collection has
-    reserved the page slots.
-    """
+    """Return the end (exclusive) of the page slots to program to complete the waiting word line
+    that begins with program ``head``. With two passes, the next word line is included. Return -1 if
+    no page is missing or if garbage collection has reserved the page slots."""
     cfg = st.cfg[0]
     txn = st.txn[head]
     block = page_map.block_at(st, txn.dev, txn.ppn)
@@ -118,10 +116,9 @@ def missing_to(st, head):
 
 @njit
 def pad_line(st, head, rule):
-    """Pad a waiting word line (with two passes, also the next word line), increment counter
-    ``rule``, and return True. Return False without padding if all its page slots are allocated or
-    reserved.
-    """
+    """Pad the waiting word line that begins with program ``head`` (with two passes, also the next
+    word line), increment counter ``rule``, and return True. Return False without padding if all its
+    page slots are allocated or reserved."""
     end = missing_to(st, head)
     if end < 0:
         return False

@@ -1,8 +1,8 @@
 """Health of flash pages: lost sectors, undetected bit errors, and the inputs of the bit error rate.
 
-Owns the marks of physical pages (sectors that were unreadable when their page was moved, and bit
-errors that copy-back moved without correction), wear and age of blocks, and the log of incorrect
-data. Does not own the outcome of a read (read_retry.py) or the rates (nand/rber.py).
+Owns the marks of physical pages (sectors unreadable when their page was moved, and bit errors moved
+by copy-back without correction), wear and age of blocks, and the log of incorrect data. Does not
+own the outcome of a read (read_retry.py) or the rates (nand/rber.py).
 Source: NVMe base specification (a read of lost data is an unrecovered read error, not other data);
 Hong et al., NVMSA 2019 (copy-back propagates errors).
 

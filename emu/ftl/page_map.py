@@ -53,12 +53,10 @@ BLOCK = record_type(
     turned="i8",  # reservoir: rotation of the roles of its planes, in planes
 )
 FAILED_PROGRAM, FAILED_ERASE, PINNED = 1, 2, 3
-"""Values of ``retire``.
-
-After a failed program, the block becomes bad when it has no valid page. After a failed erase, it
-becomes bad immediately. A block is pinned (never collected) if one of its pages was read before it
-was written, or was allocated to a translation page that stays in DRAM (map_writes = 0).
-"""
+"""Values of field ``retire`` of a block record. FAILED_PROGRAM: the block becomes bad when it has
+no valid page. FAILED_ERASE: the block becomes bad immediately. PINNED: the block is never
+collected, because one of its pages was read before it was written, or was allocated to a
+translation page that stays in DRAM (map_writes = 0)."""
 ZONE = record_type(
     first_byte="i8",  # first byte address
     first_lpn="i8",
@@ -143,7 +141,8 @@ def look_now(st, unit):
 
 @njit
 def zone_of(st, lpn):
-    """Return the zone that contains logical page ``lpn``.
+    """Return the index of the zone (a range of logical pages, record ZONE) that contains logical
+    page ``lpn``.
 
     If all zones span the whole drive, return 0.
     """
@@ -346,9 +345,8 @@ def log_map_page(st, tid):
 
 @inline
 def log_trim_map(st, tid):
-    """Log the program of a trim map or metadata page. ``src_ppn`` of transaction ``tid`` is its
-    buffer.
-    """
+    """Log the program of a trim map or metadata page, whose contents are in the buffer with index
+    ``src_ppn`` of transaction ``tid``."""
     log_program(st, LOG_TRIM_MAP, tid, -1, st.txn[tid].src_ppn + 1, -1, -1)
 
 
@@ -360,5 +358,5 @@ def log_padding(st, tid):
 
 @inline
 def log_first_pass(st, tid):
-    """Log the end of the first of two program passes."""
+    """Log the end of the first of the two program passes of transaction ``tid``."""
     log_program(st, LOG_FIRST_PASS, tid, -1, 0, 0, 0)

@@ -116,7 +116,7 @@ def random_some(st, unit):
 
 @njit
 def fifo(st, unit):
-    """Select the block that was filled first, among the blocks that are worth collecting."""
+    """Select the block that was filled first, among the blocks worth collecting."""
     cfg = st.cfg[0]
     best = -1
     for block in range(first_block(st, unit), first_block(st, unit) + cfg.blocks):
@@ -163,8 +163,8 @@ def one_stream(st, tid):
 def by_age(st, tid):
     """Return stream 0 for a hot page and stream 1 for a cold page, by the time since the page was
     last written. A page is hot if fewer pages than the drive's capacity have been programmed since
-    then, including pages programmed by garbage collection. Pages that have never been written or
-    that garbage collection has moved are cold.
+    then, including pages programmed by garbage collection. Pages never written and pages moved by
+    garbage collection are cold.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

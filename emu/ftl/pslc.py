@@ -222,9 +222,9 @@ def array_times(cfg: Config) -> np.ndarray:
 
 
 def tables(cfg: Config, units: int, blocks: int, region: int) -> dict[str, np.ndarray]:
-    """Return the state tables of this module by name of the state's field. A unit has ``blocks``
-    conventional blocks. The last ``region`` of them are the fixed pSLC region (0 if there is none).
-    """
+    """Return the arrays of this module for the state of compiled code, by field name. A unit has
+    ``blocks`` conventional blocks. The last ``region`` of them are the fixed pSLC region (0 if
+    there is none)."""
     slc = records(SLC, units if cfg.ftl.pslc != "off" else 1)
     slc.free_n = region
     slc.most = int(blocks * cfg.ftl.pslc_share)

@@ -27,8 +27,9 @@ def start_fold_or_collection(st, unit, rests):
     """Start the next fold or garbage collection of unit ``unit`` if one is needed. Return the
     block, or -1 if none was started. ``rests``: True if the drive has been idle for long enough.
 
-    In DYNAMIC mode a fold returns a borrowed block, so folding precedes garbage collection. In
-    STATIC mode a fold consumes a native block, so folding follows garbage collection.
+    If pSLC blocks are borrowed native blocks (DYNAMIC), a fold returns a borrowed block, so folding
+    precedes garbage collection. If they are a fixed region (STATIC), a fold consumes a native
+    block, so folding follows garbage collection.
     """
     if st.cfg[0].pslc == pslc.DYNAMIC:
         block = start_fold(st, unit, rests)

@@ -10,8 +10,8 @@ into the register, from which columns are selected for output: 05h and E0h, 06h 
 
 A page is always sensed completely, even if only some columns are transferred. The first transaction
 of a command is queued and uses the array. The other transactions of the command are linked to it by
-``mate``, and their data leaves the register one after another. Their ``array`` is negative, because
-each requires a column selection first.
+their field ``mate``, and their data leaves the register one after another. Their ``array`` is
+negative, because each requires a column selection first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, inline
 
 CHAINED = -1
-"""Value of ``array`` for the reads of a command other than its first read."""
+"""Value of field ``array`` (duration of the array operation, ps) of a read that uses the array
+operation of the first read of its command."""
 
 
 @inline
@@ -54,8 +55,7 @@ def return_zeros(st, tid):
 @inline
 def locate(st, tid, entry):
     """Set the physical page of read ``tid`` from mapping table entry ``entry``. Return the index of
-    the DIE record.
-    """
+    the DIE record of the die, or of the plane if planes operate independently."""
     txn = st.txn[tid]
     txn.ppn = entry - 1
     txn.bus = bus_bytes(st, tid)
@@ -141,8 +141,8 @@ def queue_command(st, die, tid, queue):
 
 @cold
 def count_slot_read(st, tid):
-    """Count the array read of the command that begins with read ``tid``, and the slots that are
-    sensed but not requested. Record the read disturb of the block.
+    """Count the array read of the command that begins with read ``tid``, and the slots sensed but
+    not requested. Record the read disturb of the block.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

@@ -206,8 +206,7 @@ def log_bytes(st, tid, lpn, ppn):
 @njit
 def wanted_sectors(st, tid):
     """Return the mask (one bit per sector) of the sectors that read ``tid`` needs from its pages:
-    all sectors, the sectors that a command requests, or the sectors that a partial write does not
-    write.
+    all sectors, the sectors requested by a command, or the sectors not written by a partial write.
     """
     txn = st.txn[tid]
     if txn.kind == OWN or st.cfg[0].partial == 0:
@@ -393,9 +392,9 @@ def page_scales(cfg: Config) -> np.ndarray:
 
 
 def tables(cfg: Config, txns: int, blocks: int) -> dict[str, np.ndarray]:
-    """Return the state tables of this module and of page_health.py by name of the state's field. If
-    errors are off, tables with one record per transaction or block have only one record.
-    """
+    """Return the arrays of this module and of page_health.py for the state of compiled code, by
+    field name. If errors are off, arrays with one record per transaction or block have only one
+    record."""
     on = cfg.errors.kind != "none"
     return {
         "rate": rber.rates(cfg),

@@ -16,10 +16,11 @@ damaged the others. Trim maps (ftl/trim_maps.py) record which mapping units have
 A program that power loss interrupts is one of the last programs of its block. The programs of a die
 are executed one after another, and the programs of a block are executed in the order of its pages.
 The exception is copy-back, where later programs of a block may overtake a bounded number of earlier
-programs (:func:`overtaken_pages`). Therefore only the newest stripes of each block are read in
-full. A page with a wrong checksum is overwritten with zeros, which needs no erase, so that later
-scans do not treat it as data. An interrupted program may also read as blank. Therefore the stripe
-after the last visible stripe is overwritten as well, and writes continue after it.
+programs (:func:`overtaken_pages`). Therefore only the newest stripes (pages of a block that are
+checked together) of each block are read in full. A page with a wrong checksum is overwritten with
+zeros, which needs no erase, so that later scans do not treat it as data. An interrupted program may
+also read as blank. Therefore the stripe after the last visible stripe (one with a page that does
+not read as blank) is overwritten as well, and writes continue after it.
 
 With programming in two passes, a page cannot be read between its first and its second pass. Such a
 page is visible, but contains no data. Its data was in the drive's DRAM, and no command that
@@ -61,7 +62,8 @@ can overtake another.
 
 
 class Flash(Protocol):
-    """The part of PageStore's interface that recovery uses."""
+    """The methods of PageStore (nand/page_store.py, the flash pages of a drive) that a recovery
+    uses."""
 
     @property
     def where(self) -> str: ...
@@ -74,18 +76,19 @@ class Flash(Protocol):
 
 @dataclass
 class Recovered:
-    """Result of a recovery."""
+    """Result of a recovery of the mapping table and of the blocks from flash after a power loss."""
 
     sequence: int = 0
-    """Largest sequence number of data on flash."""
+    """Largest sequence number of data in the out-of-band data on flash."""
     programs: int = 0
-    """Largest program number on flash."""
+    """Largest program number in the out-of-band data on flash. The drive numbers its programs."""
     scanned_pages: int = 0
     """Number of pages whose out-of-band data was read."""
     checked_pages: int = 0
     """Number of pages whose data was read in addition to their out-of-band data."""
     refused_pages: int = 0
-    """Number of pages with a valid seal and a wrong checksum, left by an interrupted program."""
+    """Number of pages whose out-of-band data is valid but whose data does not match its checksum,
+    because the program of the page was interrupted."""
     overwritten_pages: int = 0
     """Number of pages that the recovery has overwritten with zeros."""
     continued_blocks: int = 0
@@ -113,12 +116,14 @@ class Recovered:
     the preceding power cut.
     """
     checked_stripes: int = CHECKED_STRIPES
-    """Number of the newest stripes of a block whose pages were read in full."""
+    """Number of newest stripes per block whose pages were read in full (data in addition to
+    out-of-band data)."""
     stripe: int = 1
-    """Number of pages of a block that are checked and overwritten together."""
+    """Number of pages in a stripe, the part of a block that the recovery checks and overwrites as a
+    whole."""
     visible_stripes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    """Number of stripes of each block up to and including its last visible stripe, int64[blocks].
-    """
+    """Number of stripes of each block up to and including the last stripe with a page that does not
+    read as blank, int64[blocks]."""
     block_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """Number of pages that each block provides in its mode (native or pSLC), int64[blocks]."""
     mapped: int = 0
@@ -147,25 +152,26 @@ class Recovered:
 
 @dataclass
 class Scan:
-    """State of a scan of the out-of-band data."""
+    """State of a recovery's scan of the out-of-band data on flash."""
 
     store: Flash
     geometry: Geometry
     stripe: int
-    """Number of pages of a block that are checked and overwritten together."""
+    """Number of pages in a stripe, the part of a block that the recovery checks and overwrites as a
+    whole."""
     units: int
     newest: np.ndarray
     """Sequence and program number of the newest page of each mapping unit, int64[units, 2]."""
     sectors: np.ndarray | None
     blocks: Blocks
     checked_stripes: int
-    """Number of the newest stripes of a block whose pages are read in full."""
+    """Number of newest stripes per block whose pages are read in full (data in addition to
+    out-of-band data)."""
     two_pass: bool
     """True if a page cannot be read until its second program pass has ended."""
     metadata: int = 0
-    """Number of metadata pages (map_checkpoint.py). Their logical page numbers follow those of
-    ``units``.
-    """
+    """Number of metadata pages (map_checkpoint.py). In the mapping table, they follow the first
+    ``units`` pages (logical pages, translation pages and trim maps)."""
     found: Recovered = field(default_factory=Recovered)
 
 
@@ -205,10 +211,10 @@ def recover(
     arrays of a new drive.
 
     Pages that may be torn are overwritten in ``store``. ``every_page``: read the data of every
-    page, not only of the newest pages. ``settle`` is called after all units have been mapped; it
-    may unmap units. Raises InputError if the configuration does not allow a recovery
-    (:func:`check_supported`), if the store cannot be read, if a trim map is damaged, or if the
-    store contains a mapping unit that does not exist on the drive.
+    page, not only of the newest pages. ``settle``, if given, is called after all mapping units have
+    been mapped, and may unmap some of them. Raises InputError if the configuration does not allow a
+    recovery (:func:`check_supported`), if the store cannot be read, if a trim map is damaged, or if
+    the store contains a mapping unit that does not exist on the drive.
     """
     scan = start_scan(arrays, geometry, cfg, store, every_page)
     for first, records in store.block_records(geometry.block_pages, geometry.physical_pages):
@@ -401,7 +407,7 @@ def _check_newest(scan: Scan, first: int, reads: np.ndarray, visible: int) -> No
     """Read the newest stripes of the block with first page ``first`` in full, and overwrite the
     pages that may be torn. ``reads``: result of reading each record (sealed_records.READS_*),
     uint8[pages]; the function changes the value of damaged pages. ``visible``: number of stripes up
-    to and including the last visible stripe.
+    to and including the last one with a page that does not read as blank.
 
     With two passes, the newest stripes are those up to the last stripe with a valid page, because
     second passes are executed in order, and first passes may be any number of stripes ahead.
@@ -445,10 +451,9 @@ def _apply_trim_maps(scan: Scan, arrays: Arrays) -> None:
 def unmap_dead(
     scan: Scan, l2p: np.ndarray, own: slice, at: int, ppn: int, older: np.ndarray
 ) -> np.ndarray:
-    """Unmap the units in ``own`` that trim map ``at`` in physical page ``ppn`` marks as trimmed, if
-    their data is older than the trim map (``older``, bool[n]). Return the mask of the unmapped
-    units, bool[n]. Raises InputError if the trim map is damaged.
-    """
+    """Unmap the mapping units in ``own`` that trim map ``at`` in physical page ``ppn`` marks as
+    trimmed, if their data is older than the trim map (``older``, bool[n]). Return the mask of the
+    unmapped units, bool[n]. Raises InputError if the trim map is damaged."""
     if not scan.store.intact(ppn):
         raise InputError(
             f"{scan.store.where}: trim map {at} in physical page {ppn} is damaged, so that trimmed "

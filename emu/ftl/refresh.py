@@ -17,8 +17,8 @@ not keep a run from ending when no other work is left.
 A unit refreshes one block at a time, the oldest first. During the last ``refresh_lead`` before its
 age limit, a block is refreshed if no host command is outstanding at one of LOOKS checks. At the
 limit, it is refreshed even if the host is active. If the unit is collecting garbage at that time,
-the block becomes the next victim, so that garbage collection and refresh alternate. A block that is
-still open is closed first.
+the block becomes the next victim. Garbage collection and refresh therefore alternate. A block that
+is still open is closed first.
 """
 
 from __future__ import annotations
@@ -201,9 +201,8 @@ def oldest_block(st, unit):
 
 @cold
 def has_data(block):
-    """Return True if block record ``block``, which has valid pages, is open or full, so that
-    garbage collection is not moving its pages.
-    """
+    """Return True if the block of record ``block``, which must have valid pages, is open or full.
+    Garbage collection then is not moving the pages of the block."""
     return (
         block.state == page_map.FULL
         or block.state == page_map.FOLDABLE

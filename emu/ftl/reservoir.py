@@ -69,9 +69,9 @@ def block_of(st, die, at):
 
 @inline
 def rotation_of(st, die, at):
-    """Return the number of planes by which the plane roles have rotated in the block that contains
-    place ``at`` (physical super-page) of the reservoir of die ``die``.
-    """
+    """Return the number of planes by which the plane roles (which plane stores which page of a
+    super-page) have rotated in the block that contains place ``at`` (physical super-page) of the
+    reservoir of die ``die``."""
     return st.block[block_of(st, die, at)].turned
 
 
@@ -99,9 +99,8 @@ def erase_block(st, dev, die, block):
 
 @inline
 def set_plane_roles(st, block, cycles):
-    """Set the rotation of the plane roles of ``block``, which is opened after ``cycles`` P/E
-    cycles.
-    """
+    """Set the rotation of the plane roles (which plane stores which page of a super-page) of
+    ``block``, which is opened after ``cycles`` P/E cycles."""
     cfg = st.cfg[0]
     if cfg.rotate > 0:
         st.block[block].turned = cycles // cfg.rotate % cfg.planes

@@ -2,8 +2,9 @@
 
 Owns the reconstruction from out-of-band data. Does not own the reads and their cost
 (paths/on_die/recovery_plan.py, analysis/power_loss/cut.py) or the conventional namespace.
-Source: OptimStore (HPCA 2023): strictly sequential programs, super-pages in order; recovery from
-out-of-band data as in FTLs (the newest sequence number wins; an open block is closed or padded).
+Source: OptimStore (HPCA 2023): strictly sequential programs, super-pages in order. Recovery from
+out-of-band data is as in FTLs: the newest sequence number wins, and an open block is closed or
+padded.
 
 The cursor of a die is the number of its super-pages that contain the result of the current step.
 Parities over dies and commit records are super-pages that the cursor does not count. A commit
@@ -27,10 +28,10 @@ not completed the program of a super-page since then. Rules:
   number identifies the versions of earlier attempts, complete or torn, when the step can no longer
   be undone. The drive continues after the last version that is kept. It erases the blocks filled
   since then one by one, so undoing takes no space, regardless of the number of power losses.
-- If the durability of a store is "host", a host that loses power may lose any data in files that
-  were not synced. Recovery then checks the data of all versions. It drops the results of the
-  current step that follow the first lost super-page in the order of updates, and the step continues
-  from that super-page. A sync precedes every erase, so the older versions exist.
+- If the durability of a store is "host", any data in unsynced files may be lost when the host loses
+  power. Recovery then checks the data of all versions. It drops the results of the current step
+  after the first lost super-page in the order of updates, and the step continues from that
+  super-page. A sync precedes every erase, so the older versions exist.
 - The place after the last non-blank place may have been partly programmed and still read as blank.
   In the open block, recovery pads this place: it programs arbitrary data, so that the next recovery
   does not treat the place as blank after repeated power losses. Other blocks need no padding,
@@ -58,19 +59,21 @@ class Unrecoverable(RuntimeError):
 
 @dataclass(frozen=True)
 class Version:
-    """Version of a super-page, stored at a place (physical super-page) of its die's reservoir."""
+    """One version of a super-page: the contents that one program wrote to a place (physical
+    super-page) of a die's reservoir. ``step``: update step whose result the version contains."""
 
     super_page: int
     step: int
     sequence: int
     place: int
     turned: int = 0
-    """Number of planes by which the plane roles have rotated in the block of ``place``."""
+    """Number of planes by which the plane roles (which plane stores which page of a super-page)
+    have rotated in the block of ``place``."""
 
 
 @dataclass
 class DieScan:
-    """Result of the scan of one die.
+    """Result of the scan of the reservoir of one die.
 
     Places (physical super-pages) are numbered from 0 over the ``blocks`` x ``pages`` of the
     reservoir. A super-page fills ``planes`` of the pages at a place, or all pages if ``planes`` is
@@ -82,17 +85,18 @@ class DieScan:
     pages: int
     planes: int | None = None
     versions: dict[int, Version] = field(default_factory=dict)
-    """Complete versions by place: the out-of-band records of all pages of a version are valid and
-    agree.
-    """
+    """Complete versions of super-pages, by place. A version is complete if the out-of-band records
+    of all its pages are valid and agree."""
     visible: set[int] = field(default_factory=set)
-    """Places at which at least one page is not blank."""
+    """Places (physical super-pages) at which at least one page is not blank."""
     sequence: int = 0
     """Highest sequence number in the out-of-band data of the die."""
     torn: int = 0
-    """Number of places that are not blank and contain no complete version."""
+    """Number of places (physical super-pages) that are not blank, and whose version of a super-page
+    is incomplete or was dropped by :meth:`refuse`."""
     records: int = 1 << 62
-    """Smallest super-page number of commit records, each of which takes one page."""
+    """Smallest super-page number of a commit record; larger than all super-page numbers if no
+    commit records are written. Each commit record takes one page."""
 
     def saw(self, place: int, spares: Sequence[Spare | None | bool]) -> None:
         """Add the out-of-band data ``spares`` (one item per plane) that was read at ``place``. An
@@ -125,7 +129,7 @@ class DieScan:
         return max(self.versions.values(), key=lambda version: version.sequence, default=None)
 
     def refuse(self, version: Version) -> None:
-        """Drop a version whose data does not match its checksums."""
+        """Drop version ``version``, which must not be used, and count its place as torn."""
         del self.versions[version.place]
         self.torn += 1
 
@@ -149,7 +153,8 @@ class DieScan:
                 self.refuse(version)
 
     def give_up(self, step: int, attempt: int) -> None:
-        """Drop the versions of step ``step`` that were written by attempts before ``attempt``."""
+        """Drop the versions of super-pages that attempts at step ``step`` before attempt
+        ``attempt`` have written."""
         for version in list(self.versions.values()):
             if version.step == step and version.sequence // ATTEMPT < attempt:
                 del self.versions[version.place]
@@ -189,8 +194,8 @@ class DieScan:
         return found
 
     def next_place(self, last: int) -> tuple[int, int | None]:
-        """Return (next place that the die programs, place that must be padded before it or None).
-        Recovery keeps only the versions of steps up to ``last``.
+        """Return (next place to program, place to pad before it or None). Recovery keeps only the
+        versions of steps up to ``last``.
         """
         kept = [version for version in self.versions.values() if version.step <= last]
         if not kept:
@@ -204,10 +209,11 @@ class DieScan:
 
 @dataclass(frozen=True)
 class DieState:
-    """State of a die as recovery has reconstructed it from flash."""
+    """State of the reservoir of one die, as recovery has reconstructed it from flash."""
 
     places: dict[int, int]
-    """Place of the newest version of each super-page, by super-page number."""
+    """Place (physical super-page) of the newest version of each super-page, by super-page
+    number."""
     next_place: int
     pad: int | None
     sequence: int
@@ -216,9 +222,9 @@ class DieState:
     current step.
     """
     turned: dict[int, int] = field(default_factory=dict)
-    """Number of planes by which the plane roles have rotated, for each block that contains a
-    version of a super-page.
-    """
+    """Number of planes by which the plane roles (which plane stores which page of a super-page) of
+    a block have rotated, by block number, for each block that contains a version of a
+    super-page."""
     made: frozenset[int] = frozenset()
     """Super-page numbers of the parities and commit records already programmed for the current
     step.
@@ -226,8 +232,8 @@ class DieState:
 
 
 def check_newest(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
-    """Check the data of the newest version of a scan. Return True if the data is intact or if no
-    version exists.
+    """Check the data of the newest version of a super-page that scan ``scan`` has found. Return
+    True if the data is intact or if no version exists.
 
     If the data is torn, drop the version and return False. Then call the function again to check
     the version that is now the newest.

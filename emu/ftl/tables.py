@@ -35,7 +35,7 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
 
 LOTS = 64
-"""Number of int64 values that a victim policy can store as private state."""
+"""Number of int64 values that a victim selection policy can keep between its calls."""
 GC_RESERVE = 1
 """Number of free blocks per unit that only garbage collection may open.
 
@@ -170,7 +170,7 @@ def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
 
 
 _PAGES = ("lpns", "tpages", "trim_maps", "meta_pages")
-"""Names of the constants that give the numbers of pages in the mapping table."""
+"""Names of the constants that give the number of pages of each kind in the mapping table."""
 
 
 def _mapped_pages(table: np.recarray) -> int:
@@ -221,9 +221,8 @@ def map_dtype(entries: int) -> type[np.unsignedinteger]:
 def error_tables(
     cfg: Config, n: int, geometry: Geometry, txns: int, units: int
 ) -> dict[str, np.ndarray]:
-    """Return the tables of the error model by name of the state's field. If errors.kind = none, the
-    tables have minimal size.
-    """
+    """Return the arrays of the error model for the state of compiled code, by field name. If
+    errors.kind = none, the arrays have minimal size."""
     on = cfg.errors.kind != "none"
     pages = geometry.physical_pages if on else 1
     return {
@@ -325,7 +324,7 @@ def pool_records(geometry: Geometry, units: int) -> np.recarray:
 def tables(
     cfg: Config, geometry: Geometry, table: np.record, n: int, lanes: int, planned: bool
 ) -> dict[str, np.ndarray]:
-    """Return the tables of the FTL of ``n`` devices by name of the state's field.
+    """Return the arrays of the FTL of ``n`` devices for the state of compiled code, by field name.
 
     ``table``: constants of compiled code. ``lanes``: independently operating planes per die.
     ``planned``: True if only plans use the devices. Plans write to few blocks of each unit, so the

@@ -148,9 +148,8 @@ def decode(st, tid, step):
 
 @njit
 def decode_bare(st, tid, step):
-    """Pass the optimizer's pages of ``tid`` through the ECC decoder of the die's channel, then
-    continue at stage ``step``. Return False if decoding takes no time.
-    """
+    """Pass the pages of the reservoir that ``tid`` has read through the ECC decoder of the die's
+    channel, then continue at stage ``step``. Return False if decoding takes no time."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     st.count[txn.dev, PE_DECODED_PAGES] += txn.n
@@ -196,9 +195,9 @@ def coded(st, tid, counter, time, step):
 
 @njit
 def next_piece(st, tid, step):
-    """Pass the next piece of a long transfer through DRAM. Splitting a transfer into pieces lets
-    other transactions use DRAM in between.
-    """
+    """Pass the next piece (at most ``cfg.piece`` bytes) of a long transfer through DRAM, for
+    transaction ``tid``. Splitting a transfer into pieces lets other transactions use DRAM in
+    between."""
     txn = st.txn[tid]
     command = st.command[tid]
     txn.size = min(command.bytes_left, st.cfg[0].piece)

@@ -82,7 +82,8 @@ def fetch(st, dev, tpage):
 
 @inline
 def fetched_bytes(st):
-    """Return the number of bytes of a translation page that are read at a miss."""
+    """Return the number of bytes of a translation page that are read at a miss of the cached
+    mapping table."""
     cfg = st.cfg[0]
     return cfg.map_read if cfg.map_read > 0 else cfg.page_bytes
 
@@ -186,10 +187,9 @@ def serve_list(st, dev, first, last, lpn, reads):
 
 @njit
 def write_back(st, dev, tpage):
-    """Queue translation page ``tpage`` for write-back after the eviction of a dirty entry, unless a
-    write-back of the page is already queued or has not composed it yet. If the page is being
-    programmed, queue it again after its program.
-    """
+    """Queue translation page ``tpage`` for write-back after the eviction of a dirty entry, unless
+    the page is already queued, or its write-back in progress has not composed the new content yet.
+    If the page is being programmed, queue it again after its program."""
     page = st.tpage[tpage]
     if page.state == LEAVING:
         page.again = 1

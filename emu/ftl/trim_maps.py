@@ -1,9 +1,8 @@
-"""Trim maps: pages on flash that record which mapping units contain data, so that trims are
-durable.
+"""Trim maps: pages on flash that record which mapping units contain data, to make trims durable.
 
-Owns the marks of trims that are not on flash yet, the programs of trim maps, and the FLUSHes and
-erases that wait for these programs. Does not own the unmapping (nvme/command_split.py), the choice
-of blocks (write_frontier.py) or recovery (recovery.py).
+Owns the marks of trims not yet on flash, the programs of trim maps, and the FLUSHes and erases that
+wait for these programs. Does not own the unmapping (nvme/command_split.py), the choice of blocks
+(write_frontier.py) or recovery (recovery.py).
 Source: this project; TRIM is a write of metadata, as journals of FTLs record it.
 
 A trim map is a page with one bit for each of ``cfg.trim_span`` mapping units: 1 if the unit is
@@ -62,7 +61,8 @@ def note(st, dev, lpn):
 
 @cold
 def first_unsaved(st, dev):
-    """Return the number of the first unsaved trim of a drive, or NEVER if all trims are saved."""
+    """Return the number, in the order of trims, of the first trim of a drive that is not on flash
+    yet, or NEVER if all trims are on flash."""
     found = NEVER
     if st.dev[dev].unsaved == 0:
         return found
@@ -100,9 +100,8 @@ def wait_for_flush(st, tid):
 @cold
 def holds_erase(st, dev, block):
     """Return True if block ``block``, which contains no valid data, must not be erased yet, because
-    a trim that has removed one of its pages is unsaved. In that case, request the program of the
-    trim map.
-    """
+    a trim that has removed a page of the block is not on flash yet. In that case, request the
+    program of the trim map."""
     trims = st.block[block].trims
     if trims == 0 or st.dev[dev].unsaved == 0 or first_unsaved(st, dev) > trims:
         return False
@@ -112,7 +111,8 @@ def holds_erase(st, dev, block):
 
 @njit
 def want(st, dev, trims):
-    """Request the programs of the trim maps with unsaved trims numbered up to ``trims``."""
+    """Request the programs of the trim maps with trims that are not on flash yet and have numbers
+    up to ``trims``."""
     st.dev[dev].trims_wanted = max(st.dev[dev].trims_wanted, trims)
     start(st, dev)
 
@@ -274,7 +274,7 @@ def program_again(st, tid):
 
 @njit
 def complete_flushes(st, dev):
-    """Complete the parts of FLUSHes whose trims are all on flash."""
+    """Complete each waiting part of a FLUSH if all trims issued before it are on flash."""
     dev_rec = st.dev[dev]
     saved = first_unsaved(st, dev)
     before = -1

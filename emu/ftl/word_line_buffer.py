@@ -62,9 +62,8 @@ def unit_of(st, tid):
 
 @njit
 def find(st, unit, key):
-    """Return the first buffered program of the line with number ``key`` in unit ``unit``, or -1 if
-    the line is not buffered.
-    """
+    """Return the first buffered program of the word line with number ``key`` in unit ``unit``, or
+    -1 if the word line is not buffered."""
     tid = st.pool[unit].lines - 1
     while tid >= 0 and word_lines.word_line_of(st, st.txn[tid].ppn) != key:
         tid = st.txn[tid].next
@@ -73,9 +72,9 @@ def find(st, unit, key):
 
 @njit
 def replace(st, unit, head, other):
-    """In the list of buffered lines of unit ``unit``, replace the line that begins with program
-    ``head`` with the line that begins with program ``other``. If ``other`` is -1, remove the line.
-    """
+    """Replace a word line in the list of buffered word lines of unit ``unit``. ``head``, ``other``:
+    first program of the old and of the new word line. If ``other`` is -1, only remove the old word
+    line."""
     pool = st.pool[unit]
     following = st.txn[head].next
     st.txn[head].next = -1
@@ -123,7 +122,7 @@ def insert(st, tid):
 
 @njit
 def is_whole(st, head):
-    """Return True if all pages of the line that begins with program ``head`` are buffered."""
+    """Return True if all pages of the word line that begins with program ``head`` are buffered."""
     count = 0
     tid = head
     while tid >= 0:
@@ -166,9 +165,8 @@ def send_line(st, unit, head, step):
 
 @njit
 def line_queue(st, tid):
-    """Return the die queue for the line of program ``tid``, which depends on the stream of its
-    block.
-    """
+    """Return the die queue for the word line of program ``tid``, which depends on the stream of its
+    block."""
     cfg = st.cfg[0]
     stream = st.block[page_map.block_at(st, st.txn[tid].dev, st.txn[tid].ppn)].stream
     if stream < cfg.collected or stream == cfg.pslc_stream:
@@ -181,9 +179,8 @@ def line_queue(st, tid):
 
 @cold
 def on_line_programmed(st, tid):
-    """Complete one pass over the line of program ``tid``. Return True if no owner of the program is
-    to be notified yet, because another pass follows or because the pages are padding.
-    """
+    """Complete one pass over the word line of program ``tid``. Return True if no owner of the
+    program is to be notified yet, because another pass follows or because the pages are padding."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -226,9 +223,9 @@ def on_padding_programmed(st, tid):
 
 @njit
 def on_first_pass_done(st, unit, head):
-    """Complete the first pass over the line that begins with program ``head``. Start the second
-    pass over the previous line, and the second pass over this line if no line follows.
-    """
+    """Complete the first pass over the word line that begins with program ``head``. Start the
+    second pass over the previous word line of the block. If no word line follows in the block, also
+    start the second pass over this word line."""
     cfg = st.cfg[0]
     txn = st.txn[head]
     dev = txn.dev
@@ -250,16 +247,16 @@ def on_first_pass_done(st, unit, head):
 
 @njit
 def start_second_pass(st, unit, head):
-    """Start the second pass over the line that begins with program ``head``, if its first pass is
-    done.
-    """
+    """Start the second pass over the word line that begins with program ``head``, if its first pass
+    is done."""
     if head >= 0 and st.txn[head].step == stages.PASSED and is_whole(st, head):
         send_line(st, unit, head, stages.PASSED)
 
 
 @njit
 def complete_padding_line(st, unit, head):
-    """Complete a line that contains only padding and needs no second pass."""
+    """Complete the word line that begins with program ``head``. All its programs are padding, so
+    that it needs no second pass."""
     replace(st, unit, head, -1)
     st.dev[st.txn[head].dev].lines -= 1
     while head >= 0:

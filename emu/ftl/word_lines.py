@@ -21,7 +21,8 @@ from ondie.kernels.jit import cold, inline
 
 @inline
 def word_line_of(st, ppn):
-    """Return the number of the line that contains a physical page, counted within the device."""
+    """Return the number of the line (pages programmed together) that contains physical page
+    ``ppn``, counted within the device."""
     cfg = st.cfg[0]
     stripe = ppn // cfg.stripe
     if cfg.line == cfg.stripe:
@@ -38,7 +39,8 @@ def plane_of(st, ppn):
 
 @inline
 def is_first_page(st, ppn):
-    """Return True if physical page ``ppn`` is the first page of its line."""
+    """Return True if physical page ``ppn`` is the first page of its line (pages that are programmed
+    together)."""
     cfg = st.cfg[0]
     if cfg.line == cfg.stripe:
         return ppn % cfg.stripe == 0
@@ -47,7 +49,8 @@ def is_first_page(st, ppn):
 
 @inline
 def first_page_of(st, ppn):
-    """Return the first physical page of the line that contains page ``ppn``."""
+    """Return the first physical page of the line (pages programmed together) that contains page
+    ``ppn``."""
     cfg = st.cfg[0]
     first = ppn // cfg.stripe * cfg.stripe
     return first if cfg.line == cfg.stripe else first + plane_of(st, ppn) * cfg.slots
@@ -55,7 +58,8 @@ def first_page_of(st, ppn):
 
 @inline
 def is_inside_stripe(st, front):
-    """Return True if the next page of write frontier ``front`` is not the first of a stripe."""
+    """Return True if the next page of write frontier ``front`` is not the first page of a stripe
+    (one line, or one line of each plane of the unit if planes are not programmed together)."""
     return front.block >= 0 and front.next % st.cfg[0].stripe != 0
 
 

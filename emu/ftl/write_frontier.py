@@ -92,7 +92,8 @@ def skip_to_next_stripe(st, dev, unit, front):
 
 @cold
 def set_laid(st, unit, stream, before):
-    """Set the flag ``laid`` of the write frontier that an untimed fill uses.
+    """Set the flag ``laid`` of the write frontier of stream ``stream`` in unit ``unit``, which an
+    untimed fill uses.
 
     Before the fill (``before`` = 1), clear the flag. After the fill (``before`` = 0), set the flag
     if the fill has ended inside a stripe.

@@ -235,8 +235,8 @@ def place_or_wait(st, tid):
 def place_or_queue(st, waiting, tid):
     """Allocate flash pages to write ``tid``.
 
-    If no block has room or other writes are stalled, append the write to the stalled writes of its
-    unit or drive (record ``waiting``).
+    If no block has room or other writes are stalled, append the write to the list of stalled writes
+    in ``waiting``, the record of its unit or drive.
     """
     if waiting.stall_head < 0 and place(st, tid):
         return
@@ -289,7 +289,8 @@ def has_missed_a_write(st, tid):
 
 @cold
 def merge_again(st, tid):
-    """Read the missing sectors of the page of write ``tid`` again, and program the page again."""
+    """Read the sectors that write ``tid`` has missed (:func:`has_missed_a_write`), and program its
+    page again."""
     st.count[st.txn[tid].dev, REMERGED_PAGES] += st.txn[tid].n
     place_or_wait(st, tid)
 
@@ -345,7 +346,8 @@ def retry_writes(st, dev, unit):
 
 @inline
 def retry(st, waiting):
-    """Retry the stalled writes of a unit or drive (record ``waiting``) until no block has room."""
+    """Retry the stalled writes in ``waiting``, the record of a unit or drive, until no block has
+    room."""
     while waiting.stall_head >= 0:
         tid = waiting.stall_head
         following = st.txn[tid].next

@@ -1,8 +1,8 @@
-"""Programs and processes of this machine that use emulated drives, in wall-clock time.
+"""Processes on this machine that use emulated drives in wall-clock time.
 
-Owns the stores and the Tuner of `ondie ndpipe`, and the cluster of `ondie tunnel`: processes,
-network namespaces, devices and relays. Does not own the drives or their controllers (drive.py,
-emu/serve, emu/controller), the models in virtual time (emu/ndpipe, emu/nvme) or the output
-(emu/cli).
+Owns the storage processes and the training process of `ondie ndpipe`, and the processes, network
+namespaces, network devices and relays of `ondie tunnel` (IP tunnels to drives through NVMe
+commands). Does not own the drives or their controllers (drive.py, emu/serve, emu/controller), the
+models in virtual time (emu/ndpipe, emu/nvme) or the output (emu/cli).
 Source: see each module.
 """

@@ -1,5 +1,5 @@
-"""Driver side of an NVMe controller's admin queue: transport of the tunnel's commands through
-vfio-user.
+"""Driver side of an NVMe controller's admin queue, accessed through vfio-user. The queue carries
+the vendor-specific commands of the IP tunnel between a host and a drive.
 
 Owns the queue in shared memory, a data buffer for each command identifier, the doorbells and the
 interrupt. Does not own the meaning of commands (nvme/tunnel/) or the server (serve/vfio_user.py).
@@ -34,8 +34,8 @@ ENTRIES = 64
 commands can be in flight."""
 CIDS = ENTRIES - 1
 STATUS_CID = CIDS - 1
-"""Command identifier that is reserved for the command that reads the status of the tunnel. All
-other commands of the tunnel have lower identifiers."""
+"""Command identifier of the command that reads the status (counters) of the IP tunnel; no other
+command may use it. All other commands of the tunnel have lower identifiers."""
 ENTRY_OF_LIST = 8
 BASE = 1 << 32
 TIMEOUT_S = 10.0
@@ -48,7 +48,8 @@ Buffer = memoryview | mmap.mmap
 
 
 class AdminQueue(Protocol):
-    """Methods of a controller's admin queue that the host's end of a tunnel uses."""
+    """Interface of an NVMe controller's admin queue, as far as the host's end of an IP tunnel uses
+    it."""
 
     def fileno(self) -> int:
         """Return a descriptor that is readable if completions may have arrived."""
@@ -73,8 +74,8 @@ def data_bytes(command: Command) -> int:
 
 def received_bytes(cid: int, buffer: Buffer, size: int) -> int:
     """Return the number of bytes in ``buffer`` that the command ``cid`` has transferred to the
-    host, at most ``size``. For a receive command, this is the size of its header and of its block.
-    For the status command, it is ``size``."""
+    host, at most ``size``. For a receive command, this is the size of the header and of the block
+    of packets that follows the header. For the status command, it is ``size``."""
     if cid == STATUS_CID:
         return size
     return min(size, READ_HEADER + int.from_bytes(buffer[:READ_HEADER], "little"))

@@ -18,7 +18,7 @@ from ondie.emu.nvme.tunnel.framing import LONGEST, Data
 from ondie.emu.units import InputError
 
 MAGIC, RAW_IP = 0xA1B23C4D, 101
-"""Magic number of the format with time stamps in ns, and link type of packets without a link-layer
+"""Magic number of pcap files with time stamps in ns, and link type of packets without a link-layer
 header."""
 
 

@@ -42,14 +42,16 @@ END_S = 10.0
 """Intended maximum time for the termination of a cluster, s. A process that does not terminate
 within a fifth of this time is killed."""
 MOST_FAILURES = 3
-"""Number of consecutive failures of relays after which the cluster terminates. A relay fails if it
-terminates before it has been ready for LIVED_S, unless its exit code is in KILLS."""
+"""Number of consecutive failures of the host's relay process after which the cluster terminates. A
+relay process fails if it terminates before it has been ready for LIVED_S, unless its exit code is
+in KILLS."""
 LIVED_S, PAUSE_S = 1.0, 0.25
-"""LIVED_S: time for which a relay must be ready so that its termination is not a failure. PAUSE_S:
-pause after the first failure, doubled after each further consecutive failure. Both in seconds."""
+"""LIVED_S: time for which the host's relay process must be ready so that its termination is not a
+failure. PAUSE_S: pause after the first failure, doubled after each further consecutive failure.
+Both in seconds."""
 KILLS = (0, -signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes of a relay that do not count as a failure: 0, and termination by SIGKILL or
-SIGTERM."""
+"""Exit codes of the host's relay process that do not count as a failure: 0, and termination by
+SIGKILL or SIGTERM."""
 PROBE_S = 1.0
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -84,14 +86,15 @@ class Ending:
 
 
 class Cluster:
-    """Running cluster. :meth:`run` operates the cluster, and :meth:`close` removes everything that
-    the cluster has created.
+    """Running cluster of `ondie tunnel`: processes of emulated drives, and a relay process that
+    passes IP packets between the host and the drives. :meth:`run` operates the cluster, and
+    :meth:`close` removes everything that the cluster has created.
 
-    The process must have only one thread, because the constructor forks. ``way``: kind of network.
-    ``ending``: request to terminate the cluster; it also interrupts the start. ``begun``: function
-    that is called when the cluster has reserved its name, before anything else is created. Raises
-    InputError if the cluster cannot start, or if its termination is requested during its start.
-    Nothing is left behind in this case.
+    The process must have only one thread, because the constructor forks. ``way``: kind of network
+    devices and namespaces. ``ending``: request to terminate the cluster; it also interrupts the
+    start. ``begun``: function that is called when the cluster has reserved its name, before
+    anything else is created. Raises InputError if the cluster cannot start, or if its termination
+    is requested during its start. Nothing is left behind in this case.
     """
 
     def __init__(
@@ -381,8 +384,8 @@ def end_child(pid: int) -> int:
 
 
 def listens(place: Path) -> bool:
-    """Return True if a cluster listens at the socket file ``place``. The cluster may not have
-    completed its start."""
+    """Return True if a cluster listens at ``place``, the socket file for status requests. The
+    cluster may not have completed its start."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_S)
         return probe.connect_ex(str(place)) in (0, errno.EAGAIN)
@@ -395,8 +398,9 @@ def serve(
     ready: Callable[[Cluster], object],
 ) -> None:
     """Run a cluster in this process until SIGTERM, SIGINT or SIGHUP, or until MOST_FAILURES
-    consecutive relays have failed. ``begun``: function that is called when the cluster has reserved
-    its name. ``ready``: function that is called when packets can pass. Raises InputError if the
+    consecutive relays have failed. ``way``: kind of network devices and namespaces. ``begun``:
+    function that is called when the cluster has reserved its name. ``ready``: function that is
+    called when IP packets can pass between the host and all drives. Raises InputError if the
     cluster cannot start, or if it is terminated during its start."""
     with contextlib.ExitStack() as undo:
         ending = Ending()

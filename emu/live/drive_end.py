@@ -34,16 +34,17 @@ from ondie.emu.serve.tunnel import DriveTunnel
 from ondie.emu.serve.vfio_user import Session
 
 MOST_WAITING = 4 << 20
-"""Maximum size of the blocks that wait for the host, bytes. If this size is exceeded, further
-packets wait in the network device."""
+"""Maximum total size of the blocks of packets that wait until the host fetches them, bytes. If this
+size is exceeded, further packets wait in the drive's network device."""
 WAIT_S = 0.0005
-"""Interval at which the thread checks whether the host has received the waiting packets, s."""
+"""Interval at which the thread of a drive's end checks whether the host has fetched the waiting
+packets, s."""
 POLL_MS = 200
 
 
 class DriveEnd:
-    """Drive's end of a tunnel. It passes packets between :attr:`tunnel` and the network device of
-    the drive."""
+    """Drive's end of an IP tunnel. A thread passes packets between :attr:`tunnel`, the tunnel
+    protocol of the drive, and the network device of the drive."""
 
     def __init__(self, device: Device, limits: Format, cost: TunnelCost | None,
                  capture: Capture | None = None) -> None:  # fmt: skip

@@ -15,15 +15,16 @@ from ondie.emu.units import InputError
 
 ADDRESS, DEVICE = "ONDIE_TUNNEL_ADDRESS", "ONDIE_TUNNEL_DEVICE"
 OTHERS = "ONDIE_TUNNEL_OTHERS"
-"""Environment variables of a program at an end: address of the end, name of the end's network
-device, and network of the addresses at which the program reaches the other ends."""
+"""Names of the environment variables of a program that runs at an end (the host or a drive).
+ADDRESS contains the IPv4 address of the end, DEVICE the name of its network device, and OTHERS the
+network of the addresses at which the program reaches the other ends."""
 LOOPBACK = "lo"
 
 
 def end_of(found: dict[str, Any], where: str) -> int:
     """Return the number of the drive that ``where`` names, or -1 if ``where`` names the host.
     ``where``: "host", the number of a drive, or the address of an end. ``found``: report of the
-    cluster. Raises InputError if there is no such end."""
+    cluster's relay (Relay.report). Raises InputError if there is no such end."""
     drives = found["drives"]
     if where in map(str, range(len(drives))):
         return int(where)
@@ -51,8 +52,9 @@ def words_at(found: dict[str, Any], where: str, command: tuple[str, ...], shell:
 
 
 def variables_at(found: dict[str, Any], where: str) -> dict[str, str]:
-    """Return the environment variables of a program at the end ``where`` (:func:`end_of`). Raises
-    InputError if there is no such end."""
+    """Return the environment variables (ADDRESS, DEVICE, OTHERS) of a program at the end ``where``
+    (:func:`end_of`). ``found``: report of the cluster's relay. Raises InputError if there is no
+    such end."""
     number = end_of(found, where)
     end = found["host"] if number < 0 else found["drives"][number]
     device = end["device"] or LOOPBACK

@@ -27,13 +27,15 @@ NO_OFFLOADS = bytes(OFFLOAD_HEADER)
 FIN, PSH, CWR = 0x01, 0x08, 0x80
 LEAST_TCP = 20
 SEQUENCE, TCP_SIZE, TCP_FLAGS, TCP_CHECKSUM = 4, 12, 13, 16
-"""Offsets of fields in the TCP header."""
+"""Offsets of the sequence number, the header size, the flags and the checksum in a TCP header,
+bytes."""
 
 
 def carried(packet: Data, lead: int, wanted: int) -> Sequence[Data]:
-    """Return ``packet`` as one or more packets for a receiver. ``lead``: number of bytes in front
-    of the IP packet (the size of the offload header, or 0). ``wanted``: number of bytes that the
-    receiver expects there. The result is empty if the offload header is invalid."""
+    """Return ``packet`` in the form that a receiver accepts, as one or more packets. ``lead``:
+    number of bytes in front of the IP packet (the size of the offload header, or 0). ``wanted``:
+    number of bytes that the receiver expects in front of each IP packet. The result is empty if the
+    offload header is invalid."""
     if lead == wanted:
         return (packet,)
     if wanted:
@@ -44,8 +46,8 @@ def carried(packet: Data, lead: int, wanted: int) -> Sequence[Data]:
 def plain(packet: Data) -> list[bytes]:
     """Return the IP packets of ``packet``, which has an offload header, as a network without
     offloads carries them: unsplit TCP segments are split, and incomplete checksums are completed.
-    The result is empty if the header is invalid. The only valid segmentation types are none, TCP
-    over IPv4 and TCP over IPv6."""
+    The result is empty if the offload header is invalid. The only valid segmentation types are
+    none, TCP over IPv4 and TCP over IPv6."""
     if len(packet) <= OFFLOAD_HEADER:
         return []
     flags, kind, _, size, start, at = HEADER.unpack_from(packet)

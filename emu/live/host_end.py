@@ -30,15 +30,15 @@ from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Command, Completion, Sqe
 from ondie.emu.units import InputError
 
 MOST_WAITING = 4 << 20
-"""Maximum number of bytes that wait for a drive; further packets wait in the device. If the device
-limits its bytes in flight to each end, this maximum is increased by the limit times the number of
-drives, so that no packet is dropped for lack of room."""
+"""Maximum number of bytes that wait at the host for one drive. Further packets wait in the host's
+network device. If the device limits its bytes in flight to each end, this maximum is increased by
+the limit times the number of drives, so that no packet is dropped for lack of room."""
 SILENT_S = 0.5
 """Time after which a drive that accepts no packets no longer delays the other drives, s. Packets
 for this drive are then dropped."""
 MOST_PACKETS = 64
-"""Maximum number of packets that are read from the device before commands are submitted to the
-drives."""
+"""Maximum number of packets that are read from the host's network device before commands are
+submitted to the drives."""
 PS_PER_NS = 1000
 
 
@@ -78,7 +78,7 @@ class Port:
         self.pump()
 
     busy = False
-    """True while another thread uses the controller."""
+    """True while another thread uses the drive's controller, for example to reset it."""
 
     @property
     def gone(self) -> str:
@@ -98,13 +98,13 @@ class Port:
 
     @property
     def lead(self) -> int:
-        """Number of bytes in front of each IP packet (gso.py), valid after the tunnel has
-        opened."""
+        """Number of bytes in front of each IP packet (the size of the offload header, or 0), valid
+        after the tunnel has opened."""
         return self.relay.form.lead
 
     @property
     def full(self) -> bool:
-        """True if at least ``most_waiting`` bytes wait for the drive."""
+        """True if at least ``most_waiting`` bytes wait at the host for the drive."""
         return self.relay.waiting_bytes >= self.most_waiting
 
     @property
@@ -128,7 +128,8 @@ class Port:
         return True
 
     def pump(self) -> None:
-        """Submit the commands that may be submitted now, including a requested status command."""
+        """Submit the commands of the tunnel that may be submitted now, including a requested status
+        command."""
         if self.gone:
             return
         commands = self.relay.commands(time.monotonic_ns() * PS_PER_NS)
@@ -144,7 +145,8 @@ class Port:
             self._end(error.strerror or str(error))
 
     def work(self) -> list[Data]:
-        """Process completions, submit the next commands, and return the packets from the drive."""
+        """Process the completed commands of the tunnel, submit the next commands, and return the
+        packets that the drive has sent."""
         if self.gone:
             return []
         try:
@@ -187,8 +189,8 @@ class Port:
     # --- status
 
     def ask(self) -> None:
-        """Request the drive's counters. :attr:`answered` becomes True when the drive has answered.
-        While a request is in flight, no further request is sent."""
+        """Request the drive's packet counters. :attr:`answered` becomes True when the drive has
+        answered. While a request is in flight, no further request is sent."""
         self._asked, self._answered = not self._asking, False
         self.pump()
 
@@ -203,8 +205,8 @@ class Port:
         self._asking, self._answered = False, True
 
     def report(self) -> dict[str, int | str]:
-        """Return the counters of both ends of the tunnel and its state as a JSON-serializable
-        dictionary."""
+        """Return the packet counters of both ends of the tunnel, and the state of the tunnel, as a
+        JSON-serializable dictionary."""
         counts, relay = self.counts, self.relay
         told = {name.lower(): value for name, value in self.drive_status.items()}
         found: dict[str, int | str] = {
@@ -250,8 +252,8 @@ class HostEnd:
         self.ports: dict[bytes, Port] = {}
 
     def add(self, port: Port) -> None:
-        """Route packets to the address of ``port`` through ``port``. Raises InputError if another
-        end has the same address."""
+        """Add a drive: send packets for the address of ``port`` through the tunnel of ``port``.
+        Raises InputError if another end has the same address."""
         if port.address in self.ports or port.address == self.address:
             raise InputError(
                 f"address {dotted(port.address)}: two ends of the tunnel have this address; give "
@@ -266,11 +268,13 @@ class HostEnd:
 
     @property
     def holds(self) -> bool:
-        """True if packets must wait in the device until a drive accepts more packets."""
+        """True if packets must wait in the host's network device until a drive accepts more
+        packets."""
         return any(port.blocks_others for port in self.ports.values())
 
     def take(self) -> None:
-        """Send up to MOST_PACKETS packets of the device to the drives."""
+        """Read up to MOST_PACKETS packets from the host's network device, and send them to the
+        drives."""
         device = self.device
         if device is None or self.holds:
             return
@@ -298,7 +302,8 @@ class HostEnd:
             self.ports[address].pump()
 
     def work(self, port: Port) -> None:
-        """Process the completions of a drive, and route the packets from this drive."""
+        """Process the completed commands of a drive, and route the packets that the drive has
+        sent."""
         touched: set[bytes] = set()
         lead = port.lead
         for packet in port.work():
@@ -350,7 +355,7 @@ class HostEnd:
 
     def _give(self, packet: Data, lead: int) -> None:
         """Write a packet, which has ``lead`` bytes in front, to the host's device. Count the
-        packets that the device accepts, and the packets that are dropped."""
+        packets accepted by the device, and the dropped packets."""
         device = self.device
         if device is None:
             self.counts["dropped"] += 1

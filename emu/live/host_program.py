@@ -24,7 +24,7 @@ from ondie.emu.units import InputError, digits
 
 
 class Size(NamedTuple):
-    """Option with an integer value: name, default, placeholder and help text."""
+    """Command-line option with an integer value: name, default, placeholder and help text."""
 
     name: str
     default: int

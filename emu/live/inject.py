@@ -6,8 +6,8 @@ lost commands, and resets of the controller. Does not own the reissue of command
 Source: this project. As with the NVMe driver of Linux, a command that has timed out may still be
 executed later, so its identifier and its buffer stay in use until the controller is reset.
 
-Faults affect whole commands that the relay submits for the tunnel, and whole completions that the
-controller posts for the tunnel. They do not affect the status command.
+Faults affect whole commands submitted by the relay for the tunnel, and whole completions posted by
+the controller for the tunnel. They do not affect the status command.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from ondie.emu.nvme.wire import Command, Completion
 from ondie.emu.units import InputError, digits, quoted
 
 HOLD_MS = 20
-"""Maximum time for which a drive holds a command if faults are injected, ms. It is short because
-the loss of a command is detected only after this time plus LOST_MS."""
+"""Maximum time for which a drive holds a receive command while no packets are available, ms, if
+faults are injected. It is short because the loss of a command is detected only after this time plus
+LOST_MS."""
 LOST_MS = 50
-"""Base timeout of a command, in addition to HOLD_MS, ms. :func:`lost_ps` adds the time that
-commands take."""
+"""Time after which a command counts as lost, in addition to HOLD_MS, ms. :func:`lost_ps` adds the
+time that commands take."""
 MOST_DELAY_S = 0.005
 TURN_MS = 2
-"""Interval of the checks for delayed and lost commands, ms."""
+"""Interval at which delayed and lost commands are checked, ms."""
 COPIES = range(50, STATUS_CID)
-"""Identifiers of duplicated commands; the relay uses lower identifiers."""
+"""Command identifiers of the copies of duplicated commands. The relay uses lower identifiers for
+all other commands."""
 MOST_LOST = 0.5
 """Maximum sum of the probabilities of loss, duplicate and reorder. The limit ensures that enough
 commands arrive."""
@@ -48,8 +50,8 @@ assert STATUS_CID < CIDS
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Probabilities of the faults of commands and completions. :meth:`of` creates an object from
-    text."""
+    """Probabilities of the faults that are injected into commands and completions of the tunnel.
+    :meth:`of` creates an object from text."""
 
     loss: float = 0.0
     """Probability that a command or completion does not arrive."""
@@ -237,8 +239,8 @@ class FaultyQueue:
             os.read(self.fileno(), 8)
 
     def reset(self) -> None:
-        """Reset the controller and discard all delayed items. Raises InputError as
-        VfioAdminQueue.reset does."""
+        """Reset the controller and discard all delayed commands and completions. Raises InputError
+        as VfioAdminQueue.reset does."""
         self._queue.reset()
         self._down.clear()
         self._up.clear()
@@ -253,8 +255,8 @@ def _cid(entry: Data, at: int) -> int:
 
 def lost_ps(form: Format, cost: TunnelCost | None) -> int:
     """Return the time after which a command counts as lost, in addition to the time for which a
-    drive holds it, ps. It is LOST_MS plus twice the time that the commands of a full queue take at
-    the rate of ``cost``."""
+    drive holds it, ps. It is LOST_MS plus, if ``cost`` is not None, twice the time that the data of
+    a full queue takes at the lower of the two link rates in ``cost``."""
     queue_ps = 0.0
     if cost is not None:
         rate = min(cost.up.link, cost.down.link)

@@ -29,8 +29,8 @@ from ondie.emu.units import InputError
 
 WHOLE = ipaddress.IPv4Network("127.0.0.0/8")
 HELD = "ondie-tunnel-{}-{}"
-"""Format of the name of a cluster's abstract socket, with the first and the last address of the
-cluster."""
+"""Format of the name of the abstract Unix socket that reserves a cluster's addresses, with the
+first and the last of these addresses."""
 
 
 def loopback_network(network: ipaddress.IPv4Network, drives: int) -> ipaddress.IPv4Network:
@@ -47,8 +47,8 @@ def loopback_network(network: ipaddress.IPv4Network, drives: int) -> ipaddress.I
 
 
 def seen_from(network: ipaddress.IPv4Network, number: int) -> ipaddress.IPv4Network:
-    """Return the network in which drive ``number``, or the host if ``number`` is -1, reaches the
-    other ends."""
+    """Return the network of the addresses at which programs of drive ``number``, or of the host if
+    ``number`` is -1, reach the other ends of the cluster. ``network``: the cluster's network."""
     place = int(network.network_address) + (number + 2) * network.num_addresses
     return ipaddress.IPv4Network((place, network.prefixlen))
 

@@ -24,8 +24,9 @@ from ondie.emu.units import InputError
 PREFIX = "ondie-"
 OURS = re.compile(rf"{PREFIX}(\d+)-\d+")
 LINK = re.compile(r"ondie(\d+)")
-"""Pattern of the names of the hosts' veth devices, which must be removed explicitly. A TUN device
-is removed when its process terminates."""
+"""Pattern of the names of the hosts' veth devices, with the process ID of the cluster as its group.
+These devices must be removed explicitly, whereas a TUN device is removed when its process
+terminates."""
 FOLDER = Path("/run/netns")
 PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 RUN_S = 20.0
@@ -69,8 +70,8 @@ def batch(namespace: str, *lines: str) -> None:
 
 
 def start_of(pid: int) -> int:
-    """Return the start time of a process, in clock ticks; 0 if the process does not exist or has
-    terminated."""
+    """Return the start time of a process, in clock ticks since boot, or 0 if the process does not
+    exist or has terminated."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -87,8 +88,8 @@ def namespaces() -> list[str]:
 
 
 def sweep(pid: int = 0) -> list[str]:
-    """Remove the namespaces and veth devices of terminated processes and of process ``pid``. Return
-    the names of the removed namespaces. Raises InputError as :func:`run` does."""
+    """Remove the namespaces and veth devices that terminated processes or process ``pid`` have
+    created. Return the names of the removed namespaces. Raises InputError as :func:`run` does."""
     found = []
     for row in json.loads(run("-j", "link", "show", "type", "veth") or "[]"):
         match = LINK.fullmatch(row.get("ifname", ""))

@@ -35,12 +35,13 @@ TUN_FILE = "/dev/net/tun"
 TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETLE = 0x400454CA, 0x400454D0, 0x400454DC
 IFF_TUN, IFF_NO_PI, IFF_VNET_HDR, IFF_MULTI_QUEUE = 0x0001, 0x1000, 0x4000, 0x0100
 TUN_OFFLOADS = 0x01 | 0x02 | 0x04 | 0x08
-"""Offloads of a TUN device: checksums, segments of TCP over IPv4 and over IPv6, and segments with
-ECN."""
+"""Offload flags of a TUN device: checksums, unsplit segments of TCP over IPv4 and over IPv6, and
+unsplit segments with ECN."""
 MOST_QUEUES = 16
 IFREQ = struct.Struct("16sH22x")
 MOST_READ = LONGEST + OFFLOAD_HEADER
-"""Maximum size of a packet with its offload header, bytes."""
+"""Maximum size of a packet that is read from a network device, including its offload header,
+bytes."""
 NAME_BYTES = 15
 """Maximum length of the name of a network device, bytes."""
 SIOCETHTOOL, SIOCGIFHWADDR = 0x8946, 0x8927
@@ -48,15 +49,15 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFMTU = 0x8913, 0x8914, 0x8922
 SIOCSIFADDR, SIOCSIFNETMASK = 0x8916, 0x891C
 IFF_UP = 0x1
 OFFLOADS = (0x17, 0x1F, 0x2C, 0x24)
-"""Ethtool commands that set the offloads of a device: transmit checksums, TSO, GRO, GSO."""
+"""Ethtool commands that set the offloads of a network device: transmit checksums, TSO, GRO, GSO."""
 ETHERNET_IP = 0x0800
 PACKET_IGNORE_OUTGOING = 23
 SOL_PACKET = 263
 
 
 class Networked:
-    """Base class of the kernel's network devices. Programs use the TCP of the kernel, which
-    retransmits lost packets."""
+    """Base class of TunDevice and VethDevice, the network devices of the kernel. Programs use the
+    TCP of the kernel, which retransmits lost packets."""
 
     most_on_way = 0
 
@@ -177,9 +178,10 @@ class TunDevice(Networked):
 
 
 class VethDevice(Networked):
-    """Near end ``peer`` of an existing pair of veth devices. Programs use the far end, which has
-    the hardware address ``mac``. The offloads of both ends must be switched off
-    (:func:`without_offloads`). Raises InputError if a packet socket cannot be opened."""
+    """Packet socket at the end ``peer`` of an existing pair of veth devices. Programs use the other
+    end of the pair, which has the hardware address ``mac``. The offloads of both ends must be
+    switched off (:func:`without_offloads`). Raises InputError if a packet socket cannot be opened.
+    """
 
     kind = "veth"
     lead = 0

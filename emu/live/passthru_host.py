@@ -27,13 +27,14 @@ from ondie.emu.nvme.tunnel.framing import LONGEST, OFFLOAD_HEADER, PS_PER_MS, Fo
 from ondie.emu.units import InputError
 
 DEFAULT_MTU, DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 1500, 64 << 10, 4, 12
-"""Default MTU and default block size in bytes; default and maximum number of commands in flight in
-each direction. The maximum is low because the driver accepts only 30 admin commands per controller.
+"""Default MTU and default size of a block of packets, in bytes; default and maximum number of
+commands in flight in each direction. The maximum is low because the driver accepts only 30 admin
+commands per controller.
 """
 LEAST_MTU = 68
 HOLD_MS = 2000
-"""Time for which a drive holds a receive command, ms. The termination of the program may take this
-long."""
+"""Maximum time for which a drive holds a receive command while no packets are available, ms. The
+termination of the program may take this long."""
 OPEN_S, ANSWER_S, CLOSE_S = 30.0, 1.0, 5.0
 LOOK_MS, ASK_MS = 2, 20
 """LOOK_MS: polling interval of the loop while packets wait for a drive. ASK_MS: polling interval
@@ -43,14 +44,16 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, kw_only=True)
 class HostRequest:
-    """Validated parameters of a host's end; :meth:`of` creates the object."""
+    """Validated parameters of the host's end of IP tunnels in a virtual machine; :meth:`of` creates
+    the object."""
 
     drives: dict[ipaddress.IPv4Address, str]
-    """Character device of each drive's controller, by the drive's address."""
+    """Path of the character device of each drive's NVMe controller, by the IPv4 address of the
+    drive."""
     address: ipaddress.IPv4Interface
     form: Format
     name: str
-    """Name of the network device."""
+    """Name of the TUN device that is created for the host."""
     take_over: bool
 
     @classmethod
@@ -123,9 +126,9 @@ def open_queue(path: str, payload: int) -> PassthruQueue:
 
 
 class PassthruHost:
-    """Host's end with a new TUN device. :meth:`run` is its loop, and :meth:`close` terminates it.
-    Raises InputError if the device cannot be created or a tunnel does not open; nothing is left
-    behind in this case."""
+    """Host's end of IP tunnels in a virtual machine, with a new TUN device. :meth:`run` is its
+    loop, and :meth:`close` terminates it. Raises InputError if the device cannot be created or a
+    tunnel does not open; nothing is left behind in this case."""
 
     def __init__(self, request: HostRequest) -> None:
         self.request = request
@@ -167,7 +170,8 @@ class PassthruHost:
             os.eventfd_write(self._ending, 1)
 
     def run(self) -> None:
-        """Transfer packets until :meth:`end` is called or all drives have disconnected."""
+        """Transfer IP packets between the TUN device and the drives until :meth:`end` is called or
+        all drives have disconnected."""
         while self._turn(None) and not all(port.gone for port in self.host.ports.values()):
             pass
 
@@ -185,8 +189,8 @@ class PassthruHost:
         return counts
 
     def report(self) -> dict[str, Any]:
-        """Return the counters of the device ("host") and of each drive ("drives", by the drive's
-        device file)."""
+        """Return the packet counters of the TUN device ("host") and of each drive ("drives", by the
+        path of the drive's character device)."""
         counts, ports = self.host.counts, self.host.ports.values()
         host = {key: counts[key] for key in
                 ("packets_in", "bytes_in", "packets_out", "bytes_out", "dropped")}  # fmt: skip
@@ -226,7 +230,8 @@ class PassthruHost:
 
 
 def why_not_open(port: Port, form: Format) -> str:
-    """Return the reason why a drive has not opened the tunnel."""
+    """Return the reason why a drive has not opened the tunnel. ``form``: parameters that the host
+    has requested."""
     if not port.gone:
         return f"the drive did not open the tunnel within {OPEN_S:g} s"
     return (

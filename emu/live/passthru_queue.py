@@ -39,16 +39,17 @@ PASSTHRU = struct.Struct("<BBHIIIQQII6IIIQ")
 """Format of struct nvme_passthru_cmd64: opcode, flags, reserved, nsid, cdw2, cdw3, metadata,
 address, metadata bytes, data bytes, cdw10 to cdw15, timeout ms, reserved, result (dw0, dw1)."""
 ADMIN64_CMD = 0xC0504E47
-"""NVME_IOCTL_ADMIN64_CMD: _IOWR('N', 0x47, struct nvme_passthru_cmd64)."""
+"""ioctl(2) request number NVME_IOCTL_ADMIN64_CMD: _IOWR('N', 0x47, struct nvme_passthru_cmd64)."""
 RESULT = slice(72, 80)
 STATUS_BITS = 0x7FF
 MOST_THREADS = 28
-"""Maximum number of threads, and thus of commands that are in the driver at a time."""
+"""Maximum number of threads of one queue, and thus of its commands that are in the NVMe driver at a
+time."""
 RESET_S, PAUSE_S = 20.0, 0.02
 """RESET_S: maximum time for which the driver may refuse all commands because its queue is disabled.
 PAUSE_S: pause after a refused command. Both in seconds."""
 Ioctl = Callable[[int, int, bytearray, bool], int]
-"""Type of fcntl.ioctl, and of its replacement in tests."""
+"""Type of the function fcntl.ioctl, and of its replacement in tests."""
 
 
 class PassthruQueue:
@@ -99,7 +100,8 @@ class PassthruQueue:
         return self._event
 
     def submit(self, commands: list[Command]) -> None:
-        """Submit commands (see admin_queue.AdminQueue)."""
+        """Submit NVMe commands to the controller through the driver (see
+        admin_queue.AdminQueue)."""
         if self._broken is not None:
             raise self._broken
         for command in commands:

@@ -18,7 +18,7 @@ from ondie.emu.live.request import device_name, peer_name
 from ondie.emu.units import InputError
 
 INSIDE = "tun0"
-"""Name of the device in the namespace of a drive."""
+"""Name of the network device in the namespace of a drive."""
 
 
 def make_device(

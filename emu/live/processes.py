@@ -29,8 +29,8 @@ END_S, ANSWER_S = 15.0, 10.0
 
 
 def state_file(name: str) -> Path:
-    """Return the path of the state file of cluster ``name``. Raises InputError if the name is
-    invalid.
+    """Return the path of the state file of the running cluster ``name``. Raises InputError if the
+    name is invalid.
 
     The file contains {"pid": process ID, "start": start time of the process, "own_user": true if
     the process is in a user namespace}.
@@ -39,14 +39,15 @@ def state_file(name: str) -> Path:
 
 
 def write_state(cluster: Cluster) -> None:
-    """Write the state file of a cluster."""
+    """Write the state file of a cluster (see :func:`state_file`)."""
     state = {"pid": cluster.pid, "start": namespaces.start_of(cluster.pid),
              "own_user": cluster.way.own_user}  # fmt: skip
     state_file(cluster.request.name).write_text(json.dumps(state))
 
 
 def read_state(name: str) -> dict[str, Any] | None:
-    """Return the state of the running cluster ``name``, or None if no such cluster is running."""
+    """Return the content of the state file of the running cluster ``name`` (see
+    :func:`state_file`), or None if no such cluster is running."""
     file = state_file(name)
     try:
         found: dict[str, Any] = json.loads(file.read_text())
@@ -56,8 +57,9 @@ def read_state(name: str) -> dict[str, Any] | None:
 
 
 def start(request: Request, way: Way) -> int:
-    """Start a cluster in the background. Return its process ID when packets can pass. The output of
-    the cluster is written to the file NAME.log. Raises InputError if the cluster cannot start."""
+    """Start a cluster in the background. Return its process ID when packets can pass between the
+    host and the drives. The output of the cluster is written to the file NAME.log. Raises
+    InputError if the cluster cannot start."""
     return _start(request, way, file_of(request.name, "log"))
 
 

@@ -33,28 +33,31 @@ from ondie.emu.nvme.wire import Command, Completion
 from ondie.emu.units import InputError
 
 OPEN_S, ANSWER_S = 30.0, 0.5
-"""OPEN_S: time in which all tunnels must open. ANSWER_S: time in which a drive must report its
-counters. Both in seconds."""
+"""OPEN_S: time in which the tunnels to all drives must open. ANSWER_S: time in which a drive must
+report its packet counters. Both in seconds."""
 HOLD_MS, ASK_MS = 2, 20
 """HOLD_MS: polling interval of the loop while packets wait for a drive. ASK_MS: polling interval
 while a client waits for the status. Both in ms."""
 
 
 class Place(NamedTuple):
-    """Parameters of a cluster that its relay needs: processes and kind of network."""
+    """Parameters of a cluster that its relay process needs: process IDs, kind of network, and
+    number of relay processes started."""
 
     pid: int
-    """Process ID of the cluster, which is part of the names of devices and namespaces."""
+    """Process ID of the process that created the cluster. It is part of the names of network
+    devices and namespaces."""
     way: Way
     drives: Sequence[int]
-    """Process IDs of the drives."""
+    """Process IDs of the drives' processes, by drive number."""
     starts: int
-    """Number of relays that this cluster has started, including this relay. Every relay except the
-    first one takes over the tunnels that an earlier relay has left open."""
+    """Number of relay processes that this cluster has started, including this one. Every relay
+    process except the first one takes over the tunnels that an earlier one has left open."""
 
 
 class NoQueue:
-    """Queue (admin_queue.AdminQueue) of a drive whose controller is not connected."""
+    """Placeholder for the admin queue (admin_queue.AdminQueue) of a drive to whose controller the
+    relay is not connected."""
 
     def fileno(self) -> int:
         """Return -1, which is not a valid descriptor."""
@@ -69,13 +72,14 @@ class NoQueue:
 
 
 class Relay:
-    """Relay between ``device`` and the drives. :meth:`run` is its loop.
+    """Relay of a cluster: passes IP packets between ``device``, the network device of the host, and
+    the tunnels of the drives. :meth:`run` is its loop.
 
-    ``sockets``: sockets of the drives' controllers. ``control``: socket that listens for clients
-    that request the status. ``capture``: file that records the packets of the device, or None. If a
-    drive does not answer for 10 s while the relay connects to it, it counts as disconnected, and
-    the other drives do not wait for it. The first relay of a cluster raises InputError in this case
-    (:meth:`await_open`).
+    ``sockets``: sockets that are connected to the drives' controllers. ``control``: listening
+    socket for clients that request the status. ``capture``: file that records the packets of the
+    device, or None. If a drive does not answer for 10 s while the relay connects to it, it counts
+    as disconnected, and the other drives do not wait for it. The first relay of a cluster raises
+    InputError in this case (:meth:`await_open`).
     """
 
     def __init__(
@@ -180,7 +184,8 @@ class Relay:
             os.eventfd_write(self._ending, 1)
 
     def run(self) -> None:
-        """Transfer packets until :meth:`end` is called."""
+        """Transfer IP packets between the host's network device and the drives until :meth:`end` is
+        called."""
         while self._turn(None):
             pass
 
@@ -242,8 +247,8 @@ class Relay:
         self._clients.clear()
 
     def report(self, silent: list[Port]) -> dict[str, Any]:
-        """Return addresses, names and counters of the cluster. ``silent``: ports whose drives have
-        not answered."""
+        """Return the addresses, device names and packet counters of the cluster as a
+        JSON-serializable dictionary. ``silent``: ports whose drives have not answered."""
         host, request, way = self.host, self.request, self.place.way
         networks = way.device != "relay"
         drives = []

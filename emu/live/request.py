@@ -1,4 +1,5 @@
-"""Request for a cluster of drives on one machine: sizes, addresses, pace, and kind of network.
+"""Request for a cluster of drives on one machine: sizes, addresses, pace (data rate of the
+tunnels), and kind of network.
 
 Owns the checks of `ondie tunnel up`. Does not own processes (cluster.py).
 Source: this project.
@@ -26,23 +27,24 @@ from ondie.emu.serve.tunnel import MOST_HOLD_PS
 from ondie.emu.units import KINDS, InputError, parse
 
 LEAST_MTU = 68
-"""Smallest MTU of IPv4, bytes."""
+"""Smallest MTU that IPv4 allows, bytes."""
 MOST_DRIVES = 64
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 LONGEST_SHOWN = 60
-"""Maximum number of characters of an invalid name that an error shows."""
+"""Maximum number of characters of an invalid cluster name that an error message shows."""
 DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 64 << 10, 8, 16
-"""Default block size in bytes; default and maximum number of commands in flight at the host's end.
-The corresponding values of the preset only determine the pace."""
+"""Default size of a block of packets, in bytes; default and maximum number of commands in flight in
+each direction. The corresponding values of the drive's preset only determine the pace."""
 GSO_PAYLOAD = 256 << 10
-"""Block size for unsplit TCP segments, bytes. A block has room for several segments of 64 KiB."""
+"""Size of a block of packets if TCP segments are transferred unsplit, bytes. A block has room for
+several segments of 64 KiB."""
 DEVICES = ("auto", "tun", "veth", "relay")
 MOST_PORT = (1 << 16) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Validated request for a cluster; :meth:`of` creates the object."""
+    """Validated parameters of a cluster of `ondie tunnel`; :meth:`of` creates the object."""
 
     name: str
     cfg: Config
@@ -50,17 +52,19 @@ class Request:
     network: ipaddress.IPv4Network
     form: Format
     cost: TunnelCost | None
-    """Model of the time that commands take, or None if they take no time."""
+    """Model of the time that the commands of the tunnel take, or None if they take no simulated
+    time."""
     pcap: Path | None
-    """Folder of the captured packets, or None if no packets are captured."""
+    """Folder of the pcap files with the captured packets, or None if no packets are captured."""
     faults: Faults | None = None
-    """Faults between the relay and the controllers, or None if no faults are injected."""
+    """Faults that are injected between the relay and the drives' controllers, or None."""
     queues: int = 1
-    """Number of queues of each network device."""
+    """Number of queues of each TUN device."""
     asked: bool = False
-    """True if the user has requested ``form.offloads``; False if they are the default."""
+    """True if the user has requested that TCP segments are transferred unsplit (``form.offloads``);
+    False if this is the default."""
     ports: tuple[int, ...] = ()
-    """TCP ports of the connections that the TCP relays carry."""
+    """TCP ports at which programs of the cluster listen. Only TCP relays use these values."""
 
     @classmethod
     def of(
@@ -144,12 +148,12 @@ class Request:
         return dataclasses.replace(self, form=form, network=network)
 
     def others(self, way: Way, number: int) -> ipaddress.IPv4Network:
-        """Return the network in which drive ``number``, or the host if ``number`` is -1, reaches
-        the other ends."""
+        """Return the network of the addresses at which drive ``number``, or the host if ``number``
+        is -1, reaches the other ends."""
         return seen_from(self.network, number) if way.device == "relay" else self.network
 
     def address(self, number: int) -> ipaddress.IPv4Address:
-        """Return the address of drive ``number``, or of the host if ``number`` is -1."""
+        """Return the IPv4 address of drive ``number``, or of the host if ``number`` is -1."""
         return self.network[number + 2]
 
 
@@ -162,8 +166,8 @@ def check_name(name: str) -> None:
 
 
 def network_of(subnet: str, drives: int) -> ipaddress.IPv4Network:
-    """Return the network ``subnet``. Raises InputError if ``subnet`` is invalid or has no room for
-    the host and ``drives`` drives."""
+    """Return the IPv4 network ``subnet`` of a cluster. Raises InputError if ``subnet`` is invalid
+    or has no room for the host and ``drives`` drives."""
     try:
         network = ipaddress.IPv4Network(subnet)
     except ValueError as error:
@@ -206,8 +210,9 @@ def cost_of(
 
 @dataclass(frozen=True)
 class Way:
-    """Kind of network of a cluster on this machine. ``why``: reason why a better kind of network is
-    not used, or "" if this is the best kind."""
+    """Kind of network of a cluster on this machine: network devices in network namespaces, or TCP
+    relays. ``why``: reason why a better kind of network is not used, or "" if this is the best
+    kind."""
 
     own_user: bool
     """True if the cluster runs in a user namespace."""
@@ -258,8 +263,8 @@ def way_with_networks(device: str) -> Way:
 @functools.cache
 def folder() -> Path:
     """Return the folder with the state of this user's running clusters; create it if necessary. A
-    process that enters a user namespace keeps the folder that it had before. Raises InputError if
-    the folder cannot be created, belongs to another user, or is a symbolic link."""
+    process that enters a user namespace keeps its previous folder. Raises InputError if the folder
+    cannot be created, belongs to another user, or is a symbolic link."""
     user = os.geteuid()
     found = Path("/run/ondie-tunnel") if user == 0 else Path(f"/tmp/ondie-tunnel-{user}")
     try:
@@ -280,17 +285,19 @@ def file_of(name: str, kind: str) -> Path:
 
 
 def device_name(number: int, pid: int) -> str:
-    """Return the name of the host's device if ``number`` is -1, or the name of the device of drive
-    ``number`` before it is moved into its namespace."""
+    """Return the name of the host's network device if ``number`` is -1, or the name of the device
+    of drive ``number`` before it is moved into its namespace."""
     return f"ondie{pid}" if number < 0 else f"ondie{pid}d{number}"
 
 
 def peer_name(number: int, pid: int) -> str:
-    """Return the name of the near end of a veth pair; :func:`device_name` returns the name of the
-    far end. The name has at most 15 bytes for every process ID and every drive number."""
+    """Return the name of the end of a veth pair from which the relay or the drive's process reads
+    packets. :func:`device_name` returns the name of the other end, which programs use. The name has
+    at most 15 bytes for every process ID and every drive number."""
     return f"ondie{pid}p" if number < 0 else f"ondie{pid}p{number}"
 
 
 def namespace_name(number: int, pid: int) -> str:
-    """Return the name of the namespace of drive ``number``."""
+    """Return the name of the network namespace of drive ``number``. ``pid``: ID of the process that
+    creates it."""
     return f"{namespaces.PREFIX}{pid}-{number}"

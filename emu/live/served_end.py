@@ -33,15 +33,15 @@ from ondie.emu.units import InputError
 
 
 class ServedEnd:
-    """Drive's end of the tunnel of a drive that this process serves. Leaving the context closes the
-    tunnel.
+    """The drive's end of the tunnel between a host and a drive served by this process. Leaving the
+    context closes the tunnel.
 
-    ``address``: ADDRESS/PREFIX of the drive. ``pace``: "model", "none", or a rate of TCP data. A
-    host may request packets of up to tunnel.mtu, blocks of up to 64 KiB, and up to 16 commands in
-    flight. If ``pace`` is "none", the device is a TUN device, and tunnel.mtu leaves room for the
-    offload header, the host may also request unsplit TCP segments and blocks of up to 256 KiB. A
-    block is never larger than frontend.max_transfer. Raises InputError if the tunnel cannot be
-    created; nothing is left behind in this case.
+    ``address``: ADDRESS/PREFIX of the drive. ``pace``: rate of TCP data, "model" for the rate of
+    the cost model, or "none" for no limit. A host may request packets of up to tunnel.mtu, blocks
+    of up to 64 KiB, and up to 16 commands in flight. If ``pace`` is "none", the device is a TUN
+    device, and tunnel.mtu leaves room for the offload header, the host may also request unsplit TCP
+    segments and blocks of up to 256 KiB. A block is never larger than frontend.max_transfer. Raises
+    InputError if the tunnel cannot be created; nothing is left behind in this case.
     """
 
     def __init__(self, cfg: Config, address: str, pace: str = "model") -> None:

@@ -1,4 +1,4 @@
-"""Bare shuttle: a process that copies packets between two TUN devices in two namespaces.
+"""Shuttle: a process that only copies packets between two TUN devices in two namespaces.
 
 Owns the process. Does not own the measurements that use the process (tunnel_bench.py) or the
 devices.
@@ -24,14 +24,14 @@ from ondie.emu.live.placed_device import make_device
 from ondie.emu.live.request import Way, namespace_name
 
 HOST, DRIVE = -1, 0
-"""Numbers of the two ends, as in a cluster: the host and drive 0."""
+"""Numbers of the two ends of the shuttle, as in a cluster: the host and drive 0."""
 
 
 class Shuttle:
-    """Shuttle between two ends: the host's end, with the first address of ``network``, and the end
-    of drive 0, with the second address and a separate namespace. Leaving the context terminates the
-    process ``pid``. ``offloads``: True if packets may be unsplit TCP segments. Raises InputError if
-    the shuttle cannot start."""
+    """Process that copies packets between two TUN devices: the host's end, with the first address
+    of ``network``, and the end of drive 0, with the second address and a separate namespace.
+    Leaving the context terminates the process ``pid``. ``offloads``: True if packets may be unsplit
+    TCP segments. Raises InputError if the shuttle cannot start."""
 
     def __init__(
         self, way: Way, network: ipaddress.IPv4Network, mtu: int, offloads: bool

@@ -6,15 +6,15 @@ transfer of packets through the tunnel, or addresses (loopback.py).
 Source: Linux, ip(7), tcp(7), epoll(7).
 
 The relay has the interface of network_device.py. A program connects to an address that represents
-another end; this relay accepts, and the relay of that end connects to the program there. Between
+another end. This relay accepts, and the relay of that end connects to the program there. Between
 the two relays, each connection is a stream of messages, one in each IP packet (tcp_stream.py). A
 sender has a credit in bytes, which the receiver returns when it has written bytes to its program.
 At most ON_WAY bytes of all connections to another end cross the tunnels at a time. While that end
-accepts no bytes, programs that send to it wait, and no packet is dropped for lack of room. A
+accepts no bytes, programs sending to it wait, and no packet is dropped for lack of room. A
 connection is reset if the other end does not confirm it within OPEN_S, or if a message is missing.
 A lost message is not repeated: an end that drops a message reports the loss (``lost``), and both
-ends reset the connection. When the tunnels open again, an end resets all connections
-(``restart``). When another end disconnects, it resets the connections with that end (``left``).
+ends reset the connection. When the tunnels open again, an end resets all connections (``restart``).
+When another end disconnects, it resets the connections with that end (``left``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ON_WAY = 1 << 20
 """Maximum number of bytes in flight through the tunnels to one end, over all connections. It
 applies to messages with data; the headers of the messages of the last read may exceed it."""
 TAKEN = ON_WAY // 4
-"""Number of bytes received from an end after which the receiver acknowledges their arrival."""
+"""Number of packet bytes received from another end after which the receiver acknowledges them."""
 OPEN_S = 30.0
 """Time in which the other end must confirm its connection to a program there, s."""
 BACKLOG = 128
@@ -56,7 +56,7 @@ SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class TcpRelay:
     """Relay of the end with the address ``own``.
 
-    ``others``: map from a loopback address that represents another end to the address of that end.
+    ``others``: addresses of the other ends, by the loopback address that represents the end.
     ``ports``: ports to which programs can connect. ``mtu``: maximum packet size, bytes. Raises
     InputError if an address or port cannot be used.
     """
@@ -64,7 +64,7 @@ class TcpRelay:
     kind = "TCP relay"
     lead = 0
     most_on_way = ON_WAY * 5 // 4
-    """ON_WAY, increased for all headers and for the length fields of packets in a tunnel."""
+    """Maximum number of bytes in flight to one end: ON_WAY, increased for all packet headers."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 """Connection of a TCP relay (tcp_relay.py), the messages that carry it, and the timer for
-connections that are being opened.
+connections being opened.
 
 Owns the format of a message in its IP packet, the state of a connection at one end, and the timer's
 descriptor (the Python functions for such timers exist only since version 3.13). Does not own
@@ -25,32 +25,35 @@ from ondie.emu.live.gso import ones_sum
 
 IP = struct.Struct(">BBHHHBBH4s4s")
 PROTOCOL = 253
-"""IP protocol number that RFC 3692 assigns to experiments."""
+"""Protocol number in the IP header of a message, which RFC 3692 assigns to experiments."""
 HEAD = struct.Struct(">IIBBH")
-"""Header of a message: number of the stream, number of the message, kind, opener (1 if the sender
-has opened the stream, else 0), and port."""
+"""Header of a message: number of the stream (TCP connection), number of the message, kind, opener
+(1 if the sender has opened the stream, else 0), and port."""
 BARE = IP.size + HEAD.size
-"""Size of a packet whose message has no data, bytes."""
+"""Size of the IP packet of a message without data, bytes."""
 WINDOW = 256 << 10
-"""Maximum number of bytes of a connection that have not been written to the receiving program."""
+"""Maximum number of bytes of a connection sent by one end and not yet written to the receiving
+program at the other end."""
 ITIMERSPEC = struct.Struct("4l")
 """struct itimerspec: seconds and nanoseconds of the interval, and of the time until the expiry."""
 LEAST_NS = 1
-"""Shortest time to which the timer is set, ns; 0 would stop the timer."""
+"""Shortest time to which a timer is set, ns. The value 0 would stop the timer."""
 
 
 class Kind(IntEnum):
-    """Kinds of messages. The data of CREDIT and of ARRIVED is a number of bytes, 4 bytes
-    big-endian. CREDIT returns credit to the sender of a stream. ARRIVED does not belong to a
-    stream: it acknowledges the bytes of packets with DATA from one end to another. GONE resets all
-    streams of the end in its source address, although another end sends it."""
+    """Kinds of messages between two TCP relays about a stream (TCP connection) or an end. The data
+    of CREDIT and of ARRIVED is a number of bytes, 4 bytes big-endian. CREDIT returns credit to the
+    sender of a stream. ARRIVED does not belong to a stream: it acknowledges the bytes of packets
+    with DATA from one end to another. GONE resets all streams with a disconnected drive: the host
+    sends it to the other drives, with the disconnected drive's address as the source address."""
 
     OPEN, OPENED, DATA, END, CREDIT, RESET, GONE, ARRIVED = range(8)
 
 
 class Stream:
-    """One connection. ``peer``: address of the other end, bytes[4]. ``number``: number of the
-    stream. ``opener``: True if this end has opened the stream."""
+    """State of one TCP connection at one end. ``peer``: address of the other end, bytes[4].
+    ``number``: number of the stream. ``opener``: True if a program at this end has opened the
+    connection."""
 
     def __init__(self, sock: socket.socket, peer: bytes, number: int, opener: bool) -> None:
         self.sock, self.peer, self.number, self.opener = sock, peer, number, opener
@@ -88,8 +91,8 @@ class Stream:
 
 
 class Timer:
-    """Timer that is initially stopped. Leaving the context closes it. Raises OSError if it cannot
-    be created."""
+    """Timer with a file descriptor (timerfd), initially stopped. Leaving the context closes it.
+    Raises OSError if it cannot be created."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)

@@ -30,15 +30,15 @@ from ondie.kernels.bench.run import Row
 
 PRESET = "newport"
 CASES = (("MTU 1500", 1500, False), ("MTU 9000", 9000, False), ("MTU 9000, GSO", 9000, True))
-"""Cases: name, MTU in bytes, and True if TCP segments are transferred unsplit."""
+"""Measured cases: name, MTU in bytes, and True if TCP segments are transferred unsplit (GSO)."""
 WAYS = (("to the drive", HOST, DRIVE), ("to the host", DRIVE, HOST))
 TARGET_GBITS = 1.0
-"""Rate that a tunnel with GSO should reach, Gb/s."""
+"""Rate that a tunnel with GSO should reach, Gbit/s."""
 NETWORKS = {"shuttle": "198.18.0.0/24", "tunnel": "198.18.1.0/24"}
-"""Networks of the two systems, in the range that RFC 2544 reserves for benchmarks."""
+"""IPv4 networks of the two measured systems, in the range that RFC 2544 reserves for benchmarks."""
 SECONDS, QUICK_S, ROUNDS = 3.0, 0.5, 3
 RUN_S = 120.0
-"""Maximum duration of a transfer, s."""
+"""Maximum duration of one measured transfer, s."""
 MODEL_BYTES = 10**8
 PORT = 5001
 CONDITIONS = (
@@ -47,7 +47,7 @@ CONDITIONS = (
     "CPU time of the relay and the drive, compared with the shuttle. The CPU time of the programs "
     "that send and receive is not counted. Values and ratios are medians over the rounds."
 )
-"""Conditions of the measurement, printed with the rows."""
+"""Text that describes the conditions of the measurement, printed with the results."""
 SINK = f"""
 import socket, sys, time
 listener = socket.create_server((sys.argv[1], {PORT}))
@@ -69,20 +69,23 @@ while time.monotonic() < end:
 
 @dataclass
 class Series:
-    """Rates (bit/s) and CPU times (s/GB) of one system in one direction, one value per round."""
+    """Rates (bit/s) and CPU times (s/GB) of one system (shuttle or tunnel) in one direction, one
+    value per round of the measurement."""
 
     rates: list[float] = field(default_factory=list)
     host: list[float] = field(default_factory=list)
-    """CPU time of the host's relay, or of the shuttle."""
+    """CPU time of the host's relay, or of the shuttle, per GB of transferred data, s/GB."""
     both: list[float] = field(default_factory=list)
-    """CPU time of the host's relay (or the shuttle) and of the drive together."""
+    """CPU time of the host's relay (or the shuttle) and of the drive together, per GB of
+    transferred data, s/GB."""
 
 
 @dataclass(frozen=True)
 class System:
-    """Two ends with addresses of ``network``. ``pids``: processes that transfer the packets between
-    the ends, the host's process first. ``owner``: process that created the namespaces and whose
-    namespace contains the host's end. ``own_user``: True if ``owner`` is in a user namespace."""
+    """Measured system (shuttle or tunnel) with two ends, the host and drive 0, whose addresses are
+    in ``network``. ``pids``: processes that transfer the packets between the ends, the host's
+    process first. ``owner``: process that created the namespaces and whose namespace contains the
+    host's end. ``own_user``: True if ``owner`` is in a user namespace."""
 
     network: ipaddress.IPv4Network
     owner: int
@@ -90,7 +93,8 @@ class System:
     own_user: bool
 
     def start(self, where: int, program: str, *words: str) -> subprocess.Popen[str]:
-        """Start a Python program at an end; return its process."""
+        """Start a Python program at the end ``where`` (HOST or DRIVE) with the arguments ``words``;
+        return its process."""
         lead = processes.inside({"own_user": self.own_user, "pid": self.owner})
         if where == DRIVE:
             space = namespace_name(DRIVE, self.owner)
@@ -136,14 +140,14 @@ def _last(process: subprocess.Popen[str]) -> str:
 
 
 class Used(NamedTuple):
-    """CPU time that a process had used when this object was created."""
+    """CPU time of the process ``pid`` at the time when this object was created."""
 
     pid: int
     start: int
     """Start time of the process, clock ticks. It distinguishes the process from a later process
     with the same process ID."""
     cpu: float
-    """User and system CPU time, s."""
+    """User and system CPU time of the process since its start, s."""
 
     @classmethod
     def of(cls, pid: int) -> Used:

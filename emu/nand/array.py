@@ -111,9 +111,11 @@ def unlist(st, channel, tid):
 def begin_array(st, die, tid, now, time):
     """Start the array operation of transaction ``tid`` on die ``die`` at ``now`` for ``time`` ps.
 
-    ``now`` is the end of the command cycles, which may be later than the present time. The data-out
-    list gets reads, copy-backs, programs and erases whose status is read, and BPRs and ODCs whose
-    pages pass through the controller. The list of array operations gets all other operations.
+    ``now`` is the end of the command cycles, which may be later than the present time. The
+    operation is inserted into one of the channel's two lists. The data-out list contains reads and
+    copy-backs, programs and erases if the drive reads the status of its dies, and BPRs and ODCs
+    (OptimStore's reads into registers and computations) if their pages pass through the controller.
+    The list of array operations contains all other operations.
     """
     die_rec = st.die[die]
     txn = st.txn[tid]
@@ -175,9 +177,8 @@ def array_end(st, die, tid):
 
 @cold
 def release_die(st, die):
-    """End the exclusive use of a die by plane ``die`` if the array and the cache register of the
-    plane are empty. The other planes may then start reads.
-    """
+    """End the exclusive use of a die by one of its planes if the array and the cache register of
+    the plane are empty. The other planes may then start reads. ``die``: DIE record of the plane."""
     die_rec = st.die[die]
     first_rec = st.die[die_rec.first]
     if first_rec.alone == die - die_rec.first + 1 and die_rec.arr < 0 and die_rec.cache < 0:
@@ -188,8 +189,8 @@ def release_die(st, die):
 def rest_power(st, die):
     """Return the power of die ``die`` to the power budget at the end of an array operation.
 
-    If the cache register holds the page of the next program, the die keeps the power for that
-    program, but not more than it holds.
+    If the cache register holds the page of the next program, the die keeps the power needed by this
+    program, but at most the power that it holds at present.
     """
     die_rec = st.die[die]
     if die_rec.cache < 0 or st.txn[die_rec.arr].op == READ:

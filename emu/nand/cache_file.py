@@ -32,7 +32,8 @@ from ondie.kernels.crc import crc32c
 
 PAGES, TRIMS = "cache.pages", "cache.trims"
 CACHED_WRITES = ("write_back", "read_write")
-"""Values of ``cache.mode`` with which a write completes in the cache."""
+"""Values of ``cache.mode`` with which a write command completes as soon as its data is in the data
+cache."""
 ENTRY = np.dtype(
     [
         ("lpn", "i8"),
@@ -42,23 +43,23 @@ ENTRY = np.dtype(
         ("seal", "u4"),  # of the other fields
     ]
 )
-"""Record type of an entry; the same layout as ondie_entry in csrc/ondie.h."""
+"""Record type of an entry of `cache.pages`; the same layout as ondie_entry in csrc/ondie.h."""
 SEALED = ENTRY.itemsize - 4
-"""Number of bytes of a record that the seal of the record covers."""
+"""Number of bytes of an entry's record that its seal covers: all fields before the seal."""
 BLOCK = 4096
-"""Unit in which file space is reserved, in bytes."""
+"""Unit in which file space is reserved for the cache files, in bytes."""
 NUMBER_BITS = 48
 
 
 @dataclass(frozen=True)
 class SavedPage:
-    """Contents of a mapping unit that were in the data cache."""
+    """Contents of a mapping unit in the data cache, as read from an entry of `cache.pages`."""
 
     lpn: int
     sequence: int
     sectors: int
     data: np.ndarray
-    """Contents, uint8[page_bytes]."""
+    """Contents of the mapping unit, uint8[page_bytes]."""
 
 
 class CacheFile:
@@ -193,9 +194,9 @@ class CacheFile:
     # --- changes
 
     def record_trim(self, first: int, count: int, number: int) -> None:
-        """Record the trim with number ``number`` for ``count`` mapping units, starting at
-        ``first``. Raises StoreFull if the file system is full, InputError if the file cannot be
-        used."""
+        """Record the trim with sequence number ``number`` for ``count`` mapping units, starting at
+        mapping unit ``first``. Raises StoreFull if the file system is full, InputError if the file
+        cannot be used."""
         if count == 0:
             return
         begin, end = first * 8 // BLOCK, ((first + count) * 8 - 1) // BLOCK + 1
@@ -258,15 +259,14 @@ class CacheContents:
     """Summary of the two cache files of a closed store."""
 
     pages: int = 0
-    """Number of mapping units with intact contents."""
+    """Number of mapping units with intact contents in `cache.pages`."""
     broken: int = 0
-    """Number of entries whose write was interrupted."""
+    """Number of entries of `cache.pages` whose write was interrupted."""
     trims: int = 0
-    """Number of mapping units with a recorded trim."""
+    """Number of mapping units with a recorded trim in `cache.trims`."""
     problem: str = ""
-    """One sentence about a file that is missing, truncated or damaged; empty if there is no
-    problem.
-    """
+    """One sentence about a cache file that is missing, truncated or damaged; empty if there is no
+    problem."""
 
 
 def look(folder: StoreFolder) -> CacheContents:
@@ -301,8 +301,8 @@ def look(folder: StoreFolder) -> CacheContents:
 
 
 def why_damaged(units: list[int]) -> str:
-    """Return one sentence that lists up to eight mapping units whose contents in the file are
-    damaged, and their total number."""
+    """Return one sentence that lists up to eight of ``units``, the mapping units whose contents in
+    `cache.pages` are damaged, and their total number."""
     shown = ", ".join(map(str, units[:8])) + (", ..." if len(units) > 8 else "")
     return f"{PAGES}: damaged contents of {plural(len(units), 'mapping unit')} ({shown})"
 
@@ -313,13 +313,14 @@ def bytes_of(count: int, page_bytes: int) -> int:
 
 
 def seal_of(entry: np.void) -> int:
-    """Return the seal of an entry: the CRC-32C of its other fields."""
+    """Return the seal of an entry's record in `cache.pages`: the CRC-32C of the other fields."""
     return crc32c(np.frombuffer(entry.tobytes()[:SEALED], np.uint8))
 
 
 def checked(numbers: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """Return the records of trims, uint64[n]. A record has the number from ``numbers`` (below 2^48)
-    in the lower 48 bits. The upper 16 bits are a check value of the number and the mapping unit."""
+    """Return the entries of `cache.trims` for trims of mapping units ``units``, uint64[n]. The
+    lower 48 bits of an entry are the sequence number of the trim, from ``numbers`` (below 2^48).
+    The upper 16 bits are a check value of the sequence number and the mapping unit."""
     mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= (units.astype(np.uint64) + np.uint64(1)) * np.uint64(0xC2B2AE3D27D4EB4F)
     mixed *= np.uint64(0xD6E8FEB86659FD93)

@@ -3,7 +3,7 @@
 Owns channel grants and their phases. Does not own addresses (ftl/page_map.py), the choice of a
 die's next command (die_scheduler.py), the arrays (array.py), or the stages of a transaction after
 its transfer (engine/run/datapath.py).
-Source: ONFI (one die at a time uses the bus; chip enable selects it); order of data out as in
+Source: ONFI (one die at a time uses the bus, selected by chip enable). Order of data out as in
 MQSim (mapping, user, garbage collection; by readiness).
 
 Each channel has two time-ordered lists (reads that wait for data out; programs, erases and
@@ -107,8 +107,8 @@ def grant(st, channel):
     """Grant channel ``channel``, if it is idle, to a data-out phase or to a die that requests it.
     If commands may interleave with data, interrupt a data transfer for the requested commands.
 
-    Returns without a grant while an array operation that ends now has not been processed; the
-    channel is granted after that.
+    Returns without a grant while an array operation that ends now has not been processed. The
+    channel is granted afterwards.
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
@@ -158,8 +158,8 @@ def grant_others(st, channel):
 
 @cold
 def recheck_suspensions(st, channel):
-    """Run the die scheduler again for the dies on channel ``channel`` whose requested suspension is
-    no longer allowed."""
+    """Run the die scheduler again for the dies that request channel ``channel`` for a read, if the
+    read would suspend an array operation and this suspension is no longer allowed."""
     asks = st.bus[channel].ask_command
     while asks != 0:
         at = lowest_bit(asks)
@@ -428,9 +428,9 @@ def interrupt(st, channel):
 def next_event_ps(st, channel):
     """Return the time of the next event of channel ``channel`` in ps, or NEVER if none is pending.
 
-    If ``watch`` is 0, the end of an array operation is not a separate event while the channel is
-    busy. It is processed when the channel is free, because no code outside the channel depends on
-    it.
+    If ``cfg.watch`` is 0, the end of an array operation is not a separate event while the channel
+    is busy. It is processed when the channel is free, because no code outside the channel depends
+    on it.
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
@@ -480,7 +480,8 @@ def grant_now(st, channel):
 
 @inline
 def finish_event(st):
-    """Finish an event: grant every touched channel and set the next event time of each."""
+    """Finish an event: grant every channel that is marked for a new grant decision, and set the
+    time of its next event."""
     reg = st.reg[0]
     if st.cfg[0].ordered != 0:
         event_order.submit_kept(st)

@@ -5,11 +5,11 @@ not own the decision to write or use the file (engine/run/power_system.py) or th
 (store_folder.py).
 Source: this project (docs/store.md).
 
-The file is one line of JSON, followed by bytes of the tables. The JSON has the numbers and, for
-each table, its name, type, shape, stored byte ranges, and their size in the file. Ranges of zeros
-are omitted. Tables of records are compressed, because most records are alike. The superblock has
-the checksum of the file only while the store is clean, so a checkpoint that is older than the pages
-on flash is never used.
+The file is one line of JSON, followed by bytes of the tables. The JSON has the numbers (named
+integers that are not in a table) and, for each table, its name, type, shape, stored byte ranges,
+and their size in the file. Ranges of zeros are omitted. Tables of records are compressed, because
+most records are alike. The superblock has the checksum of the file only while the store is clean,
+so a checkpoint that is older than the pages on flash is never used.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ PLAIN = ("l2p", "p2l", "sectors", "bytes cached", "bytes flying")
 PART = 1 << 16
 """Size of a part of a table, in bytes. A part has at most one stored range."""
 PIECE = 1 << 12
-"""Size of a piece of a part, in bytes. The stored range of a part starts with its first piece that
-is not all zeros, and ends with its last."""
+"""Size of a piece of a part of a table, in bytes. The stored range of a part extends from its first
+to its last piece that is not all zeros."""
 
 
 def of_engine(arrays: Arrays) -> dict[str, np.ndarray]:
@@ -85,8 +85,9 @@ def _parts(raw: np.ndarray) -> list[tuple[int, int]]:
 
 
 def save(folder: StoreFolder, tables: dict[str, np.ndarray], numbers: dict[str, int]) -> int:
-    """Write a checkpoint with ``tables`` and ``numbers``. Return its checksum.
+    """Write the checkpoint file of a store. Return its checksum (CRC-32C).
 
+    ``tables``: tables of the drive by name. ``numbers``: other integers of the drive by name.
     Raises StoreFull if the file system is full, InputError if the file cannot be written.
     """
     heads: dict[str, list[Any]] = {}
@@ -124,8 +125,8 @@ def remove(folder: StoreFolder) -> None:
 
 
 def load(folder: StoreFolder, tables: dict[str, np.ndarray]) -> dict[str, int] | None:
-    """Copy a checkpoint into ``tables`` and return its numbers. The tables in PLAIN must be all
-    zeros before the call.
+    """Copy the tables of a store's checkpoint into ``tables`` and return the numbers of the
+    checkpoint (see :func:`save`). The tables in PLAIN must be all zeros before the call.
 
     Returns None, and leaves ``tables`` unchanged, if the file is missing, damaged or from another
     version of this program, or if its tables differ in type or shape (for example because of

@@ -36,11 +36,13 @@ from ondie.kernels import bch, ldpc
 
 THREADS = max(1, min(4, os.cpu_count() or 1))
 PIECE = 32
-"""Number of code words in one batch of a thread (128 KiB of data with words of 4 KiB)."""
+"""Number of code words that a decoding thread decodes at a time (128 KiB of data with code words of
+4 KiB)."""
 
 
 class PageRead(NamedTuple):
-    """Last read of a page, with the parameters of the bit errors that the engine has drawn."""
+    """One page read to decode: the stored page, and the parameters of the bit errors that the
+    engine has drawn for the last attempt of the read."""
 
     data: np.ndarray
     """Page as stored, uint8[page bytes]."""
@@ -72,29 +74,29 @@ class DecodeCounts(NamedTuple):
     :attr:`Decoder.decode_all` is set.
     """
     soft_words: int = 0
-    """Number of words that were decoded with soft decision."""
+    """Number of code words that were decoded with soft decision."""
     wrong_bits: int = 0
-    """Number of bit errors in the decoded words as read, including errors in check bits."""
+    """Number of bit errors in the decoded code words as read, including errors in check bits."""
     failed_words: int = 0
     failed_pages: int = 0
     miscorrected_words: int = 0
-    """Number of words that were decoded to wrong data although the decoder reported success."""
+    """Number of code words that were decoded to wrong data although the decoder reported success.
+    """
     fails_beside_model: int = 0
-    """Number of pages that the decoder cannot correct, but that are correctable according to the
-    capability model."""
+    """Number of pages that the decoder cannot correct, although they are correctable according to
+    the capability model."""
     corrects_beside_model: int = 0
-    """Number of pages that the decoder corrects, but that are uncorrectable according to the
+    """Number of pages that the decoder corrects, although they are uncorrectable according to the
     capability model."""
     iterations: int = 0
-    """Number of min-sum iterations (LDPC). For BCH, the number of corrected bits, or the correction
-    limit in a word that failed.
-    """
+    """Number of min-sum iterations of all decodings (LDPC). For BCH, the number of corrected bits,
+    or the correction limit in a code word that could not be decoded."""
     flips: int = 0
-    """Number of rounds of bit flipping (LDPC)."""
+    """Number of rounds of bit flipping in all decodings (LDPC)."""
     hard_failures: int = 0
     """Number of page decodings with hard decision that failed although the capability model
-    corrects the page. Another read followed each of them. The other counters exclude the words and
-    the iterations of these decodings."""
+    corrects the page. Another read of the page followed each of them. The other counters exclude
+    the code words and the iterations of these decodings."""
 
     def plus(self, other: DecodeCounts) -> DecodeCounts:
         """Add ``other`` counter by counter and return the sums."""
@@ -102,31 +104,33 @@ class DecodeCounts(NamedTuple):
 
 
 class BareCounts(NamedTuple):
-    """Counters of the decoder of the optimizer's pages since the decoder was constructed."""
+    """Counters of the decoder for pages of the optimizer's reservoir, since the decoder was
+    constructed."""
 
     pages: int = 0
     """Number of pages that were read with bit errors in their data."""
     words: int = 0
     """Number of decoded code words. Only words with bit errors are decoded."""
     wrong_bits: int = 0
-    """Number of bit errors in the decoded words as read, including errors in check bits."""
+    """Number of bit errors in the decoded code words as read, including errors in check bits."""
     failed_words: int = 0
     miscorrected_words: int = 0
-    """Number of words that were decoded to wrong data although the decoder reported success."""
+    """Number of code words that were decoded to wrong data although the decoder reported success.
+    """
     wrong_bits_left: int = 0
-    """Number of bit errors that remain in the data after decoding; ``bare_wrong_bits`` of the
-    drive.
-    """
+    """Number of bit errors that remain in the data after decoding. The drive reports it as
+    ``bare_wrong_bits``."""
     fails_beside_model: int = 0
-    """Number of words that the decoder cannot correct although the capability model can."""
+    """Number of code words that the decoder cannot correct although they are correctable according
+    to the capability model."""
     corrects_beside_model: int = 0
-    """Number of words that the decoder corrects although the capability model cannot."""
+    """Number of code words that the decoder corrects although they are uncorrectable according to
+    the capability model."""
     iterations: int = 0
-    """Number of min-sum iterations (LDPC). For BCH, the number of corrected bits, or the correction
-    limit in a word that failed.
-    """
+    """Number of min-sum iterations of all decodings (LDPC). For BCH, the number of corrected bits,
+    or the correction limit in a code word that could not be decoded."""
     flips: int = 0
-    """Number of rounds of bit flipping (LDPC)."""
+    """Number of rounds of bit flipping in all decodings (LDPC)."""
     model_bits_left: int = 0
     """Number of bit errors that remain in the data according to the capability model."""
 
@@ -136,7 +140,7 @@ class BareCounts(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """Code words to decode."""
+    """``n`` code words to encode and decode, with their bit errors and soft-decision parameters."""
 
     data: np.ndarray  # uint8[n, data bytes] as stored
     mask: np.ndarray  # uint8[n, bytes]: wrong bits
@@ -146,7 +150,8 @@ class _Words(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """Decoded code words."""
+    """Result of decoding ``n`` code words: their data, whether each was decoded, and the sums of
+    iterations and of rounds of bit flipping."""
 
     data: np.ndarray  # uint8[n, data bytes]; a word that failed is as it was read
     good: np.ndarray  # bool[n]
@@ -192,8 +197,10 @@ class WordCode:
         return self._taken(self._ldpc.decode(np.concatenate((data, check), axis=1)), data)
 
     def decode_hit(self, words: _Words) -> Decoded:
-        """Encode words, inject their bit errors, and decode them. Words whose ``soft`` is True are
-        decoded with soft decision, the other words with hard decision.
+        """Encode code words, inject their bit errors, and decode them.
+
+        Code words whose ``soft`` is True are decoded with soft decision, the others with hard
+        decision.
         """
         sent = np.concatenate((words.data, self.encode(words.data)), axis=1)
         read, size = sent ^ words.mask, self.data_bytes
@@ -242,7 +249,8 @@ def die_code(cfg: Config) -> WordCode:
 
 @lru_cache(32)
 def _made(data_bytes: int, limit: int, circulant: int | None) -> WordCode:
-    """Return the code with these parameters. Each code is constructed only once."""
+    """Return the implemented code with ``data_bytes``, ``limit`` and ``circulant`` of
+    :class:`WordCode`. Each code is constructed only once."""
     return WordCode(data_bytes, limit, circulant)
 
 
@@ -316,8 +324,8 @@ class Decoder:
             raise error
 
     def decode(self, reads: Sequence[PageRead]) -> list[DecodedPage]:
-        """Decode pages. Encode each word with a bit error, inject its bit errors, and decode the
-        word. Raises the exception of :meth:`check`, if there is one."""
+        """Decode the pages of ``reads``: encode each code word with a bit error, inject the bit
+        errors, and decode the code word. Raises the exception of :meth:`check`, if there is one."""
         self.check()
         code, size = self.code, self._data_bytes
         page_bytes = self._words * size

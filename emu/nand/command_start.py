@@ -44,7 +44,7 @@ from ondie.kernels.jit import cold, inline
 
 @cold
 def suspends_in_vain(st, die, at):
-    """Return True if the read that die ``die`` requests would suspend an operation that must not be
+    """Return True if the read requested by die ``die`` would suspend an operation that must not be
     suspended at time ``at`` (ps).
 
     See :func:`may_suspend`.
@@ -58,8 +58,9 @@ def suspends_in_vain(st, die, at):
 
 @inline
 def lane_to_suspend(st, die):
-    """Return the number of the DIE record whose array operation must be suspended for a read of
-    ``die``, or -1 if no operation must be suspended."""
+    """Return the number of the DIE record whose array operation must be suspended for a read of die
+    ``die`` (with independent plane reads: of plane ``die``), or -1 if no operation must be
+    suspended."""
     die_rec = st.die[die]
     if st.cfg[0].lanes > 1:
         first_rec = st.die[die_rec.first]
@@ -100,7 +101,7 @@ def use_registers(st, die, tid):
     """Check and update the state of die ``die``'s registers for optimizer operation ``tid``.
 
     Stops the run with error E_REGISTER if the registers do not hold the operands of the operation.
-    Such an error means that the plan is incorrect.
+    Such an error means that the plan of the optimizer update has its operations in a wrong order.
     """
     die_rec = st.die[die]
     op = st.txn[tid].op

@@ -1,7 +1,7 @@
 """Timing constraints of a configuration, as rows that can be printed and tested one by one.
 
-Owns the set of constraints and the time of each. Does not own their enforcement (channel.py,
-die_scheduler.py, array.py) or the constants (timing.py, onfi.py).
+Owns the set of constraints and the minimum time of each. Does not own their enforcement
+(channel.py, die_scheduler.py, array.py) or the constants (timing.py, onfi.py).
 Source: ONFI command sequences. The format of the rows follows Ramulator 2's tables of timing
 constraints.
 """
@@ -17,13 +17,13 @@ from ondie.emu.nand import timing
 
 DATA_OUT = "DATA OUT"
 NEXT = ("READ", "PROGRAM", "ERASE")
-"""Operations that wait until the preceding operation has left the array of the die."""
+"""Operations that cannot start before the preceding operation has left the array of their die."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Minimum time ``ps`` from operation ``after`` to the start of any later operation in
-    ``before``.
+    """Timing constraint: minimum time ``ps`` from flash operation ``after`` to the start of any
+    later operation in ``before``.
 
     ``scope`` "channel": the time counts from the first cycle of ``after``, for every die of the
     channel. Other scopes (plane, die, chip, drive): the time counts from the last cycle of

@@ -17,9 +17,9 @@ from ondie.emu.nand.page_store import OOB, PageStore
 
 
 def conventional(geometry: Geometry, blocks: np.ndarray) -> np.ndarray:
-    """Return the mask of conventional blocks among ``blocks``, bool[n]. ``blocks``: int64[n],
-    numbers over all blocks of the drive, including the reservoir.
-    """
+    """Return the mask of the blocks among ``blocks`` that are outside the optimizer's reservoir,
+    bool[n]. ``blocks``: int64[n], block numbers that count all blocks of the drive, including the
+    reservoir."""
     return np.asarray(blocks % geometry.all_blocks < geometry.blocks)
 
 
@@ -68,5 +68,6 @@ class ConventionalPages:
         return self._store.read(ppn)
 
     def spoil(self, ppn: int, done: bool = True) -> None:
-        """Overwrite a page without an erase, like PageStore.spoil."""
+        """Overwrite a page without an erase, so that it reads neither as blank nor as valid; see
+        PageStore.spoil."""
         self._store.spoil(ppn, done)

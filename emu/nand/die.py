@@ -3,8 +3,8 @@
 Owns the records of dies and channels, the priority order of queues, queue membership and the power
 budget. Does not own the choice of a die's next command (die_scheduler.py), the end of array
 operations (array.py) or channel grants (channel.py).
-Source: queues and their order as in MQSim (mapping, garbage collection when urgent, user; reads
-before programs before erases); a die with cache and data registers as in ONFI.
+Source: MQSim for the queues and their order (mapping, garbage collection when urgent, user; reads
+before programs before erases), ONFI for a die with cache and data registers.
 
 A record of DIE describes hardware that executes one command at a time. This is usually a die. With
 independent plane reads it is a plane, called a *lane* of the die; the record of the first lane also
@@ -34,7 +34,8 @@ from ondie.kernels.jit import cold, inline
 ) = range(9)  # fmt: skip
 QUEUES = 9
 RESUME, MORE = QUEUES, QUEUES + 1
-"""Values of ``pick`` that are not queues.
+"""Values of ``pick``, the queue from which a die starts its next operation, that are not numbers of
+queues.
 
 RESUME: resume the suspended program or erase. MORE: load the next page of the word line that is
 being loaded.
@@ -50,13 +51,14 @@ While garbage collection is urgent, garbage-collection reads may suspend, too.
 HOST_QUEUES = 1 << Q_READ | 1 << Q_LOAD | 1 << Q_WRITE
 BACKGROUND = (Q_PE, Q_MAP_READ, Q_READ, Q_LOAD, Q_MAP_WRITE, Q_WRITE, Q_GC_READ, Q_GC_WRITE,
               Q_GC_ERASE)  # fmt: skip
-"""Priority order of the queues while garbage collection is not urgent."""
+"""Numbers of a die's queues in their priority order while garbage collection is not urgent."""
 
 EVICTED, EVICTED_BY_READ = -1, -2
-"""Values of ``made`` for the write of a page that the data cache evicts. Such a write is not
-counted as a host transaction. Its priority class is 0 (EVICTED), or 1 if the page is evicted for a
-page that was read (EVICTED_BY_READ, as in MQSim; only with polled classes).
-"""
+"""Values of field ``made`` of a transaction's command record for the write of a page that the data
+cache evicts. For other transactions, the field is the time at which the request was split. The
+write of an evicted page is not counted as a host transaction. Its priority class is 0 (EVICTED), or
+1 if the page is evicted for a page that was read (EVICTED_BY_READ, as in MQSim; only with polled
+classes)."""
 POLLED = 2
 """Value of ``cfg.ranked`` for polled priority classes (polling.py)."""
 
@@ -286,8 +288,8 @@ def planes_at(st, tid):
 
 @cold
 def chip_record(st, tid):
-    """Return the DIE record of transaction ``tid``'s chip, if a chip executes one command at a
-    time.
+    """Return the DIE record of transaction ``tid``'s chip. Call this function only if a chip
+    executes one command at a time.
 
     Renumbers the planes of the transaction, because the planes of all dies of a chip are numbered
     consecutively.
@@ -301,7 +303,8 @@ def chip_record(st, tid):
 
 @cold
 def die_in_chip(st, die, tid):
-    """Return the die on which transaction ``tid`` operates, within the chip of record ``die``."""
+    """Return the die on which transaction ``tid`` operates, one of the dies of the chip whose DIE
+    record is ``die``."""
     cfg = st.cfg[0]
     return die + lowest_bit(st.txn[tid].planes) // cfg.planes * cfg.channels
 
@@ -311,9 +314,8 @@ def die_in_chip(st, die, tid):
 
 @cold
 def take_power(st, die, count):
-    """Set the power that die ``die`` holds to the power of ``count`` planes, which may be more or
-    less than before.
-    """
+    """Set the power that die ``die`` holds to the power of an operation on ``count`` planes, which
+    may be more or less than before."""
     die_rec = st.die[die]
     dev = st.dev[die_rec.dev]
     dev.power += count - die_rec.power

@@ -10,8 +10,8 @@ garbage-collection read does so only while garbage collection is urgent. An oper
 suspended in three cases: its remaining time when the channel is granted is ``suspend_*_left`` or
 less, it has been suspended ``max_suspends`` times, or the cache register holds the next page. The
 array stops at the start of the suspend command. The operation continues t_resume after the resume
-command. In between, the die accepts only reads that may suspend, including reads that arrive later,
-at most ``suspend_reads`` of them in a row. One operation at a time can be suspended.
+command. In between, the die accepts only reads that may suspend, including reads arriving later, at
+most ``suspend_reads`` of them in a row. One operation at a time can be suspended.
 
 Independent plane reads. Every operation except a read of one plane needs the whole die: it waits
 until all planes are idle, and while it waits no plane starts another read. A plane holds one read
@@ -223,8 +223,8 @@ def allowed_queues(st, die):
 
 @cold
 def fits_open_block(st, working, tid):
-    """Return True if the program ``tid`` of a parity page or record can directly follow the program
-    ``working``, because the block that is then open in the reservoir has a free page.
+    """Return True if the program ``tid`` of a parity page or of a step's record can directly follow
+    the program ``working``, because the block that is then open in the reservoir has a free page.
 
     Otherwise a block must be erased between the two programs.
     """
@@ -384,10 +384,8 @@ def select_cached_program(st, die, waiting):
 
 @njit
 def set_gc_priority(st, die, urgent):
-    """Set the priority of garbage collection on the die of lane ``die``.
-
-    ``urgent``: 1 if garbage collection has priority over host operations, else 0.
-    """
+    """Set the priority of garbage collection on the die that contains lane ``die``. ``urgent``: 1
+    if garbage collection has priority over host operations, else 0."""
     die_rec = st.die[st.die[die].first]
     if die_rec.urgent != urgent:
         die_rec.urgent = urgent

@@ -77,22 +77,21 @@ CODE = record_type(
 )
 NEVER_LOG = -60 * math.log(2)
 USUAL = 1e-3
-"""Fraction of code words that fail at the raw bit error rate that is stated as the limit of a code.
-"""
+"""Fraction of code words that fail at the raw bit error rate stated as the limit of a code."""
 POINTS, SAMPLES = 33, 256
 """Size of the LDPC iteration table: POINTS rows for hard decision and POINTS rows for soft
 decision, each for one number of bit errors, with SAMPLES samples in each row.
 """
 BEYOND = 1.5
-"""Largest number of bit errors in the table, divided by the limit of the code. The decoder corrects
-no word with that number of bit errors.
-"""
+"""Largest number of bit errors in the LDPC iteration table, divided by the number of bit errors
+that the code corrects. The decoder corrects no code word with that many bit errors."""
 SURE = 2
 """Divisor of the code's limit: a word with at most limit / SURE bit errors counts as corrected and
 is not decoded.
 """
 CHANCE = 1 << 50
-"""Index, in a code word's random sequence, of the first number that selects its iterations."""
+"""Index, in a code word's random sequence, of the first random number that selects the word's
+number of decoder iterations."""
 CORRECTED, SOFT, UNCORRECTABLE = range(3)
 """Outcome of a read: corrected by hard decision, with or without retries (CORRECTED), corrected by
 soft decision (SOFT), or media error (UNCORRECTABLE)."""
@@ -289,8 +288,8 @@ def check_bytes(cfg: Config) -> int:
 
 
 def _turn(holds: Callable[[float], bool]) -> tuple[float, float]:
-    """Return (low, high), 2**-25 apart in [0, 1/2], such that ``holds`` is true at ``low`` and
-    false at ``high``.
+    """Return bit error rates (low, high), 2**-25 apart in [0, 1/2], such that ``holds`` is true at
+    ``low`` and false at ``high``. ``holds`` must change once, from true to false.
 
     The interval is wide enough that the rounding of logarithms has no effect.
     """
@@ -364,8 +363,10 @@ def divided_iterations(code, effort, key, level, words, errors, soft):
 
 @njit
 def page_iterations(code, effort, key, level, rate, soft):
-    """Return the number of iterations of one decoding of a page at retry ``level``. The page has
-    the bit errors of :func:`page_errors`. Other arguments are those of :func:`word_iterations`.
+    """Return the number of decoder iterations of one decoding of a page at retry ``level``.
+
+    The page has the bit errors of :func:`page_errors`. Other arguments are those of
+    :func:`word_iterations`.
     """
     if rate < code.safe:
         errors = page_errors(code, key, level, rate)[0]
@@ -400,9 +401,8 @@ def failed_iterations(code, effort, key, level, rate):
 
 @njit
 def late_iterations(code, made):
-    """Return the number of the ``made`` iterations of a decoding that the time ``decode`` does not
-    cover.
-    """
+    """Return how many of the ``made`` iterations of one page decoding exceed the iterations that
+    the decoding time ``decode`` covers."""
     return max(made - code.covered, np.int64(0))
 
 
@@ -410,10 +410,10 @@ def late_iterations(code, made):
 def read_page(code, key, stable, shifted, scale):
     """Draw the outcome of a page read with retries.
 
-    Returns (CORRECTED, SOFT or UNCORRECTABLE; number of retries; bit errors in the last hard
-    decision). ``code``: a record of CODE; ``key``: from rng.page_key; ``stable`` and ``shifted``:
-    from rber.stable_rate and rber.shifted_rate; ``scale``: from rber.scales. The result depends on
-    the arguments only, not on the order or time of the reads.
+    Returns (outcome, number of retries, bit errors in the last hard decision). The outcome is
+    CORRECTED, SOFT or UNCORRECTABLE. ``code``: a record of CODE; ``key``: from rng.page_key;
+    ``stable`` and ``shifted``: from rber.stable_rate and rber.shifted_rate; ``scale``: from
+    rber.scales. The result depends on the arguments only, not on the order or time of the reads.
 
     If ``code.decoder`` is set, hard decision succeeds only if both the model and the LDPC decoder
     correct the page; otherwise the next read follows.

@@ -4,16 +4,15 @@ In MQSim, the erase of a block enters the queue of its chip when the garbage col
 starts. It is ready when all valid pages of the block have been moved. A command erases the block of
 the first ready erase in the queue and blocks of further ready erases in other planes. All of them
 are on the die of the first erase in the queue, which need not be ready. The further erases must
-have the page number of this first erase. The page number of an erase is that of the operation that
-started the garbage collection: the page that filled a block, the read for which the garbage
-collection waited, or the erase after which it started.
+have the page number of this first erase. An erase has the page number of the operation that started
+the garbage collection: the page that filled a block, the read for which the garbage collection
+waited, or the erase after which it started.
 
 Owns the order, the page number and the readiness of these erases. Does not own the transactions
 that are ready (die_scheduler.py), their combination (multi_plane.py) or garbage collection
-(ftl/gc.py).
-Source: MQSim's garbage collection and transaction scheduling units.
-
-``st.erasing`` has a record for each block; it is in use if events are ordered (event_order.py).
+(ftl/gc.py). Source: MQSim's garbage collection and transaction scheduling units. ``st.erasing`` has
+a record for each block. The records are used only if events are handled in the order of their
+registration (event_order.py).
 """
 
 from __future__ import annotations
@@ -35,14 +34,15 @@ ERASING = record_type(
 
 
 def tables(blocks: int = 1) -> dict[str, np.ndarray]:
-    """Return the table of erases for ``blocks`` blocks, keyed by the name of its field in the
-    state."""
+    """Return the table of queued erases, with a record for each of ``blocks`` blocks, keyed by the
+    name of its field in the state."""
     return {"erasing": records(ERASING, blocks)}
 
 
 @inline
 def head_of(st, die):
-    """Return the number of the DIE record that has the queue of the chip of die ``die``."""
+    """Return the number of the DIE record with the erase queue of the chip that contains die
+    ``die``."""
     return st.die[die].first if st.cfg[0].chip != 0 else die
 
 
@@ -58,7 +58,7 @@ def enter(st, block):
     chip.
 
     ``reg.cause`` is 1 + the page number of the operation that started the garbage collection, or 0
-    if the cause is that a block was filled.
+    if the cause is a filled block.
     """
     reg = st.reg[0]
     head = st.die[head_of(st, die_at(st, block))]
@@ -94,8 +94,8 @@ def make_ready(st, die, tid):
 
 @cold
 def admit(st, head):
-    """Hand over the ready erases on the die of the first erase in the queue of DIE record ``head``
-    to the die scheduler."""
+    """Hand over to the die scheduler the ready erases in the queue of DIE record ``head`` that are
+    on the die of the first erase in this queue."""
     at = st.die[head].erase_first - 1
     die = die_at(st, at) if at >= 0 else -1
     while at >= 0:
@@ -109,16 +109,18 @@ def admit(st, head):
 
 @cold
 def page_of_first(st, die):
-    """Return the page number of the first erase in the queue of the chip of die ``die``."""
+    """Return the page number (see the module) of the first erase in the queue of the chip of die
+    ``die``."""
     return st.erasing[st.die[head_of(st, die)].erase_first - 1].page
 
 
 @cold
 def leave(st, die, tid):
-    """Remove the erases of a command, ``tid`` and its mates, from the queue of their chip.
+    """Remove the erases of one multi-plane command from the queue of their chip. ``tid``: first
+    transaction of the command; field ``mate`` links the others.
 
-    Then hand over the ready erases on the die of the erase that is now the first. ``die``: DIE
-    record of the chip.
+    Then hand over the ready erases on the die of the erase that is now the first in the queue.
+    ``die``: DIE record of the chip.
     """
     head = head_of(st, die)
     while tid >= 0:

@@ -68,7 +68,7 @@ def next_event_ps(st, channel):
 
 @cold
 def first_due(st, channel):
-    """Return (registration, kind) of the event of channel ``channel`` that is handled next.
+    """Return (registration number, kind) of the event of channel ``channel`` that is handled next.
 
     Call this function only if an event of the channel is due.
     """
@@ -188,7 +188,8 @@ def submit_kept(st):
 
 @cold
 def take_touched(st):
-    """Remove and return the lowest-numbered channel among those that must arbitrate again."""
+    """Remove and return the lowest-numbered channel among those that are marked for a new grant
+    decision."""
     reg = st.reg[0]
     at = 0
     for i in range(1, reg.touched):
@@ -202,9 +203,8 @@ def take_touched(st):
 
 @cold
 def first_leaf(st, time):
-    """Return the resource whose event at ``time`` was registered first. ``time``: time of the next
-    event, in ps.
-    """
+    """Return the number of the resource whose event at ``time`` was registered first. ``time``:
+    time of the next event of the simulation, in ps."""
     reg = st.reg[0]
     half = st.key.shape[0] >> 1
     best = st.tree[1]

@@ -7,8 +7,8 @@ read (pe_protection.py).
 Source: this project; OptimStore (HPCA 2023): a page that a processing element has changed in the
 registers is programmed without the controller's encoder.
 
-If a mapping unit is a whole flash page, each method of FlashPages does the same as the method of
-the store with the same name.
+If a mapping unit is a whole flash page, each method of FlashPages has the effect of the PageStore
+method with this name.
 """
 
 from __future__ import annotations
@@ -102,15 +102,14 @@ class UncodedCounts(NamedTuple):
     """Counters, in mapping units, of reservoir pages that bypass the encoder or the decoder."""
 
     unprotected_pages: int = 0
-    """Number of pages that processing elements programmed without valid check bytes."""
+    """Number of mapping units that processing elements programmed without valid check bytes."""
     unprotected_taken: int = 0
-    """Number of pages that the controller read and used without decoding because they have no valid
-    check bytes.
-    """
+    """Number of mapping units that the controller read and used without decoding because they have
+    no valid check bytes."""
     undecoded_taken: int = 0
-    """Number of pages that the controller read and used without decoding although they have valid
-    check bytes from the controller's encoder. Reads of a reservoir without ECC bypass the decoder.
-    """
+    """Number of mapping units that the controller read and used without decoding although they have
+    valid check bytes from the controller's encoder. Reads of a reservoir without ECC bypass the
+    decoder."""
 
     def plus(self, other: UncodedCounts) -> UncodedCounts:
         """Add ``other`` counter by counter and return the sums."""
@@ -118,9 +117,9 @@ class UncodedCounts(NamedTuple):
 
 
 class CheckBytes:
-    """Check-byte marks and counters of one device with configuration ``cfg`` and page store
-    ``store``.
-    """
+    """Marks of reservoir pages, and counters, for one device with configuration ``cfg`` and page
+    store ``store``. The mark of a page states which encoder wrote the check bytes. The counters
+    count pages that bypass the encoder or the decoder."""
 
     def __init__(self, cfg: Config, store: PageStore) -> None:
         self._store = store
@@ -135,7 +134,8 @@ class CheckBytes:
         self.counts = UncodedCounts()
 
     def programmed(self, pages: int, code: int) -> None:
-        """Count ``pages`` programmed mapping units if their mark ``code`` is UNCODED."""
+        """Count ``pages`` mapping units that were programmed with mark ``code``. Only mark UNCODED
+        (no valid check bytes) is counted."""
         if code == UNCODED:
             self.counts = self.counts.plus(UncodedCounts(unprotected_pages=pages))
 

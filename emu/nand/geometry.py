@@ -31,7 +31,8 @@ class Geometry:
     ways: int
     planes: int
     blocks: int
-    """Number of blocks per unit in the conventional namespace."""
+    """Number of blocks of the conventional namespace in each unit. A unit is all planes of a die,
+    or one plane (``unit_planes``)."""
     reservoir_blocks: int
     """Number of super-blocks per die in the optimizer reservoir. Their numbers follow those of the
     conventional blocks.
@@ -41,13 +42,15 @@ class Geometry:
     page_bytes: int
     """Size of a mapping unit in bytes. A mapping unit is a flash page or one of its ``slots``."""
     unit_planes: int
-    """Number of planes of a unit: all planes of a die, or one."""
+    """Number of planes of a unit, which is written and garbage-collected as a whole: all planes of
+    a die, or 1."""
     chip_dies: int = 1
-    """Number of dies that share one chip enable."""
+    """Number of dies of a chip, which share one chip enable."""
     lanes: int = 1
     """Number of planes of a die that read independently, or 1 if the die reads as a whole."""
     pslc_blocks: int = 0
-    """Number of blocks per unit that always hold one bit per cell: the last conventional blocks."""
+    """Number of blocks in each unit (all planes of a die, or one plane) that always hold one bit
+    per cell. They are the last conventional blocks of the unit."""
     slots: int = 1
     """Number of mapping units (pages of the mapping table) per flash page."""
 
@@ -83,7 +86,7 @@ class Geometry:
 
     @property
     def block_pages(self) -> int:
-        """Number of mapping units per block of a unit."""
+        """Number of mapping units in a block of a unit. The block spans all planes of the unit."""
         return self.pages * self.unit_planes * self.slots
 
     @property
@@ -96,7 +99,8 @@ class Geometry:
 
     @property
     def all_blocks(self) -> int:
-        """Number of blocks per unit, conventional and reservoir together."""
+        """Number of blocks in each unit (all planes of a die, or one plane), conventional and
+        reservoir together."""
         return self.blocks + self.reservoir_blocks
 
     @property
@@ -110,12 +114,14 @@ class Geometry:
 
     @property
     def native_blocks(self) -> int:
-        """Number of conventional blocks per unit, excluding the fixed pSLC blocks."""
+        """Number of conventional blocks in each unit (all planes of a die, or one plane), excluding
+        the fixed pSLC blocks."""
         return self.blocks - self.pslc_blocks
 
     @property
     def native_pages(self) -> int:
-        """Number of mapping units in native blocks, the final location of logical pages."""
+        """Number of mapping units of the device in native blocks: conventional blocks that are not
+        in pSLC mode, the final location of logical pages."""
         return self.units * self.native_blocks * self.block_pages
 
     @property
@@ -127,7 +133,8 @@ class Geometry:
         return die % self.channels
 
     def turns(self, order: str) -> np.ndarray:
-        """Return the numbers of all units in the order in which writes are allocated, int32[units].
+        """Return the numbers of all units (dies or planes) in the order in which writes are
+        allocated to them, int32[units].
 
         ``order``: the letters C, W, D and P (channel, way, die, plane) in some order. The dimension
         of the first letter varies fastest. P has no effect if a unit spans all planes of a die.
@@ -146,7 +153,7 @@ class Geometry:
 
 @cold
 def pages(st, ppn, count):
-    """Return the number of flash pages that contain ``count`` slots, starting at physical slot
-    ``ppn``."""
+    """Return the number of flash pages that contain ``count`` slots (mapping units), starting at
+    physical slot ``ppn``."""
     slots = st.cfg[0].slots
     return (ppn % slots + count - 1) // slots + 1

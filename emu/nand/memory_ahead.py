@@ -14,9 +14,9 @@ from ondie.kernels import native
 
 
 class MemoryAhead:
-    """Thread that populates memory in advance until :meth:`close`. When programs reach a large page
-    (2 MiB) of a segment in memory, the thread populates the next large page.
-    """
+    """Thread that populates the memory of pages in advance until :meth:`close`. When programs reach
+    a large memory page (2 MiB) of a segment in memory, the thread populates the next large memory
+    page."""
 
     def __init__(self) -> None:
         self.queue: Any = native.ffi.new("ondie_ahead *")
@@ -28,7 +28,8 @@ class MemoryAhead:
 
     @property
     def ready(self) -> int:
-        """Number of parts of memory that the thread has prepared."""
+        """Number of large memory pages (2 MiB each, or less at the end of a segment) that the
+        thread has finished populating."""
         return int(self.queue.ready)
 
     def __enter__(self) -> Self:
@@ -38,6 +39,6 @@ class MemoryAhead:
         self.close()
 
     def close(self) -> None:
-        """Stop the thread. Queued parts are not prepared."""
+        """Stop the thread. Queued large memory pages are not populated."""
         native.lib.ondie_close_ahead(self.queue)
         self._thread.join()

@@ -52,15 +52,17 @@ def gather_all(st, die, tid, queue):
 
 @inline
 def same_priority(st, tid, unit):
-    """Return True if host transactions ``tid`` and ``unit`` have the same priority class."""
+    """Return True if host transactions ``tid`` and ``unit`` have equal priority classes."""
     return rank_of(st, tid) == rank_of(st, unit)
 
 
 @inline
 def may_join(st, tid):
-    """Return True if transaction ``tid`` may join a command of the FTL under MQSim's polled
-    priority classes (polling.py). It may join if it is a transaction of the FTL, or a user
-    transaction of class ``reg.companion``."""
+    """Return True if transaction ``tid`` may join a multi-plane command of an FTL operation under
+    MQSim's polled priority classes (polling.py).
+
+    It may join if it is a transaction of the FTL, or a user transaction of class ``reg.companion``.
+    """
     return st.txn[tid].kind == OWN or rank_of(st, tid) == st.reg[0].companion
 
 
@@ -142,9 +144,8 @@ def gather(st, die, tid, queue):
 @njit
 def overtakes(st, first, tid):
     """Return True if program ``tid`` would overtake another program of its block in its queue.
-    ``first``: first program of the queue. A program with mates may be for several blocks, so it
-    counts for every block in its planes.
-    """
+    ``first``: first program of the queue. A program of several pages (several transactions, linked
+    by field ``mate``) may be for several blocks, so it counts for every block in its planes."""
     txn = st.txn[tid]
     pages = st.cfg[0].block_pages
     while first != tid:
@@ -159,9 +160,10 @@ def overtakes(st, first, tid):
 
 @njit
 def merge(st, tid, part):
-    """Merge the chain of mates of transaction ``part`` into the chain of ``tid``.
+    """Add the transactions of command ``part`` to the command of transaction ``tid``. Field
+    ``mate`` links the transactions of a command to a list.
 
-    The chain is ordered by page offset, so that the pages of one offset in several planes are
+    The list is ordered by page offset, so that the pages of one offset in several planes are
     adjacent.
     """
     at = tid

@@ -40,19 +40,21 @@ OOB = np.dtype(
 the reservoir, the last three fields hold the exclusive or of ``sequence``, ``checksum`` and
 ``seal`` of the protected pages."""
 ERASED, PROGRAMMED, TORN = 0, 0x50A35AC6, 0x2F5CA539
-"""Values of ``written``, the state of the cells (enum ondie_written of csrc/ondie.h). TORN: power
-was lost, or the process was killed, during a program or an erase. A torn page may read as valid,
-blank or damaged. It must be erased before the next program. Any two values differ in every byte, so
-that a damaged byte does not turn one value into another. A hole of a file reads as erased."""
+"""Values of field ``written`` of the out-of-band data, the state of the cells (enum ondie_written
+of csrc/ondie.h). TORN: power was lost, or the process was killed, during a program or an erase. A
+torn page may read as valid, blank or damaged. It must be erased before the next program. Any two
+values differ in every byte, so that a damaged byte does not turn one value into another. A hole of
+a file reads as erased."""
 CODED, UNCODED, DIE_CODED = range(3)
-"""Kinds of check bytes of a reservoir page, stored in ``stream`` of its record: written by the
-controller's ECC (CODED), not valid (UNCODED), written by the on-die ECC (DIE_CODED)."""
+"""Kinds of check bytes of a reservoir page, stored in field ``stream`` of the page's out-of-band
+data: written by the controller's ECC (CODED), not valid (UNCODED), written by the on-die ECC
+(DIE_CODED)."""
 SPARE_BYTES = 36
 """Number of bytes of out-of-band data of a reservoir page: the fields of OOB before ``written``."""
 BLANK, PADDING, FIRST_PASS = -1, -2, -3
-"""Values of ``lpn``: a torn page that reads as erased, a page programmed without data
-(ONDIE_PADDING of csrc/ondie.h), and a torn page after the first of two passes (ONDIE_FIRST_PASS),
-whose second pass may follow without an erase."""
+"""Values of field ``lpn`` of the out-of-band data that are not logical pages: a torn page that
+reads as erased, a page programmed without data (ONDIE_PADDING of csrc/ondie.h), and a torn page
+after the first of two passes (ONDIE_FIRST_PASS), whose second pass may follow without an erase."""
 
 
 class Spare(NamedTuple):
@@ -162,8 +164,9 @@ class PageStore:
         self._changeable(ppn)
 
     def _segment(self, ppn: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return the pages and the records of the segment with page ``ppn``, and the index of the
-        page in both. If the page has no file space, return no pages and blank records."""
+        """Return the page contents and the out-of-band records of the segment with page ``ppn``,
+        and the index of the page in both. If the page has no file space, return an empty array of
+        contents and blank records."""
         number, at = divmod(ppn, self._per_segment)
         if self.files is not None:
             segment = self.files.find(number)
@@ -189,7 +192,8 @@ class PageStore:
         return pages, oob_records, at
 
     def _changeable(self, ppn: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return the same as :meth:`_segment` after file space for the page is reserved."""
+        """Reserve file space for page ``ppn`` if necessary, and return the arrays and the index
+        that :meth:`_segment` returns."""
         if self.files is None:
             return self._segment(ppn)
         number, at = divmod(ppn, self._per_segment)

@@ -1,6 +1,6 @@
 """Error protection of the optimizer's pages, which processing elements read on the die.
 
-Owns the bit errors that remain after ECC on the die or in the controller, and the bit errors of a
+Owns the bit errors remaining after ECC on the die or in the controller, and the bit errors of a
 simulated read that represents several reads (``errors.exposure``). Does not own error rates
 (rber.py), the reads of the pages (ftl/reservoir.py) or the decoding time (compute/pe.py,
 ftl/transfers.py).
@@ -8,8 +8,8 @@ Source: AiF, ISCA 2025 (10 bit/1 KiB on the die); bounded-distance decoding as i
 word with more bit errors than its code corrects stays unchanged.
 
 With an implemented code (ecc.code = bch or ldpc), the decoder of the code determines the bytes
-instead (codec.py). Check bits then have errors, too. The bit errors in the data are the same as
-without a code.
+instead (codec.py). Check bits then have errors, too. The code does not change the bit errors in the
+data as read.
 
 The bit errors of a read are drawn for the whole page, with the random key of the read, and do not
 depend on the code. If a simulated read represents ``exposure`` reads, a page without ECC has the
@@ -213,8 +213,8 @@ def check_key(key):
 
 @njit
 def failures_by_step(keys, rate, page, word, check, limit):
-    """Return the number of code words in the reads of each step that cannot be corrected,
-    int64[steps, 2].
+    """Return the number of code words that cannot be corrected in the page reads of each optimizer
+    step, int64[steps, 2].
 
     Column 0: words with more than ``limit`` bit errors in their data (the capability model). Column
     1: words with more than ``limit`` bit errors in their data and ``check`` check bytes, in pages
@@ -243,7 +243,7 @@ def failures_by_step(keys, rate, page, word, check, limit):
 
 @njit
 def wrong_bits_by_step(keys, rate, page, word, limit, exposure):
-    """Return the number of bit errors in the reads of each step, int64[steps, 2].
+    """Return the number of bit errors in the page reads of each optimizer step, int64[steps, 2].
 
     Columns: before and after correction. ``keys``: random keys of the reads, uint64[steps, reads].
     Other arguments: see :func:`count_wrong_bits`.

@@ -47,9 +47,9 @@ def is_due(st, channel):
 def next_finished(st, channel):
     """Process the next end of a phase or array operation on channel ``channel``.
 
-    Returns the first transaction of the command that has finished (its other transactions follow by
-    ``mate``), or -1 if no command has finished. Call this function while :func:`is_due` returns
-    True.
+    Returns the first transaction of the command that has finished (field ``mate`` links the other
+    transactions of the command), or -1 if no command has finished. Call this function while
+    :func:`is_due` returns True.
     """
     bus = st.bus[channel]
     now = st.reg[0].now
@@ -133,11 +133,11 @@ def end_phase(st, channel):
 
 @cold
 def second_stage(st, die, tid):
-    """Continue transaction ``tid``, which is not a READ, after its OUT phase.
+    """Continue transaction ``tid``, which is not a READ, after its data-out phase (OUT).
 
     For a copy-back, start the program from the register and return -1. Any other transaction has
     finished and is returned: a program or an erase whose status has been read, or a BPR or ODC
-    after its data out.
+    (OptimStore's read into registers and computation) after its data out.
     """
     txn = st.txn[tid]
     if txn.op == COPYBACK:

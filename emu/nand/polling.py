@@ -37,16 +37,16 @@ from ondie.emu.nand.timing import READ
 from ondie.kernels.jit import cold, inline, njit
 
 CLASSES = 1
-"""Value of ``cfg.ranked`` if the turns of the priority classes advance with commands. With POLLED,
-the turns advance with the scheduler's polls of a chip."""
+"""Value of ``cfg.ranked`` if the turns of the priority classes advance with the commands of a chip.
+With value POLLED, they advance with the scheduler's polls of a chip."""
 ROUNDS = 4
 STATES = 3 * ROUNDS
-"""Number of (turn, round) states of the three classes that take turns."""
+"""Number of (turn, round) states of the three priority classes that take turns."""
 LAST = 3
 ONLY_LAST = 1 << LAST
-"""Bit mask of the waiting classes if only class LAST waits."""
+"""Bit mask of the priority classes with waiting transactions if only class 3 (LAST) has any."""
 FRESH = -1
-"""Value of ``bus.since`` of a channel that became idle in this event."""
+"""Value of ``bus.since`` of a channel that becomes idle in the present event."""
 
 
 @njit
@@ -146,7 +146,7 @@ def become_busy(st, channel):
 def advance(turn, rounds, waiting, looks):
     """Advance the turn of the priority classes by ``looks`` polls.
 
-    Returns (class that has the turn, remaining rounds of its cycle, number of polls that found no
+    Returns (class with the turn, remaining rounds of its cycle, number of polls that found no
     class). ``waiting``: bit mask of the classes with waiting transactions. Nothing changes while
     class 0 waits. If no class waits, class 1 has the turn afterwards. A poll ends after four rounds
     of class 1. Therefore, if only class 3 waits and had the last turn, the poll finds no class and
@@ -174,10 +174,8 @@ def advance(turn, rounds, waiting, looks):
 
 @inline
 def period(waiting):
-    """Return the number of polls after which the turns of the waiting classes repeat.
-
-    ``waiting``: bit mask of classes.
-    """
+    """Return the number of polls of a chip after which the turns of its waiting priority classes
+    repeat. ``waiting``: bit mask of the waiting classes."""
     return (waiting >> 1 & 1) * 4 + (waiting >> 2 & 1) * 2 + (waiting >> 3 & 1)
 
 

@@ -41,13 +41,13 @@ QUEUED = {
     timing.ERASE: Q_GC_ERASE,
     timing.COPYBACK: Q_GC_WRITE,
 }
-"""Default die queue by operation."""
+"""Default queue of the die for the operation of a raw flash job, by operation."""
 OPERATIONS = ", ".join(timing.OP_NAMES[op] for op in QUEUED)
 
 
 @inline
 def make_transaction(st, i):
-    """Create a transaction for job ``i`` and return its index."""
+    """Create a transaction for job ``i`` of the job list. Return the index of the transaction."""
     job = st.job[i]
     tid = take_txn(st)
     txn = st.txn[tid]
@@ -67,9 +67,10 @@ def make_transaction(st, i):
 
 @inline
 def queue_job(st, die, i):
-    """Queue job ``i``, and the jobs that are programmed together with it, on die ``die``.
+    """Queue job ``i`` of the job list, and the jobs that are programmed together with it, on die
+    ``die``.
 
-    Returns the index of the next job.
+    Returns the index of the next job in the job list.
     """
     job = st.job[i]
     tid = make_transaction(st, i)
@@ -82,7 +83,8 @@ def queue_job(st, die, i):
 
 @cold
 def append_mates(st, tid, i):
-    """Append the jobs that are programmed with job ``i`` to its transaction ``tid`` as mates."""
+    """Append the jobs that are programmed together with job ``i`` to the command of its transaction
+    ``tid`` (as a list linked by field ``mate``)."""
     for follower in range(i + 1, i + 1 + st.job[i].more):
         other = make_transaction(st, follower)
         st.txn[tid].mate = other
@@ -91,7 +93,7 @@ def append_mates(st, tid, i):
 
 @inline
 def queue_next(st, die):
-    """Queue the next operation of die ``die``, if there is one."""
+    """Queue the next job of die ``die``, if there is one."""
     feed = st.feed[die]
     if feed.next < feed.last:
         feed.next = queue_job(st, die, feed.next)
@@ -99,7 +101,7 @@ def queue_next(st, die):
 
 @inline
 def complete(st, tid, again):
-    """Complete transaction ``tid`` and its mates (the transactions of one command).
+    """Complete all transactions of one command: ``tid`` and those that field ``mate`` links to it.
 
     If ``again``, queue the next job of the die for each completed job. Returns the number of
     completed jobs; jobs that are programmed together (JOB.more) count once.
@@ -126,7 +128,7 @@ def complete(st, tid, again):
 
 @njit
 def run(st, window, until):
-    """Run jobs and return the number of completed operations.
+    """Run the loaded jobs and return the number of completed operations.
 
     ``window`` > 0: run all jobs and keep ``window`` operations queued per die. ``window`` = 0: run
     the jobs at their arrival times, up to and including time ``until`` (ps). A further call with a
@@ -165,8 +167,8 @@ def process_events(st, until, window):
     """Process the events of all channels in order of time, up to ``until`` (ps).
 
     Returns the number of completed jobs. If ``window`` is 0, jobs are queued at their arrival
-    times; otherwise each completed job is replaced by the next job of its die. Jobs that arrive at
-    the same time are queued together, after the completions at that time.
+    times; otherwise each completed job is replaced by the next job of its die. Jobs with equal
+    arrival times are queued together, after the completions at that time.
     """
     reg = st.reg[0]
     feed = st.feed[0]
@@ -228,7 +230,8 @@ def load_arrivals(
 
 
 def _first_out(arrays: Arrays, op: np.ndarray) -> None:
-    """Set ``first_out``, the highest priority that a data-out phase of the jobs ``op`` can have.
+    """Set configuration field ``first_out`` to the highest priority that a data-out phase of jobs
+    with operations ``op`` can have.
 
     ``channel.select_data_out`` ends its search at this priority.
     """
@@ -244,8 +247,8 @@ def _reorder(arrays: Arrays, record: np.ndarray, order: np.ndarray) -> None:
 
 
 def clear_watch(arrays: Arrays) -> None:
-    """Clear ``watch`` of the configuration. Call this function only if no code depends on the end
-    of operations.
+    """Clear field ``watch`` of the configuration. Call this function only if no code depends on the
+    end of operations.
 
     The engine then processes the end of an operation when the channel is free, and does not record
     the busy times of dies and channels. Completion times do not change. The function has no effect
@@ -259,7 +262,8 @@ def clear_watch(arrays: Arrays) -> None:
 def _fill(
     arrays: Arrays, die: np.ndarray, op: np.ndarray, columns: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """Fill the job list in the given order; return the DIE record of each job, int64[n]."""
+    """Fill the job list of ``arrays`` with jobs in the given order; return the DIE record of each
+    job, int64[n]."""
     cfg = arrays.cfg[0]
     count = len(die)
     dies = len(arrays.die) // int(cfg.lanes)

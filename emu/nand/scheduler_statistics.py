@@ -43,12 +43,12 @@ QUEUES = GC_ERASES + 1
 """Number of queues of a chip: reads and writes of the host, one queue for each priority class;
 then mapping reads and writes, garbage-collection reads and writes, and erases."""
 LENGTHS = 4096
-"""Number of queue lengths for which the time is recorded. The last length includes all greater
+"""Number of lengths of a queue for which the time is recorded. The last length includes all greater
 lengths."""
 
 HITS, READ_MISSES, OTHER_MISSES = range(3)
-"""Columns of ``lookup``. READ_MISSES are the misses that wait for the read of a translation
-page."""
+"""Columns of table ``lookup``, the number of look-ups in the cached mapping table: hits, misses
+that wait for the read of a translation page (READ_MISSES), and other misses."""
 QUEUE_USE = record_type(
     entered="i8",  # transactions that entered the queue
     left="i8",
@@ -185,9 +185,8 @@ def on_merge(st, tid, die):
 
 @cold
 def on_collection(st, block, die):
-    """Record that the garbage collection of block ``block`` on die ``die`` starts. The erase of the
-    block counts as waiting from now on.
-    """
+    """Record that the garbage collection of block ``block`` on die ``die`` starts. From this time,
+    the erase of the block counts as waiting."""
     st.erase_since[block] = st.reg[0].now
     enter_slot(st, st.chip_at[die] * QUEUES + GC_ERASES)
 

@@ -32,32 +32,32 @@ LEAST_OPEN = 8
 """Smallest allowed value of ``most_open``: more segments than one record of the engine's log needs.
 """
 RUN_BYTES = 1 << 18
-"""Maximum size of the pages for which file space is reserved together, in bytes. Space for at least
-one page is reserved.
-"""
+"""Maximum size of a run of pages in bytes. A run is the consecutive pages for which file space is
+reserved together; it has at least one page."""
 GROUP_PAGES = 512
-"""Number of pages for whose records file space is reserved together. 512 records are whole blocks
-of the file system, so that no block has records of two groups.
-"""
+"""Number of consecutive pages for whose out-of-band records file space is reserved together. 512
+records are whole blocks of the file system, so that no block has records of two groups."""
 BLOCK_BYTES = 4096
 """Assumed block size of the file system, in bytes. If the actual block is larger, erases release
 less space.
 """
 NAME = re.compile(r"segment-(0|[1-9]\d*)\.(pages|oob)")
 HOLE, RECORDS, ROOM = range(3)
-"""States of the file space of a run of pages (enum ondie_room of csrc/ondie.h)."""
+"""States of the file space of a run of pages (enum ondie_room of csrc/ondie.h): nothing reserved
+(HOLE), space for the out-of-band records (RECORDS), space for records and pages (ROOM)."""
 USED, CHANGED = 1, 2
-"""Bits of the mark of a segment (enum ondie_mark of csrc/ondie.h)."""
+"""Bits of the mark of a segment: used since the search for segments to unmap last passed the
+segment (USED), changed since the last sync (CHANGED). Equal to enum ondie_mark of csrc/ondie.h."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Memory of an open segment."""
+    """A segment of the page store that is mapped into memory."""
 
     pages: np.ndarray
-    """Pages, uint8[pages, page_bytes]."""
+    """Contents of the segment's pages, uint8[pages, page_bytes]."""
     records: np.ndarray
-    """Out-of-band records, one per page."""
+    """Out-of-band records of the segment's pages, one per page."""
     room: np.ndarray | None
     """State of the file space of each run of pages, uint8[runs]; None if the segment is in memory.
     """
@@ -154,7 +154,8 @@ class SegmentFiles:
         yield None
 
     def _present(self, number: int) -> tuple[bool, bool]:
-        """Return (True if the pages of a segment have a file, True if its records have a file)."""
+        """Return (pages, records): whether the pages and the out-of-band records of a segment have
+        a file."""
         found = []
         for name in self._names(number):
             try:
@@ -286,15 +287,14 @@ class SegmentFiles:
                 self._set_addresses(number, None)
 
     def _runs(self, start: int, stop: int) -> slice:
-        """Return the slice of the runs that contain the pages from ``start`` to ``stop`` of a
-        segment.
-        """
+        """Return the slice of the indices of the runs that contain pages ``start`` to ``stop``
+        (exclusive) of a segment. A run is the pages for which file space is reserved together."""
         return slice(start // self.run_pages, -(-stop // self.run_pages))
 
     def holds(self, segment: Segment, at: int) -> bool:
-        """Return False if the run of page ``at`` of a segment is a hole. The record of the page
-        must then not be accessed, because the file system might fill the hole.
-        """
+        """Return False if no file space is reserved for the run of pages that contains page ``at``
+        of a segment. The record of the page must then not be accessed, because the file system
+        might allocate space for it."""
         return segment.room is None or bool(segment.room[at // self.run_pages] != HOLE)
 
     # --- changes
@@ -311,7 +311,8 @@ class SegmentFiles:
         return segment
 
     def _reserve(self, number: int, segment: Segment, at: int) -> None:
-        """Reserve file space for the run of page ``at`` and for the records of its group."""
+        """Reserve file space for the run of pages that contains page ``at`` of a segment, and for
+        the out-of-band records of the page's group (GROUP_PAGES)."""
         room = segment.room
         assert room is not None
         self.folder.begin_writing()

@@ -22,9 +22,9 @@ import numpy as np
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # fallocate(2): FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 MAP_FIXED = 0x10  # mmap(2)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers that mean that a file system, a quota or a file-size limit is exhausted."""
+"""Error numbers for an exhausted file system, quota or file-size limit."""
 NO_HOLES = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-"""Error numbers that mean that a file system cannot make holes."""
+"""Error numbers for a file system that cannot make holes."""
 FAILED = ctypes.c_void_p(-1).value
 
 
@@ -49,7 +49,7 @@ def _failed(doing: str) -> OSError:
 
 
 class _Memory:
-    """A range of memory that is unmapped when the last array that uses it is deleted.
+    """A range of memory, unmapped when the last array that uses it is deleted.
 
     The file descriptor is needed only during the mapping, because, unlike mmap.mmap, this class
     keeps no copy of the descriptor.

@@ -26,9 +26,10 @@ from ondie.emu.units import InputError
 from ondie.kernels.crc import crc32c
 
 Progress = Callable[[str, float], None]
-"""Callback with the name of the task and the finished fraction."""
+"""Type of a callback that reports progress: name of the task, finished fraction (0 to 1)."""
 MOST_LISTED = 1000
-"""Maximum number of pages that a report lists by number. The counts include all pages."""
+"""Maximum number of pages in each list of page numbers of a report. The counts include all pages.
+"""
 
 
 def files_of(folder: StoreFolder) -> SegmentFiles:
@@ -39,7 +40,11 @@ def files_of(folder: StoreFolder) -> SegmentFiles:
 
 @dataclass
 class StoreCheck:
-    """Result of :func:`check_store`. Each list has at most MOST_LISTED physical page numbers."""
+    """Result of :func:`check_store`: what a check has found in a closed store.
+
+    ``pages_listed`` and ``records_listed``: physical page numbers of the damaged pages and of the
+    pages with damaged records, at most MOST_LISTED each.
+    """
 
     store: str
     segments: int = 0
@@ -66,7 +71,7 @@ class StoreCheck:
         return not (self.damaged_pages or self.damaged_records or self.problems)
 
     def data(self) -> dict[str, Any]:
-        """Return the report for a JSON document."""
+        """Return the report as an object for a JSON document."""
         return {
             "store": self.store,
             "intact": self.intact,
@@ -163,9 +168,9 @@ def _check_segment(files: SegmentFiles, number: int, report: StoreCheck) -> None
 
 
 def damaged_among(files: SegmentFiles, ppns: np.ndarray) -> list[int]:
-    """Return the numbers of those pages among ``ppns`` (int64[n]) that have a damaged record, have
-    bytes that do not match the checksum, or are in a file that cannot be read. All ``ppns`` must
-    contain data."""
+    """Return the numbers of the damaged pages among ``ppns`` (int64[n]). A page is damaged if its
+    record is damaged, if its bytes do not match the checksum, or if its file cannot be read. All
+    ``ppns`` must contain data."""
     found: list[int] = []
     numbers, places = np.divmod(ppns, files.segment_pages)
     for number in np.unique(numbers).tolist():

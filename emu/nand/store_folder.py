@@ -40,10 +40,10 @@ from ondie.emu.nand.superblock import (
 from ondie.emu.units import InputError, plural, quoted
 
 SEGMENT_BYTES = 1 << 26
-"""Size of the pages of a segment, in bytes of address space."""
+"""Total size of the pages of one segment, in bytes of address space."""
 SUPERBLOCK, CONFIGURATION, LOCK, NEW = "superblock", "configuration.json", "lock", ".new"
 KEYS_SHOWN = 4
-"""Number of differing keys that an error message names."""
+"""Number of differing configuration keys that an error message names."""
 LARGEST = 1 << 24
 """Largest superblock or configuration that is read, in bytes."""
 
@@ -60,7 +60,7 @@ def configuration_text(cfg: Config) -> bytes:
 
 
 def leaves_of(tree: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
-    """Return the leaves of a resolved configuration by key."""
+    """Return the leaves (records of one value each) of a resolved configuration by key."""
     found: dict[str, dict[str, Any]] = {}
     for name, branch in tree.items():
         if "value" in branch and not isinstance(branch["value"], dict):
@@ -88,7 +88,7 @@ def differing(held: dict[str, Any], given: dict[str, Any]) -> list[str]:
 
 
 def _shown(leaf: dict[str, Any]) -> str:
-    """Return the value of a leaf as text with its unit."""
+    """Return the value of a leaf of the configuration as text with its unit."""
     return shown(leaf["value"], leaf.get("unit"))
 
 

@@ -13,9 +13,9 @@ from ondie.emu.nand.geometry import Geometry
 
 
 class At(NamedTuple):
-    """Location of a super-page: the die of the device, its position (``place``) in the die's
-    reservoir, and the number of planes by which the vectors are rotated at this position
-    (``turned``)."""
+    """Location of a super-page of the reservoir: the die of the device (``die``), the super-page's
+    position in the die's reservoir (``place``), and the number of planes by which its vectors are
+    rotated at this position (``turned``)."""
 
     die: int
     place: int
@@ -24,8 +24,8 @@ class At(NamedTuple):
 
 def physical_page(geometry: Geometry, at: At, slot: int) -> int:
     """Return the first physical page (mapping unit) of the flash page that stores role ``slot`` of
-    the super-page at ``at``. A role is the combination of a vector and a group.
-    """
+    the super-page at ``at``. A role is the combination of a vector of the optimizer, such as the
+    weights, and a group of parameters."""
     plane = (slot + at.turned) % geometry.planes
     first = (geometry.blocks * geometry.pages + at.place) * geometry.planes
     return at.die * geometry.die_pages + (first + plane) * geometry.slots

@@ -22,7 +22,7 @@ a completed FLUSH or of a completed write with FUA also survives a power loss of
 
 @dataclass(frozen=True)
 class Superblock:
-    """Fields of a superblock. Sizes are in bytes or pages."""
+    """Superblock of a store: identity, sizes and state. Sizes are in bytes or pages."""
 
     version: int
     uuid: str
@@ -69,8 +69,14 @@ def decoded(raw: bytes, where: str) -> Superblock:
         raise InputError(
             f"{where}: has format version {version}; this program reads version {VERSION}"
         )
-    if set(found) != {field.name for field in fields(Superblock)}:
-        raise InputError(f"{where}: has fields that differ from those of version {VERSION}")
+    names = {field.name for field in fields(Superblock)}
+    if set(found) != names:
+        raise InputError(
+            f"{where}: its fields differ from format version {VERSION} (missing: "
+            f"{', '.join(sorted(names - set(found))) or 'none'}; unknown: "
+            f"{quoted(', '.join(sorted(set(found) - names)) or 'none')}); open the store with the "
+            "version of this program that wrote it"
+        )
     return Superblock(**found)
 
 

@@ -23,9 +23,10 @@ from ondie.emu.nand.timing import command_cycles, timing_table, word_line_pages
 
 
 def set_programming_unit(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the unit of programming in ``table``, the record of the integer configuration.
+    """Set the unit of programming in ``table``, the record of the configuration's integers.
 
-    The unit of programming is a page, or a word line of one plane or of all planes of a unit.
+    The unit of programming is a page, or a word line of one plane or of all planes of a unit (die
+    or plane).
     """
     pages, slots = word_line_pages(cfg), geometry.slots
     together = geometry.unit_planes if cfg.flash.multi_plane else 1
@@ -69,7 +70,8 @@ def dies_of_channels(geometry: Geometry, n: int, lanes: int) -> np.ndarray:
 
 
 def tables(cfg: Config, geometry: Geometry, n: int, lanes: int) -> dict[str, np.ndarray]:
-    """Return the tables of the flash array of ``n`` devices with ``lanes`` lanes per die."""
+    """Return the initial tables of the flash array of ``n`` devices, keyed by the name of their
+    field in the state. ``lanes``: number of planes of a die that read independently, or 1."""
     return {
         "op": timing_table(cfg),
         "cycles": command_cycles(cfg),

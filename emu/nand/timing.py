@@ -19,26 +19,27 @@ from ondie.emu.nand import onfi
 READ, PROGRAM, ERASE, VPP, BPR, ODC, BPP, COPYBACK = range(8)
 OP_NAMES = ("READ", "PROGRAM", "ERASE", "VPP", "BPR", "ODC", "BPP", "COPYBACK")
 SCAN, PAD = 16, 17
-"""Kinds of plan rows for the recovery of the reservoir: a READ (SCAN) and a BPP (PAD) of a physical
-super-page. Recovery uses them before it has a mapping table. SCAN transfers out-of-band data out of
-the die. PAD programs the present contents of the registers.
-"""
+"""Kinds of rows in a plan (list of operations that the engine executes) for the recovery of the
+reservoir: a READ (SCAN) and a BPP (PAD) of a physical super-page. Recovery uses them before it has
+a mapping table. SCAN transfers out-of-band data out of the die. PAD programs the present contents
+of the registers."""
 OTHER = len(OP_NAMES)
 """Operation index of transactions that are not flash operations (compute, transfers)."""
 COPYBACK_IN, SUSPEND, RESUME, STATUS, OUT_FIRST, OUT_NEXT = range(OTHER, OTHER + 6)
-"""Indices of command sequences that are not operations: second sequence of a copy-back; suspend and
-resume of a program or an erase; status read; overhead of data out (OUT_FIRST), and additional
-overhead per page after a multi-plane read (OUT_NEXT)."""
+"""Indices of command sequences that are not operations: second sequence of a copy-back, suspend and
+resume of a program or an erase, and status read. OUT_FIRST is the overhead of data out. OUT_NEXT is
+the additional overhead per page after a multi-plane read."""
 RECALL, FETCH, STORE, KEEP, BESIDE, LIFT, LAND = range(20, 27)
-"""Kinds of plan row for reservoir operations that involve the controller. The die executes each as
-a READ or a PROGRAM.
+"""Kinds of rows in a plan for reservoir operations that involve the controller. A plan is a list of
+operations that the engine executes. The die executes each of these rows as a READ or a PROGRAM.
 
 FETCH transfers a stripe from the registers to the controller. STORE programs this stripe, with
 parity that the controller has computed. KEEP programs a gradient into the planes that a super-page
 leaves empty. RECALL senses the gradient together with the super-page. BESIDE programs data that the
 controller has made (parity over dies, or the record of a step) from the write queue. LIFT reads a
 super-page into DRAM. LAND programs it into another physical super-page, which may be on another
-die."""
+die.
+"""
 CYCLE_NAMES = (*OP_NAMES, "COPYBACK_IN", "SUSPEND", "RESUME", "STATUS", "OUT_FIRST", "OUT_NEXT")
 
 OP = record_type(
@@ -81,8 +82,8 @@ def timing_table(cfg: Config) -> np.recarray:
 def command_cycles(cfg: Config) -> np.ndarray:
     """Return the channel time of each command sequence in ps, int64[CYCLE_NAMES, planes + 1].
 
-    Columns: number of planes of the command. With ``flash.interface`` "fixed", a sequence takes
-    t_command per plane; ODC, suspend, resume and status take one t_command; data out has no
+    Columns: number of planes of the command. With ``flash.interface`` "fixed", ODC, suspend, resume
+    and status take one t_command, and other sequences take t_command per plane; data out has no
     overhead, because the channel rate includes it. Otherwise the data interface determines the
     times (onfi.py).
     """

@@ -50,9 +50,8 @@ def interrupt_program(
 
 
 def tear_first_pass(store: PageStore, ppn: int, rng: np.random.Generator) -> None:
-    """Interrupt the first of two passes over page ``ppn``, which has the contents after the whole
-    pass. Afterwards, the page reads as blank, or as neither blank nor valid.
-    """
+    """Interrupt the first of two program passes over page ``ppn``, which has the contents after the
+    complete first pass. Afterwards, the page reads as blank, or as neither blank nor valid."""
     if rng.random() < 0.5:
         store.torn(ppn)["lpn"] = BLANK
 
@@ -64,8 +63,10 @@ def tear(
     outcome: str | None = None,
     may_be_blank: bool = True,
 ) -> str:
-    """Interrupt the program of page ``ppn``, which has the contents after the whole program, and
-    return the outcome. ``outcome``: None to draw it from ``rng``. ``may_be_blank``: False for the
+    """Interrupt the program of page ``ppn``, which has the contents after the complete program, and
+    return the outcome.
+
+    ``outcome``: one of OUTCOMES, or None to draw it from ``rng``. ``may_be_blank``: False for the
     second of two passes, because the cells are not erased before this pass.
     """
     outcome = outcome or str(rng.choice(OUTCOMES if may_be_blank else OUTCOMES[1:]))
@@ -82,9 +83,8 @@ def tear(
 
 
 def set_late_bits(data: np.ndarray, rng: np.random.Generator) -> None:
-    """Set random bits of ``data`` (uint8[n], in place) to 1, as in cells that are not programmed
-    yet, because erased cells read as 1.
-    """
+    """Set random bits of ``data`` (uint8[n], in place) to 1. They represent cells that are not
+    programmed yet and therefore read as erased (1)."""
     data |= rng.integers(0, 256, len(data), np.uint8)
 
 

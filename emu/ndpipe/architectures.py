@@ -15,7 +15,7 @@ from ondie.emu.ndpipe.layers import Builder, Network, Shape
 from ondie.emu.units import InputError, known_names
 
 CLASSES = 1000
-"""Classes of ImageNet-2012."""
+"""Number of classes of ImageNet-2012."""
 
 
 def _bottlenecks(
@@ -51,18 +51,18 @@ def _bottlenecks(
 
 
 def resnet50() -> Network:
-    """Return ResNet50 (v1.5) for images of 224 x 224 pixels."""
+    """Return the layer table of ResNet50 (v1.5) for images of 224 x 224 pixels."""
     return _bottlenecks("resnet50", "ResNet50", (3, 4, 6, 3), 1, 64)
 
 
 def resnext101() -> Network:
-    """Return ResNeXt101-32x4d for images of 224 x 224 pixels."""
+    """Return the layer table of ResNeXt101-32x4d for images of 224 x 224 pixels."""
     return _bottlenecks("resnext101-32x4d", "ResNeXt101-32x4d", (3, 4, 23, 3), 32, 4)
 
 
 Step = tuple[int, int | tuple[int, int]]
-"""One convolution of a branch: number of channels, and size of the square kernel or its (height,
-width). Its padding preserves the size of the feature map."""
+"""Parameters of one convolution of a branch: number of output channels, and size of the square
+kernel or its (height, width). Its padding preserves the size of the feature map."""
 
 
 def _branch(build: Builder, shape: Shape, name: str, steps: Sequence[Step]) -> Shape:
@@ -119,7 +119,8 @@ def _expanded(build: Builder, shape: Shape, name: str) -> Shape:
 
 
 def inceptionv3() -> Network:
-    """Return InceptionV3 without the auxiliary classifier, for images of 299 x 299 pixels."""
+    """Return the layer table of InceptionV3 without the auxiliary classifier, for images of 299 x
+    299 pixels."""
     shape: Shape = (3, 299, 299)
     build = Builder("inceptionv3", "InceptionV3", shape)
     shape = build.conv(shape, "conv1", 32, 3, stride=2)
@@ -161,7 +162,8 @@ def inceptionv3() -> Network:
 
 
 def vit_b_16() -> Network:
-    """Return ViT-B/16 for images of 224 x 224 pixels: 196 patches and a class token."""
+    """Return the layer table of ViT-B/16 for images of 224 x 224 pixels: 196 patches and a class
+    token."""
     values, rows = 768, 197
     shape: Shape = (3, 224, 224)
     build = Builder("vit-b-16", "ViT-B/16", shape)

@@ -1,7 +1,8 @@
-"""Batches of photos, the stores that have a copy of each batch, and the assignment of batches.
+"""Batches of photos: the storage servers (stores) with a copy of each batch, and the store that
+uses the batch.
 
-Owns the division of shards into runs and batches, and the choice of the store that handles a batch.
-Does not own the simulation (pipeline.py).
+Owns the division of each store's photos (its shard) into runs (sub-datasets) and batches, and the
+choice of the store that handles a batch. Does not own the simulation (pipeline.py).
 Source: this project.
 """
 
@@ -11,16 +12,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SMALL = 1e-9
-"""Threshold for moves: a move must reduce the longer load by more than this number of photos at
-speed 1."""
+"""Threshold for moving a batch: the move must reduce the longer of the two stores' loads by more
+than this value. A load is a number of photos divided by the store's speed."""
 
 
 class Batch(NamedTuple):
-    """Photos that pass through the stages together.
+    """Photos of one store that pass through the stages of the pipeline together.
 
-    ``run``: number of the run. ``owner``: store whose shard contains the photos. ``first``: number
-    of the first photo within the shard. ``photos``: number of photos. ``places``: stores that have
-    these photos, the owner first.
+    ``run``: number of the sub-dataset (run) that contains the photos. ``owner``: store whose shard
+    contains the photos. ``first``: number of the first photo within the shard. ``photos``: number
+    of photos. ``places``: stores that have these photos, the owner first.
     """
 
     run: int
@@ -31,7 +32,7 @@ class Batch(NamedTuple):
 
 
 def batches(photos: Sequence[int], runs: int, size: int, copies: bool) -> list[Batch]:
-    """Return all batches, sorted by run and owner.
+    """Return all batches, sorted by run (sub-dataset) and owner.
 
     ``photos``: number of photos in each store's shard; the runs of a shard differ by at most one
     photo. ``size``: photos per batch; the last batch of a run may have fewer. ``copies``: True if
@@ -54,8 +55,8 @@ def assigned(every: Sequence[Batch], speeds: Sequence[float], balance: bool) -> 
     """Return the store that handles each batch.
 
     Without ``balance``, the owner handles the batch. With ``balance``, batches are moved to the
-    store with the copy, run by run, as long as a move shortens the longer of the two stores' loads.
-    ``speeds``: relative speed of each store.
+    store with the copy, run (sub-dataset) by run, as long as a move shortens the longer of the two
+    stores' loads. ``speeds``: relative speed of each store.
     """
     found = {batch: batch.owner for batch in every}
     if not balance:
@@ -67,7 +68,7 @@ def assigned(every: Sequence[Batch], speeds: Sequence[float], balance: bool) -> 
 
 def _balance(found: dict[Batch, int], run: Sequence[Batch], speeds: Sequence[float]) -> None:
     """Move the batches of one run between stores, in ``found``, until no move reduces the longer
-    load."""
+    load of the two stores concerned."""
     load = [0.0] * len(speeds)
     for batch in run:
         load[found[batch]] += batch.photos / speeds[found[batch]]

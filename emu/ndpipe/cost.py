@@ -20,7 +20,8 @@ from ondie.emu.units import InputError, known_names, whole_number
 
 TYPICAL, NDPIPE, IDEAL = SYSTEMS = ("typical", "ndpipe", "ideal")
 TRAINING, INFERENCE = TASKS = ("training", "inference")
-"""Tasks: training of the head, and inference on stored photos, which sends only labels."""
+"""Tasks of a system: training of the head, and inference on stored photos, which sends only
+labels."""
 INPUTS, JPEG = SENT = ("inputs", "jpeg")
 """Data that the stores of the typical system send: preprocessed FP16 inputs, or the stored JPEG
 files."""
@@ -30,12 +31,12 @@ HOUR_S = 3600
 
 @dataclass(frozen=True)
 class Point:
-    """Results for one system with a given number of stores.
+    """Throughput, traffic, energy and price of one system with ``stores`` storage servers (stores).
 
     ``traffic_bytes``: bytes per photo that cross the network. ``joules``: energy per photo (J).
     ``dollars_per_hour``: price of all servers. ``limited_by``: name of the slowest resource.
-    ``cut``: last stage that the stores run, or INPUT; empty for the other systems, and for
-    inference, in which the stores run all layers.
+    ``cut``: last stage of the network that the stores of ndpipe run, or INPUT; empty for the other
+    systems, and for inference, in which the stores run all layers.
     """
 
     system: str
@@ -49,7 +50,7 @@ class Point:
 
     @property
     def dollars(self) -> float:
-        """Price per photo, US dollars."""
+        """Price of the servers per processed photo, US dollars."""
         return self.dollars_per_hour / HOUR_S / self.photos_per_s
 
 
@@ -65,7 +66,7 @@ def point(
     system: str, net: Network, stores: int, task: str = TRAINING, sent: str = INPUTS,
     cut: str | None = None,
 ) -> Point:  # fmt: skip
-    """Return the results for one system with ``stores`` stores.
+    """Return throughput, traffic, energy and price of one system with ``stores`` stores.
 
     ``task``: a member of TASKS. ``sent``: a member of SENT. ``cut``: layer after which ndpipe cuts
     the network for training; None cuts before the head, and BEST_CUT selects the cut with the
@@ -128,17 +129,18 @@ def _priced(
     system: str, stores: int, rate: float, size: int, used: Sequence[tuple[Server, int, float]],
     limited_by: str,
 ) -> Point:  # fmt: skip
-    """Return a point with the price and the energy of its servers. ``used``: for each kind of
-    server, the number of servers and the fraction of time in which their accelerators compute."""
+    """Return a Point with the price and the energy of the system's servers. ``used``: for each kind
+    of server, the number of servers and the fraction of time in which their accelerators
+    compute."""
     watts = sum(count * each.watts(min(busy, 1.0)) for each, count, busy in used)
     price = sum(count * each.price for each, count, _ in used)
     return Point(system, stores, rate, size, watts / rate, price, limited_by)
 
 
 def equal_speed(net: Network, stores: int, sent: str = INPUTS) -> Point:
-    """Return the results for NDPipe with the smallest number of stores that trains at least as fast
-    as the typical system with ``stores`` stores. Raises InputError if no number of stores is
-    enough, or if an argument is invalid (see :func:`point`)."""
+    """Return the Point of NDPipe with the smallest number of stores that trains at least as fast as
+    the typical system with ``stores`` stores. Raises InputError if no number of stores is enough,
+    or if an argument is invalid (see :func:`point`)."""
     goal = point(TYPICAL, net, stores, sent=sent).photos_per_s
     count = 1
     while (found := point(NDPIPE, net, count)).photos_per_s < goal:

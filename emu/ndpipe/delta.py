@@ -19,15 +19,18 @@ from ondie.emu.units import InputError
 MAGIC = b"NDPV"
 DIGEST_BYTES = 16
 WORD = 4
-"""Bytes per word. A delta contains the words in which two versions differ."""
+"""Size in bytes of the words in which two versions of a model are compared. A delta contains the
+words that differ."""
 NEAR = 4
-"""Maximum distance, in words, between two consecutive changed words of one run. Storing the
-unchanged words between them costs less than the RUN header of a new run."""
+"""Maximum distance, in words, between two consecutive changed words that a delta stores in one run
+(range of words). Storing the unchanged words between them costs less than the header of another
+run."""
 FULL, DELTA = 0, 1
 PACKED, RAW = 1, 0
 HEADER = struct.Struct("<4sBBHqqQQ16s16s")
-"""Header of a part: magic number, kind, compression flag, number of parts in the message, base
-version, version, bytes of the model, bytes of the body, digest of the base, digest of the model."""
+"""Header of a part of a message: magic number, kind, compression flag, number of parts in the
+message, base version, version, bytes of the model, bytes of the body, digest of the base, digest of
+the model."""
 RUN = np.dtype([("start", "<u8"), ("words", "<u8")])
 
 
@@ -64,12 +67,12 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        """Size of header and body, bytes."""
+        """Size of the part's header and body, bytes."""
         return HEADER.size + len(self.body)
 
 
 def full(version: int, model: np.ndarray) -> Part:
-    """Return a part that contains the full ``model`` (uint8[n])."""
+    """Return a message part that contains the full ``model`` (uint8[n]), version ``version``."""
     none = bytes(DIGEST_BYTES)
     return Part(FULL, RAW, -1, version, len(model), none, digest(model), model.tobytes())
 
@@ -181,8 +184,8 @@ def _check_base(version: int | None, model: np.ndarray, part: Part) -> None:
 
 
 def _patched(model: np.ndarray, part: Part) -> np.ndarray:
-    """Return the model (uint8[part.size]) after a delta. Raises InputError if the delta changes
-    words outside the model."""
+    """Return the model (uint8[part.size]) that results from applying the delta ``part`` to
+    ``model``. Raises InputError if the delta changes words outside the model."""
     plain = zlib.decompress(part.body) if part.packed else part.body
     (count,) = struct.unpack_from("<Q", plain)
     runs = np.frombuffer(plain, RUN, count, 8)

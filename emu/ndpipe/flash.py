@@ -1,4 +1,4 @@
-"""Photos on the emulated drive of a store.
+"""Photos on the emulated drive of a storage server (store).
 
 Owns the location of photos on the drive, and the time to load photos. Does not own the drive
 (drive.py) or the processing of photos (pipeline.py).
@@ -72,7 +72,7 @@ class PhotoDrive:
 
     @property
     def bytes_read(self) -> int:
-        """Total bytes read by all loads."""
+        """Total bytes that all loads have read from the drive."""
         return int(self._drive.requested[2])
 
     def close(self) -> None:

@@ -80,12 +80,12 @@ class Network:
 
     @property
     def head(self) -> Stage:
-        """The last stage, which fine-tuning trains."""
+        """Last stage of the network, which fine-tuning trains."""
         return self.stages[-1]
 
     @property
     def model_bytes(self) -> int:
-        """Size of all parameters, bytes."""
+        """Size of all parameters of the network, bytes."""
         return VALUE_BYTES * self.params
 
     @property
@@ -113,17 +113,18 @@ class Network:
         return self.cuts.index(cut)
 
     def crossing(self, cut: str) -> int:
-        """Return the number of elements per sample that cross a cut."""
+        """Return the number of elements per sample of the tensor that crosses cut ``cut``."""
         at = self.cut_index(cut)
         return self.stages[at - 1].outputs if at else self.inputs
 
     def macs_before(self, cut: str) -> int:
-        """Return the multiply-accumulates per sample of the stages before a cut."""
+        """Return the multiply-accumulates per sample of the stages before cut ``cut``."""
         return sum(stage.macs for stage in self.stages[: self.cut_index(cut)])
 
 
 INPUT = "input"
-"""Name of the cut before the first layer; with this cut, stores send preprocessed inputs."""
+"""Name of the cut before the first layer; with this cut, storage servers send preprocessed
+inputs."""
 
 
 class Builder:
@@ -203,7 +204,7 @@ class Builder:
         self.stages.append(Stage(name, *_sums(layers), count))
 
     def network(self) -> Network:
-        """Return the layer table of all stages that were ended."""
+        """Return the layer table of all stages that :meth:`end_stage` has ended."""
         return Network(self.name, self.title, self.inputs, tuple(self.layers), tuple(self.stages))
 
     def _append(self, name: str, params: int, macs: int, outputs: int) -> None:

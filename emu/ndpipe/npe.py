@@ -1,9 +1,8 @@
-"""Inference in the stores (NPE) in virtual time, with each of its optimizations on or off.
+"""Inference in storage servers (stores; NDPipe's engine NPE), with each optimization on or off.
 
 Owns the six stages of inference, the effect of each optimization on their times, and the
-bottleneck.
-Does not own the simulation of stages and drives (pipeline.py, flash.py) or the constants
-(servers.toml).
+bottleneck. Does not own the simulation of stages and drives (pipeline.py, flash.py) or the
+constants (servers.toml).
 Source: NDPipe (ASPLOS 2024): load, decode, resize, normalize, feature extraction, classification;
 pipelining, then preprocessed and compressed photos, then an inference engine with quantization and
 larger batches. The times are this project's.
@@ -27,10 +26,10 @@ from ondie.emu.units import InputError, known_names, whole_number
 PIPELINING, PREPROCESSED, COMPRESSED, QUANTIZED, BATCH = OPTIMIZATIONS = (
     "pipelining", "preprocessed", "compressed", "quantized", "batch",
 )  # fmt: skip
-"""Names of the optimizations, in the order in which the paper adds them."""
+"""Names of the optimizations of NDPipe's inference, in the order in which the paper adds them."""
 LOAD, FEATURES, CLASSIFICATION = "load", "features", "classification"
 CORES = ("decode", "resize", "normalize")
-"""Stages that run on the CPU cores of a store."""
+"""Names of the inference stages that run on the CPU cores of a store."""
 NPE_STAGES = (LOAD, *CORES, FEATURES, CLASSIFICATION)
 """Names of the six stages of inference in a store. If photos are stored preprocessed and
 compressed, ``decode`` decompresses them."""
@@ -38,16 +37,16 @@ PROCESSORS = {
     "flash": (LOAD,), "cores": CORES, "accelerator": (FEATURES, CLASSIFICATION),
     "network of the Tuner": (RECEIVE,),
 }  # fmt: skip
-"""Stages by the resource that they use: the resources of one store, and the network shared by all
-stores."""
+"""Names of the inference stages by the resource that they use: the resources of one store, and the
+network shared by all stores."""
 DEPTH = len(STAGES) + 2
-"""Number of batches in the memory of a store with pipelining."""
+"""Maximum number of batches that a store with pipelining has in memory."""
 US = PS_PER_S // 10**6
 
 
 @dataclass(frozen=True)
 class Inference:
-    """Result of the inference of a network in a number of stores with some optimizations.
+    """Result of a simulation of inference in a number of stores with some optimizations.
 
     ``read_bytes``: size of a photo on flash in the form that inference reads. ``stored_bytes``:
     size of all stored forms of a photo, including the JPEG file, which is kept. ``work_us``: time
@@ -65,8 +64,10 @@ class Inference:
     bottleneck: str
 
     def expected_photos_per_s(self, stores: int) -> float:
-        """Return ``photos_per_s`` by the closed form: the reciprocal of the sum of the stages'
-        times without pipelining, and of the time of the slowest resource with pipelining."""
+        """Return ``photos_per_s`` by a closed form. The rate of a store is the reciprocal of the
+        sum of its stages' times without pipelining, and of the time of its slowest resource with
+        pipelining. The Tuner's network, which all stores share, can limit the rate of all stores
+        further."""
         each = {name: _sum(self.work_us, stages) for name, stages in PROCESSORS.items()}
         shared = each.pop("network of the Tuner")
         own = max(each.values()) if PIPELINING in self.optimizations else sum(each.values())
@@ -74,7 +75,7 @@ class Inference:
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
-    """Return ``names`` in the order of the paper.
+    """Return the names of optimizations ``names`` in the order of the paper.
 
     Raises InputError if a name is unknown or occurs twice, or if ``compressed`` is used without
     ``preprocessed``: a JPEG file is compressed already.
@@ -93,7 +94,8 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_bytes(net: Network, optimizations: Sequence[str]) -> int:
-    """Return the bytes per photo that inference reads from flash."""
+    """Return the number of bytes per photo that inference with ``optimizations`` reads from
+    flash."""
     if PREPROCESSED not in optimizations:
         return jpeg_bytes()
     size = net.inputs * inference_constant("stored_value")
@@ -101,8 +103,8 @@ def read_bytes(net: Network, optimizations: Sequence[str]) -> int:
 
 
 def work(net: Network, optimizations: Sequence[str], batch: int) -> dict[str, float]:
-    """Return the time per photo (us) of each stage except ``load``, without other users of its
-    processor, and the time per photo of the transfer of a label to the Tuner."""
+    """Return the time per photo (us) of each inference stage except ``load``, without other users
+    of its processor, and the time per photo of the transfer of a label to the Tuner."""
     if PREPROCESSED not in optimizations:
         cores = [inference_constant(f"{name}_us") for name in CORES]
     else:

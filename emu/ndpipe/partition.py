@@ -17,18 +17,18 @@ from ondie.emu.ndpipe.servers import Server, server
 from ondie.emu.units import InputError, whole_number
 
 FP16 = 2
-"""Bytes per element that crosses the network."""
+"""Bytes per tensor element that crosses the network between stores and Tuner."""
 HEAD_PASSES = 2
-"""Passes over the head per sample and epoch, each with as many MACs as the forward pass: the
-forward pass, and the gradient of the weights. The gradient of the head's inputs is not needed,
-because all other layers are frozen."""
+"""Number of passes over the head per sample and epoch of training, each with as many MACs as the
+forward pass: the forward pass, and the gradient of the weights. The gradient of the head's inputs
+is not needed, because all other layers are frozen."""
 MOST_STORES = 1 << 40
-"""Maximum number of stores."""
+"""Maximum number of stores of a Fleet."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Stores and a Tuner.
+    """Servers of NDPipe: stores, which run the frozen layers, and a Tuner, which trains the head.
 
     ``stores``: number of stores. Rates of computation are multiply-accumulates/s; rates of networks
     are bytes/s. The rates of the stores apply to each store. ``epochs``: number of times that the
@@ -62,11 +62,12 @@ def fleet(stores: int, store: Server | None = None, tuner: Server | None = None)
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of the stages of the pipeline for one cut, samples/s."""
+    """Throughput of each stage of the fine-tuning pipeline for one cut of the network,
+    samples/s."""
 
     cut: str
     crossing_bytes: int
-    """Bytes per sample that cross the network."""
+    """Bytes per sample that cross the network from the stores to the Tuner."""
     stores: float
     store_network: float
     tuner_network: float
@@ -74,12 +75,12 @@ class Rates:
 
     @property
     def throughput(self) -> float:
-        """Rate of the slowest stage, samples/s."""
+        """Throughput of the pipeline, which is that of its slowest stage, samples/s."""
         return min(self.stores, self.store_network, self.tuner_network, self.tuner)
 
     @property
     def limited_by(self) -> str:
-        """Name of the slowest stage."""
+        """Name of the slowest stage of the pipeline."""
         each = {
             "stores": self.stores,
             "network of the stores": self.store_network,
@@ -90,7 +91,7 @@ class Rates:
 
 
 def rates(net: Network, cut: str, servers: Fleet) -> Rates:
-    """Return the rates for a network that is cut after ``cut``.
+    """Return the throughput of each pipeline stage for a network that is cut after ``cut``.
 
     Stores: n F_store / c_k. Networks: n B_store / s_k and B_tuner / s_k. Tuner: F_tuner / (c_L -
     c_k + 2 e c_head). n: stores; F: multiply-accumulates/s; B: bytes/s; c_k: MACs before the cut;
@@ -133,14 +134,15 @@ def enough_stores(net: Network, servers: Fleet) -> int:
 
 
 def central_rate(net: Network, sample_bytes: int, stores: int, epochs: int = 1) -> float:
-    """Return the samples/s of the typical system: plain stores send ``sample_bytes`` per photo to
-    the host, which runs all layers. The rate is limited by the stores' networks, the host's network
-    and the host's accelerators."""
+    """Return the throughput (samples/s) of NDPipe's typical system: plain stores send
+    ``sample_bytes`` per photo to the host, which runs all layers. The rate is limited by the
+    stores' networks, the host's network and the host's accelerators."""
     host, plain = server("host"), server("plain-store")
     network_rate = min(host.bytes_per_s, stores * plain.bytes_per_s) / sample_bytes
     return min(network_rate, host.macs_per_s / (net.macs + epochs * HEAD_PASSES * net.head.macs))
 
 
 def traffic_ratio(net: Network, cut: str) -> float:
-    """Return the number of bytes that cross a cut divided by the bytes of the FP16 input."""
+    """Return the bytes per sample that cross cut ``cut``, divided by the bytes of the FP16
+    input."""
     return net.crossing(cut) / net.inputs

@@ -26,17 +26,18 @@ from ondie.emu.ndpipe.flash import PhotoDrive
 from ondie.emu.units import InputError, whole_number
 
 STAGES = ("load", "decode", "resize", "normalize", "features", "send")
-"""Stages of a store, in order. The drive determines the time of the first stage; Times contains the
-times of the other stages."""
+"""Names of the stages through which a batch passes in a store, in order. The drive determines the
+time of the first stage; Times contains the times of the other stages."""
 LOAD, SEND = 0, len(STAGES) - 1
 RECEIVE, TUNER = "receive", "Tuner"
-"""Names of the stations that all stores share: the Tuner's network and the Tuner."""
+"""Names of the shared stations, which serve the batches of all stores: the Tuner's network and the
+Tuner."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Times per photo, ps: each stage of a store after ``load`` at speed 1, the transfer to the
-    Tuner, and the training of the head on one photo in all epochs.
+    """Times per photo in the fine-tuning pipeline, ps: each stage of a store after ``load`` at
+    speed 1, the transfer to the Tuner, and the training of the head on one photo in all epochs.
 
     Raises InputError if a time is below 0.
     """
@@ -54,15 +55,15 @@ class Times:
             whole_number(name, getattr(self, name), 0, 1 << 60)
 
     def stage(self, stage: int) -> int:
-        """Return the time per photo of stage ``stage``, ps. ``stage`` must not be LOAD."""
+        """Return the time per photo of stage ``stage`` (an index in STAGES, but not LOAD), ps."""
         return (self.decode, self.resize, self.normalize, self.features, self.send)[stage - 1]
 
 
 @dataclass(frozen=True)
 class Store:
-    """A store. ``photos``: number of photos in its shard. ``speed``: speed of all stages except
-    load, relative to Times. ``fails_ps``: time at which the store fails permanently, or None if it
-    does not fail.
+    """A storage server of NDPipe. ``photos``: number of photos in its shard. ``speed``: speed of
+    all stages except load, relative to Times. ``fails_ps``: time at which the store fails
+    permanently, or None if it does not fail.
 
     Raises InputError if the store has no photos, or if the speed or the time is outside its range.
     """
@@ -114,28 +115,29 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """Result of a simulation. Times are in ps."""
+    """Result of a simulation of pipelined fine-tuning. Times are in ps."""
 
     end_ps: int = 0
-    """End of the training on the last run."""
+    """End of the training on the last run (sub-dataset), ps."""
     ready_ps: list[int] = field(default_factory=list)
-    """Time at which the last batch of each run arrives."""
+    """Time at which the last batch of each run (sub-dataset) arrives at the Tuner, ps."""
     trained_ps: list[int] = field(default_factory=list)
-    """End of the training on each run."""
+    """End of the training on each run (sub-dataset), ps."""
     trained: Counter[Batch] = field(default_factory=Counter)
-    """Number of times that each batch is used for training."""
+    """Number of times that each batch of photos is used for training."""
     lost: list[Batch] = field(default_factory=list)
-    """Batches that are lost because no live store has them."""
+    """Batches of photos that are lost because no live store has them."""
     by_store: list[int] = field(default_factory=list)
-    """Number of photos whose features each store sends and the Tuner receives."""
+    """Number of photos, by store, whose features the store sends and the Tuner receives."""
     busy_ps: Counter[str] = field(default_factory=Counter)
-    """Busy time of each stage in the store where it is longest, and of the shared stations."""
+    """Busy time by name of the stage or shared station, ps; for a stage, that of the store in which
+    it is busy longest."""
     bytes_read: int = 0
-    """Total bytes read from all drives."""
+    """Total bytes read from the drives of all stores."""
 
     @property
     def limited_by(self) -> str:
-        """Name of the station with the longest busy time."""
+        """Name of the stage or shared station with the longest busy time."""
         return max(self.busy_ps, key=lambda name: self.busy_ps[name])
 
 
@@ -155,7 +157,7 @@ class _Node:
         self.alive = True
 
     def stage_ps(self, stage: int, batch: Batch, times: Times) -> int:
-        """Return the time of ``batch`` in a stage other than LOAD (ps)."""
+        """Return the time that the store needs for ``batch`` in a stage other than LOAD, ps."""
         return round(times.stage(stage) * batch.photos / self.store.speed)
 
 
@@ -194,7 +196,7 @@ class _Simulation:
         self.received: list[list[Batch]] = [[] for _ in range(plan.runs)]
 
     def close(self) -> None:
-        """Close all drives."""
+        """Close the drives of all stores."""
         for node in self.nodes:
             node.drive.close()
 
@@ -272,8 +274,8 @@ class _Simulation:
         node.alive = False
 
     def _redistribute(self, index: int) -> None:
-        """Give each unsent batch of a failed store to the other store that has its photos, if that
-        store is alive; otherwise record the batch as lost."""
+        """Give each unsent batch of a failed store to the other store with its photos, or record
+        the batch as lost if the other store is not alive."""
         node = self.nodes[index]
         for batch in sorted(node.unsent):
             other = [place for place in batch.places if self.nodes[place].alive]

@@ -1,7 +1,7 @@
-"""Closed form of pipelined fine-tuning, for equal stores and stage times that are equal in all
-runs.
+"""Closed form of pipelined fine-tuning, for equal stores and equal stage times in all runs.
 
-Owns the closed forms. Does not own the simulation (pipeline.py).
+A run is the pass of one sub-dataset through the pipeline. Owns the closed forms. Does not own the
+simulation (pipeline.py).
 Source: NDPipe (ASPLOS 2024): T(N) = [Ts + Tt + (N - 1) max(Ts, Tt)] / N; the time until the stages
 are full, which the paper omits, is added here.
 """

@@ -17,15 +17,15 @@ from ondie.emu.ndpipe.architectures import network
 from ondie.emu.units import InputError, known_names
 
 MEASURED = "resnet50"
-"""Network for which servers.toml states the forward rates."""
+"""Name of the network for which servers.toml states the forward rates of the accelerators."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server. ``price``: US dollars per hour, as of ``date`` (year and month). ``bytes_per_s``:
-    rate of its network. ``macs_per_s``: multiply-accumulates per second of all its accelerators in
-    a forward pass. ``base_w``: power without accelerators (W). ``busy_w``, ``idle_w``: power of all
-    accelerators while they compute and while they are idle (W)."""
+    """Kind of server that a system uses. ``price``: US dollars per hour, as of ``date`` (year and
+    month). ``bytes_per_s``: rate of its network. ``macs_per_s``: multiply-accumulates per second of
+    all its accelerators in a forward pass. ``base_w``: power without accelerators (W). ``busy_w``,
+    ``idle_w``: power of all accelerators while they compute and while they are idle (W)."""
 
     name: str
     title: str
@@ -54,7 +54,7 @@ def _tables() -> dict[str, Any]:
 
 PHOTO, NPE = "photo", "npe"
 SERVERS: tuple[str, ...] = tuple(name for name in _tables() if name not in (PHOTO, NPE))
-"""Names of the servers."""
+"""Names of the kinds of servers in servers.toml."""
 
 
 def server(name: str) -> Server:
@@ -72,7 +72,7 @@ def server(name: str) -> Server:
 
 
 def jpeg_bytes() -> int:
-    """Return the average size of a stored photo, bytes [assumed]."""
+    """Return the average size of a stored JPEG photo in bytes, an assumed value."""
     return round(_tables()[PHOTO]["jpeg"]["value"])
 
 

@@ -22,8 +22,8 @@ def from_torch(model: Any, shape: Shape, title: str) -> Network:
     ``model``: torch.nn.Module whose children run one after another, each exactly once; the last
     child is the head. ``shape``: channels, height and width of an input. Raises InputError if the
     model does not run with such an input, if a child does not run exactly once or does not return a
-    tensor, or if data bypasses a child other than the head, so that the network cannot be cut after
-    that child.
+    tensor, or if data bypasses a child other than the head. The network cannot be cut after a
+    bypassed child.
     """
     import torch
 

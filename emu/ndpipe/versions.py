@@ -1,7 +1,7 @@
 """Versions of a model on a Tuner and its stores, and the distribution of new versions.
 
-Owns the versions that the Tuner keeps, the choice between one delta, a chain of deltas and the full
-model, and transfers that continue after an interruption. Does not own the format of messages
+Owns the versions kept by the Tuner, the choice between one delta, a chain of deltas and the full
+model, and the continuation of interrupted transfers. Does not own the format of messages
 (delta.py).
 Source: NDPipe (ASPLOS 2024), version-aware redistribution (VAMR).
 """
@@ -16,13 +16,13 @@ from ondie.emu.ndpipe.delta import Part, applied, delta, digest, full, message, 
 from ondie.emu.units import InputError, whole_number
 
 ONE_SHOT, CHAIN, WHOLE, NOTHING = "one delta", "chain of deltas", "full model", "nothing"
-"""Forms of an update."""
+"""Forms in which an update brings a store to the latest version of a model."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """Message that updates a store to ``version``. ``form``: ONE_SHOT, CHAIN, WHOLE or NOTHING.
-    ``name``: checksum of the message, by which a store recognizes the message."""
+    """Message that updates the model of a store to version ``version``. ``form``: ONE_SHOT, CHAIN,
+    WHOLE or NOTHING. ``name``: checksum of the message, by which a store recognizes the message."""
 
     form: str
     version: int
@@ -47,8 +47,8 @@ class Versions:
         self.publish(model)
 
     def publish(self, model: np.ndarray) -> int:
-        """Add ``model`` (any array) as a new version; return its number. Raises InputError if the
-        model is empty."""
+        """Add ``model`` (any array) as a new version; return the number of the version. Raises
+        InputError if the model is empty."""
         data = np.ascontiguousarray(model).reshape(-1).view(np.uint8).copy()
         if not len(data):
             raise InputError("model: must have at least one byte")
@@ -126,7 +126,7 @@ class StoreModel:
 
     @property
     def checksum(self) -> bytes:
-        """Digest of the model, or empty if the store has no model."""
+        """Digest of the store's model, or empty if the store has no model."""
         return b"" if self.version is None else digest(self.model)
 
     def begin(self, update: Update) -> int:

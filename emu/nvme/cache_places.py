@@ -22,7 +22,7 @@ def find(st, dev, lpn):
 @njit
 def append(st, dev, place):
     """Append cache slot ``place`` to the list of dirty pages if its page is dirty, else to the list
-    of clean pages. The slot must not be in a list."""
+    of clean pages. The slot must not be in either list."""
     cache = st.cache[dev]
     if st.cpage[place - 1].dirty != 0:
         if lru.follow(st.cpage, place, cache.last):

@@ -1,16 +1,16 @@
-"""Contents of a protected cache that a store preserved when the drive was killed.
+"""Restoration of cached data after the process of a drive with power-loss protection was killed.
 
-Owns the comparison of these contents with flash, and the writes that restore contents that are not
-on flash. Does not own the files (nand/cache_file.py), the scan of flash (ftl/recovery.py) or the
-execution of the writes (engine/run/power_system.py).
+Owns the comparison of the data in the drive's cache files with the data on flash, and the writes of
+data that is newer than flash. Does not own the cache files (nand/cache_file.py), the scan of flash
+(ftl/recovery.py) or the execution of the writes (engine/run/power_system.py).
 Source: this project (docs/store.md).
 
-Programs, cached contents and trims are numbered in one sequence. The out-of-band data of a page on
-flash contains the number of its program. Its field ``slot`` contains the difference between this
-number and the number that the contents had in the cache. Contents in the file are restored if their
-number is larger than the number of the contents on flash and larger than the number of the last
-trim of their mapping unit. A page on flash is dead if it is older than the last trim of its mapping
-unit.
+Programs, writes to the cache and trims are numbered in one sequence. The out-of-band data of a page
+on flash contains the number of its program and, in field ``slot``, the difference between this
+number and the number that the data had in the cache. Data in the cache files is restored if its
+number is larger than the number that the data on flash had in the cache and larger than the number
+of the last trim of its mapping unit. A page on flash is dead if it is older than the last trim of
+its mapping unit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError
 
 ENTRIES_PER_SLOT = 3
-"""Entries in the file per cache slot: one for the current contents, one for contents that are being
-evicted, and one for contents that remain until flash is synced."""
+"""Number of entries in the cache file per slot of the data cache: one for the current data, one for
+data being evicted, and one for data that remains until flash is synced."""
 
 
 def open_file(cfg: Config, geometry: Geometry, folder: StoreFolder, writable: bool) -> CacheFile:
-    """Open or create the files of a drive with power-loss protection. Raises StoreFull if the file
-    system has no space, and InputError if a file cannot be used."""
+    """Open the cache files in store ``folder`` of a drive with power-loss protection. If
+    ``writable`` is True, create missing files. Raises StoreFull if the file system has no space,
+    and InputError if a file cannot be used."""
     caches = cfg.cache.mode in CACHED_WRITES
     places = cfg.cache.capacity_bytes // geometry.page_bytes if caches else 0
     count = ENTRIES_PER_SLOT * places + 2 if places else 0
@@ -47,8 +48,8 @@ def open_file(cfg: Config, geometry: Geometry, folder: StoreFolder, writable: bo
 
 
 class SavedCache:
-    """Entries of ``file``, the cache file of a drive with power-loss protection. :meth:`settle`
-    compares these entries with flash."""
+    """Cached data that a killed drive with power-loss protection left in its cache files ``file``.
+    :meth:`settle` compares this data with flash, and :meth:`restore` writes newer data to flash."""
 
     def __init__(self, file: CacheFile, store: PageStore, arrays: Arrays) -> None:
         self.file, self._store, self._arrays = file, store, arrays
@@ -67,8 +68,8 @@ class SavedCache:
 
     def settle(self) -> None:
         """Unmap the mapping units whose contents on flash are older than their last trim, and find
-        the contents to restore. The trim maps of the unmapped units are marked as unsaved. Raises
-        InputError if a file is damaged."""
+        the cached data to restore. The trim maps of the unmapped units are marked as unsaved.
+        Raises InputError if a cache file is damaged."""
         arrays = self._arrays
         l2p, table, dev = arrays.l2p[0], arrays.cfg[0], arrays.dev[0]
         kept, self.broken, self.damaged = self.file.saved()
@@ -112,13 +113,14 @@ class SavedCache:
         write: Callable[[int, int, np.ndarray], Status],
         save_all: Callable[[], None],
     ) -> None:
-        """Write :attr:`pages` to flash, as the drive would have done with the energy of its
-        capacitors. Record the counts and the damaged pages in ``found``, and clear the files.
+        """Write :attr:`pages`, the cached data that is newer than flash, to flash, as the drive
+        would have done with the energy of its capacitors. Record the counts and the damaged pages
+        in ``found``, and clear the cache files.
 
-        ``limits``: limits of commands; their block size is one sector during the writes. ``write``:
-        function that runs a command (operation, byte offset, data) and returns its status.
-        ``save_all``: function that writes all cached data to flash. Raises InputError if a write
-        fails or a file cannot be synced, and StoreFull if the file system is full.
+        ``limits``: limits of commands; the logical block size is one sector during the writes.
+        ``write``: function that runs a command (operation, byte offset, data) and returns its
+        status. ``save_all``: function that writes all cached data to flash. Raises InputError if a
+        write fails or a file cannot be synced, and StoreFull if the file system is full.
         """
         block, limits["block"] = int(limits["block"]), SECTOR_BYTES
         found.restored, found.restored_trims = len(self.pages), self.trimmed
@@ -140,7 +142,7 @@ class SavedCache:
         self.file.clear_after(self._store)
 
     def writes(self, page: SavedPage, unit_bytes: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (byte offset, data) of the writes that restore ``page``."""
+        """Yield (byte offset on the drive, data) of each host write that restores ``page``."""
         sectors = unit_bytes // SECTOR_BYTES
         for first, count in sector_runs(page.sectors, sectors):
             start, end = first * SECTOR_BYTES, (first + count) * SECTOR_BYTES

@@ -29,9 +29,10 @@ from ondie.kernels import doorbell
 from ondie.kernels.doorbell import CLIENT_POLL_NS, NEVER_NS, Doorbell
 
 LOOK_NS = 10**8
-"""Interval at which a waiting client checks whether the service has ended, ns."""
+"""Interval at which a client that waits for completions checks whether the service has ended,
+ns."""
 MOST_COMMANDS = 1 << 20
-"""Largest number of commands in a batch."""
+"""Maximum number of commands in a batch."""
 TAG_SHIFT = MOST_COMMANDS.bit_length() - 1
 """Number of low bits of a tag that hold the position of a command in its batch; the higher bits
 hold the number of the batch."""
@@ -45,7 +46,7 @@ class Lag:
 
     completions: int
     late: int
-    """Number of completions with a lag of at least kernels.doorbell.LATE_NS."""
+    """Number of late completions: those with a lag of at least kernels.doorbell.LATE_NS."""
     mean_s: float
     max_s: float
     histogram: tuple[int, ...]
@@ -54,7 +55,7 @@ class Lag:
 
     @classmethod
     def of(cls, delivery: doorbell.Delivery) -> Lag:
-        """Return the lag of all completions that ``delivery`` has delivered so far."""
+        """Return the lag of all completions that ``delivery`` has delivered to clients so far."""
         histogram, late, sum_ns, max_ns = delivery.lag()
         count = sum(histogram)
         mean_s = sum_ns / count / 1e9 if count else 0.0
@@ -72,7 +73,9 @@ class Lag:
 
 @dataclass(eq=False)
 class Batch(ABC):
-    """Commands of a client (COMMAND[n], or None for idle time) and the memory of their data."""
+    """Base class of batches: commands that a client hands over together, COMMAND[n], with the
+    buffer of their data. ``commands`` is None if the batch only lets time pass or calls a
+    function."""
 
     commands: np.ndarray | None
     handed_ns: int = 0
@@ -80,11 +83,11 @@ class Batch(ABC):
     buffer: np.ndarray | None = None
     idle_ps: int = 0
     moved_ps: int = 0
-    """Simulated time from the hand-over to the arrival of the commands, ps."""
+    """Simulated time from the hand-over of the batch to the arrival of its commands, ps."""
     tags: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The client's tags of the commands, int64[n]."""
+    """Tags that the client has assigned to the commands of the batch, int64[n]."""
     parts: list[np.ndarray] = field(default_factory=list)
-    """Completions so far, one COMPLETION[n] for each delivery."""
+    """Completions of the batch so far, one array COMPLETION[n] for each delivery."""
     left: int = 0
 
     def start(self) -> bool:
@@ -93,21 +96,21 @@ class Batch(ABC):
 
     @property
     def wanted(self) -> int:
-        """Number of further completions that the client waits for."""
+        """Number of further completions of the batch that the client waits for."""
         return self.left
 
     @abstractmethod
     def succeed(self, done: np.ndarray) -> None:
-        """Deliver the completions ``done`` (COMPLETION[n]) to the client."""
+        """Deliver ``done``, completions of the batch (COMPLETION[n]), to the client."""
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
-        """Deliver ``error`` to the client."""
+        """Deliver ``error``, which ended the batch, to the client."""
 
 
 @dataclass(eq=False)
 class FutureBatch(Batch):
-    """A batch whose result the client receives through a future."""
+    """A batch (or function call) whose result the client receives through a future."""
 
     future: Future[Any] = field(default_factory=Future)
     function: Callable[[], Any] | None = None
@@ -143,8 +146,8 @@ class Ticket(Batch):
         them; see :meth:`Connection.try_stream`."""
 
     def ended(self, rung: int) -> bool:
-        """Return True if the batch is one of the first ``rung`` batches of the connection that
-        ended."""
+        """Return True if the batch has ended and the client may see its result. ``rung``: number of
+        rings of the connection's doorbell, which rings once for each batch that ended."""
         return self.result is not None and self.number <= rung
 
     @property
@@ -181,7 +184,8 @@ class Ticket(Batch):
         return self.result
 
     def keep(self, result: np.ndarray | BaseException) -> None:
-        """Store the result; the client sees it when the connection's doorbell rings."""
+        """Store ``result``, the completions of the batch or the error that ended it. The client
+        sees it when the connection's doorbell rings."""
         self.client.append(self)
         self.result = result
 
@@ -204,21 +208,22 @@ class Stream(Ticket):
         return 1
 
     def part(self) -> Ticket:
-        """Return a new ticket for the next completions."""
+        """Return a new ticket for the next delivery of completions of this batch."""
         part = Ticket(self.client, NO_COMMANDS, self.handed_ns, None)
         part.early = self.early
         return part
 
 
 class Turns(Protocol):
-    """A service that lets a client run batches in the client's thread (nvme/client_turns.py:
-    ClientTurns)."""
+    """Protocol of a service that lets a client run batches in the client's thread (implemented by
+    nvme/client_turns.py: ClientTurns)."""
 
     def run_turns(self, batch: Batch, fd: int = -1) -> bool:
-        """Run a batch in the calling thread; see ClientTurns.run_turns."""
+        """Run a batch in the calling thread; see ClientTurns.run_turns for arguments and result."""
 
     def run_single(self, single: Any, handed_ns: int, fd: int, fly: Callable[[], Stream]) -> int:
-        """Run one command in the calling thread; see ClientTurns.run_single."""
+        """Run one command in the calling thread; see ClientTurns.run_single for arguments and
+        result."""
 
 
 class Connection:
@@ -238,7 +243,7 @@ class Connection:
     ) -> None:
         """``hand_over``: function that queues a batch without ringing a doorbell. ``service``:
         doorbell of the service. ``thread``: function that returns the service thread. ``turns``:
-        the service."""
+        the service, which can also run batches in the calling thread."""
         self.bell = Doorbell()
         self.service = service
         self._hand_over, self._thread, self._turns = hand_over, thread, turns
@@ -272,9 +277,9 @@ class Connection:
         thread, for example because the clock is not ``real`` or another client uses the drive.
 
         ``handed_ns``: time.perf_counter_ns at which the commands arrived, or 0 for the current
-        time. ``early``: function that receives completions before their due time, so that the
-        client can prepare replies without the drive; they are due when this method returns.
-        :meth:`next` returns the completions that the service thread delivers.
+        time. ``early``: function that receives completions before their due time, which allows the
+        client to prepare replies without the drive. These completions are due when this method
+        returns. :meth:`next` returns the completions that the service thread delivers.
         """
         ticket = Stream(self, checked(commands), handed_ns or time.perf_counter_ns(), buffer)
         ticket.early = early
@@ -282,8 +287,8 @@ class Connection:
 
     def try_single(self, single: Any, handed_ns: int, fd: int, fly: Callable[[], Stream]) -> int:
         """Run one command in the calling thread, as ClientTurns.run_single does. ``single``: a
-        client_turns.Single. ``fly``: function that returns a batch from :meth:`begun`; a command
-        that is still in flight afterwards belongs to this batch."""
+        client_turns.Single. ``fly``: function that returns a batch from :meth:`begun`. A command
+        still in flight afterwards belongs to this batch."""
         return self._turns.run_single(single, handed_ns, fd, fly)
 
     def begun(
@@ -351,8 +356,8 @@ class Connection:
         return min(time.perf_counter_ns() + int(min(timeout, 1e9) * 1e9), NEVER_NS)
 
     def append(self, ticket: Ticket) -> None:
-        """Assign the next number to ``ticket`` and append it to the ended batches. Only the thread
-        that runs the drive calls this method."""
+        """Assign the next number to ``ticket`` and append it to the list of batches that ended.
+        Only the thread that runs the drive calls this method."""
         self._count += 1
         ticket.number = self._count
         with self._lock:
@@ -371,8 +376,8 @@ def checked(commands: np.ndarray) -> np.ndarray:
 
 
 def idle_ps_of(seconds: float) -> int:
-    """Return an idle time in ps. Raises InputError if ``seconds`` is not a finite number, is
-    negative, or is NEVER ps or more."""
+    """Convert the idle time ``seconds`` to ps. Raises InputError if ``seconds`` is negative, is not
+    a finite number, or exceeds the range of the simulation clock (NEVER ps)."""
     seconds = real_number("idle", seconds)
     if not 0 <= seconds * PS_PER_S < NEVER:
         raise InputError(f"idle = {seconds:g} s: must be from 0 to {NEVER / PS_PER_S:.3g} s")
@@ -382,9 +387,10 @@ def idle_ps_of(seconds: float) -> int:
 def assigned(
     found: np.ndarray, batches: dict[int, Batch]
 ) -> tuple[list[tuple[Batch, np.ndarray]], list[int]]:
-    """Assign the completions ``found``, COMPLETION[n], to ``batches``, keyed by their numbers, and
-    remove the batches that are done. Return the results to deliver, with their clients' tags, and
-    the times (ps) at which the completions are due."""
+    """Assign the completions ``found``, COMPLETION[n], to the batches in ``batches`` (keyed by
+    batch number), and remove the batches that are done. Return two lists: (batch, its completions
+    with the client's tags) for each result to deliver, and the time (ps) at which each completion
+    is due."""
     ends, tags = found["end"].tolist(), found["tag"].tolist()
     ready: list[tuple[Batch, np.ndarray]] = []
     due: list[int] = []
@@ -417,10 +423,10 @@ def assigned(
 
 
 def kept(ready: list[tuple[Batch, np.ndarray]], early: bool) -> dict[Doorbell, int]:
-    """Store the completions of the tickets among ``ready`` until the doorbells of their clients
-    ring. Return the number of times that each client's doorbell must be rung. If the argument
-    ``early`` is True, a ticket with an ``early`` function passes its completions to this function
-    instead, because its client waits for the due time."""
+    """Store completions in their tickets until the clients' doorbells ring. Return the number of
+    times that each client's doorbell must be rung. ``ready``: (batch, its completions); batches
+    that are not tickets are skipped. ``early``: True to pass the completions to the ticket's
+    function ``early`` instead, if it has one, because its client waits for the due time."""
     rings: dict[Doorbell, int] = {}
     for batch, done in ready:
         if not isinstance(batch, Ticket):

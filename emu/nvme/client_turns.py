@@ -25,20 +25,21 @@ from ondie.emu.nvme.plan_queue import PlanQueue
 from ondie.kernels.doorbell import LAST_NS, Delivery, Doorbell
 
 REFUSED, IN_FLIGHT = -2, -1
-"""Values that :meth:`ClientDrive.run_single` returns instead of a status."""
+"""Results of :meth:`ClientDrive.run_single` that are not a status: the command cannot run now and
+was not started (REFUSED), or it has not completed yet (IN_FLIGHT)."""
 TAG, ARRIVAL = 7, 8
-"""Indices of the fields tag and arrival in a command viewed as int64[9]."""
+"""Positions of the fields ``tag`` and ``arrival`` in a command (COMMAND) viewed as int64[9]."""
 ALONE_NS = 100_000
 """Time in ns by which the simulation may run ahead of the wall clock while no other client uses the
 drive. The value is large enough to simulate a flash read in one call."""
 LENT_NS = 2_000_000
-"""Wall time in ns for which the service thread leaves the drive's events to a client that has run a
-batch alone."""
+"""Wall time in ns for which the service thread leaves the simulation of the drive's events to a
+client that has just run a batch in its own thread."""
 
 
 class Single:
-    """One command that a client runs alone: ``commands``, COMMAND[1], with its data in ``memory``.
-    The arrays must not be moved or freed."""
+    """One command that a client runs alone in its own thread: ``commands``, COMMAND[1], with its
+    data in ``memory``. The arrays must not be moved or freed."""
 
     def __init__(self, commands: np.ndarray, memory: np.ndarray) -> None:
         self.commands, self.memory = as_records(commands), memory
@@ -50,7 +51,8 @@ class Single:
 
 
 class ClientDrive(Protocol):
-    """Interface of a drive that a client uses. Class Drive in drive.py documents each member."""
+    """Protocol of a drive whose events a client may simulate in its own thread. Class Drive in
+    drive.py documents each member."""
 
     owner: int | None
     off: bool
@@ -58,40 +60,43 @@ class ClientDrive(Protocol):
 
     @property
     def now(self) -> int:
-        """Current simulation time (ps)."""
+        """Current simulation time of the drive, ps."""
 
     @property
     def earliest_arrival(self) -> int:
-        """Earliest time at which the next command may arrive (ps)."""
+        """Earliest time at which the next command may arrive at the drive, ps."""
 
     @property
     def next_event(self) -> int:
-        """Time of the next event (ps)."""
+        """Time of the drive's next simulation event, ps."""
 
     @property
     def next_upkeep(self) -> int:
-        """Time of the next check for blocks to be refreshed or scrubbed (ps)."""
+        """Time at which the drive next checks for blocks to be refreshed or scrubbed, ps."""
 
     @property
     def takes_single(self) -> bool:
-        """True if ``run_single`` can run a command now."""
+        """True if the drive can run a single command with :meth:`run_single` now."""
 
     def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> None:
-        """Submit commands."""
+        """Submit ``commands``, COMMAND[n], to the drive. ``buffer``: memory of their data."""
 
     def run_until(self, t_ps: int | None = None, *, completions: int = 0) -> int:
-        """Simulate events."""
+        """Simulate events of the drive up to time ``t_ps`` (None: until no work is left), or until
+        ``completions`` further commands have completed (0: no such limit)."""
 
     def completions(self) -> np.ndarray:
-        """Return the completions since the last call."""
+        """Return the completions of commands since the last call, COMPLETION[n]."""
 
     def run_single(self, single: Single, arrival: int, until: int, tag: int) -> int:
-        """Run one command; return its status, IN_FLIGHT or REFUSED."""
+        """Run the command ``single``, which arrives at time ``arrival``, up to time ``until`` (both
+        in ps). Return its status, IN_FLIGHT or REFUSED. ``tag``: tag of the command in the
+        drive."""
 
 
 class ClientTurns(ABC):
-    """State that a service and its clients share when a client runs its commands in its own thread.
-    Service defines and sets the fields."""
+    """Base class of Service: the turns of a service run by a client in the client's thread, and the
+    state that clients and service share for these turns. Service defines and sets the fields."""
 
     drive: ClientDrive
     clock: str
@@ -110,8 +115,8 @@ class ClientTurns(ABC):
     _turns: threading.Lock
     """Lock held by the thread that uses the drive."""
     _lent_ns = 0
-    """Wall time until which the service thread leaves the drive's events to a client that is alone,
-    ns."""
+    """Wall time until which the service thread leaves the simulation of the drive's events to a
+    client that uses the drive alone, ns."""
 
     @abstractmethod
     def _accept(self, batch: Batch) -> None:
@@ -241,7 +246,8 @@ class ClientTurns(ABC):
         batch.fail(error)
 
     def _hand_back(self, owner: int | None) -> None:
-        """Return the drive to ``owner``, and wake the service thread if work is left."""
+        """Give the drive back to thread ``owner``, which used the drive before (None: no thread),
+        and wake the service thread if batches are left."""
         self.drive.owner = owner
         if left := bool(self._batches or self._closing):
             self._lent_ns = 0
@@ -250,8 +256,9 @@ class ClientTurns(ABC):
             self._bell.ring()
 
     def _is_free(self, owner: int | None) -> bool:
-        """Return True if a client that holds the lock ``_turns`` may use the drive, whose owner is
-        ``owner``."""
+        """Return True if a client may use the drive: the service thread owns the drive and has no
+        work. ``owner``: identifier of the drive's owner thread. The caller must hold the lock
+        ``_turns``."""
         busy = self._inbox or self._batches or self._idle or self._plans or self._closing
         return not busy and self._ended is None and owner == self._thread.ident
 

@@ -1,8 +1,9 @@
-"""Command record of a drive, and the admission of plan rows up to the queue depth.
+"""Records of commands and completions, and the admission of plan rows up to the queue depth.
 
-Owns the records of commands and completions, and the list of plan rows that wait because the queue
-depth is reached. Does not own the submission of commands (submission.py) or their execution inside
-the drive (command_split.py).
+A plan row is one operation of an update plan (engine/core/plan_rows.py). Owns the records of
+commands and completions, and the list of plan rows that wait because the queue depth is reached.
+Does not own the submission of commands (submission.py) or their execution inside the drive
+(command_split.py).
 Source: NVMe base specification (submission and completion queues).
 """
 
@@ -54,14 +55,14 @@ TRANSFER = np.dtype(
     ],
     align=True,
 )
-"""Data transfer of a request in the ring of a queue pair; it has the layout of the record
-ondie_transfer of csrc/ondie.h."""
+"""Record of the data transfer of one request in the ring of a queue pair: range on the drive,
+address in host memory, tag. Its layout is that of ondie_transfer in csrc/ondie.h."""
 Row = tuple[int, int, int, int, int]
-"""One command of a batch: op, offset, size, data, fua (see COMMAND)."""
+"""Values of one command for :func:`commands_of`: op, offset, size, data, fua (see COMMAND)."""
 
 
 def commands_of(rows: Sequence[Row]) -> np.ndarray:
-    """Return COMMAND[n] with the values of ``rows``."""
+    """Return COMMAND[n] with the values of ``rows``. All other fields are 0."""
     out = np.zeros(len(rows), COMMAND)
     for at, (op, offset, size, data, fua) in enumerate(rows):
         each = out[at]
@@ -71,15 +72,16 @@ def commands_of(rows: Sequence[Row]) -> np.ndarray:
 
 
 def first_error(done: np.ndarray) -> int:
-    """Return the first status in ``done`` (COMPLETION[n]) that is not 0, or 0 if all are 0."""
+    """Return the status of the first completion in ``done`` (COMPLETION[n]) that ended with an
+    error, or 0 if all commands succeeded."""
     wrong = done["status"][done["status"] != 0]
     return int(wrong[0]) if len(wrong) else 0
 
 
 @njit
 def wait_for_slot(st, dev, rid):
-    """Append plan row ``rid`` to the list of rows of device ``dev`` that wait because the queue
-    depth is reached."""
+    """Append row ``rid`` of an update plan to the list of rows of device ``dev`` that wait because
+    the queue depth is reached."""
     dev_rec = st.dev[dev]
     st.row[rid].next = -1
     if dev_rec.sq_head < 0:
@@ -91,7 +93,8 @@ def wait_for_slot(st, dev, rid):
 
 @njit
 def next_admissible(st, dev):
-    """Return the first waiting plan row, or -1 if no row waits or the queue depth is reached."""
+    """Return the index of the first plan row that waits for a free entry in the queue of device
+    ``dev``, or -1 if no row waits or the queue depth is still reached."""
     dev_rec = st.dev[dev]
     if dev_rec.sq_head < 0 or dev_rec.outstanding >= st.cfg[0].queue_depth:
         return -1
@@ -100,7 +103,8 @@ def next_admissible(st, dev):
 
 @njit
 def admit_next(st, dev):
-    """Remove the first waiting plan row from the list and count it as an outstanding command."""
+    """Remove the first waiting plan row of device ``dev`` from its list, and count the row as an
+    outstanding command."""
     dev_rec = st.dev[dev]
     dev_rec.sq_head = st.row[dev_rec.sq_head].next
     dev_rec.outstanding += 1

@@ -42,8 +42,8 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @njit
 def cut_read(st, tid):
-    """Split read command ``tid``: send cached pages to the host, and read all other pages from
-    their dies."""
+    """Split read command ``tid``, piece by piece if its pages are not contiguous: send cached pages
+    to the host, and read all other pages from their dies."""
     cfg = st.cfg[0]
     st.command[tid].made = st.reg[0].now
     if request_pieces.has_pieces(st, tid):
@@ -59,8 +59,8 @@ def cut_read(st, tid):
 
 @njit
 def read_pages(st, tid):
-    """Send the cached pages of read ``tid`` to the host, and read all other pages from their
-    dies."""
+    """Send the cached pages of read ``tid``, or of its current piece, to the host, and read all
+    other pages from their dies."""
     cfg = st.cfg[0]
     lpn = st.txn[tid].lpn
     end = lpn + st.txn[tid].n
@@ -90,7 +90,7 @@ def sense_all(st, tid):
 @inline
 def cached_sectors(st, tid, lpn):
     """Return a bit mask of the sectors of page ``lpn`` that read ``tid`` finds in the data cache.
-    In a destage buffer, the page also becomes the most recently used page."""
+    In a destage buffer (mqsim_cache.py), the page also becomes the most recently used page."""
     if st.cfg[0].cache == mqsim_cache.BUFFER:
         return mqsim_cache.cached_sectors(st, tid, lpn)
     place = cache_places.find(st, st.txn[tid].dev, lpn)
@@ -267,8 +267,8 @@ def cut_write(st, tid, step):
 
 @njit
 def send_parts(st, tid, step):
-    """Create the transactions for the pages of write ``tid`` and continue each of them after stage
-    ``step``."""
+    """Create the transactions for the pages of write ``tid``, or of its current piece, and continue
+    each of them after stage ``step``."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     lpn = txn.lpn

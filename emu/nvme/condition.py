@@ -1,7 +1,7 @@
-"""Condition of a served drive: its critical warnings, and sentences that explain it.
+"""Sentences that explain the condition of a served drive, and the drive's critical warnings.
 
-Owns the sentences, and the warning bits that follow from the state. Does not own the names of
-conditions and statuses (status.py) or the choice of a command's status (write_errors.py,
+Owns the sentences, and the computation of the warning bits from the drive's state. Does not own the
+names of conditions and statuses (status.py) or the choice of a command's status (write_errors.py,
 engine/run/command_system.py).
 Source: NVMe base specification: SMART / Health Information log page, field Critical Warning.
 """
@@ -18,8 +18,9 @@ from ondie.emu.units import fmt_time, plural
 
 MEDIA_ERRORS, NEWLY_LOST = map(COUNTERS.index, ("media_errors", "newly_lost_pages"))
 PROTECTED_STORE = 2
-"""Value of ``dev.protected`` while the store of the drive cannot be changed. The value 1 means that
-the drive is read-only because it has too few spare blocks."""
+"""Value of ``dev.protected`` while the store (folder) of the drive cannot be changed, so that the
+drive is read-only. The value 1 means that the drive is read-only because it has too few spare
+blocks."""
 
 
 def why_read_only(arrays: Arrays) -> str:
@@ -43,7 +44,8 @@ def why_full(arrays: Arrays, cfg: Config) -> str:
 
 
 def why_recovered(found: Recovered) -> str:
-    """Return a sentence that states the result of a recovery."""
+    """Return a sentence about the recovery of a drive's mapping tables from flash: number of pages
+    read, simulated time, and number of mapping units found."""
     text = (
         f"the tables were recovered from flash: read {plural(found.scanned_pages, 'page')} in "
         f"{fmt_time(found.time_ps)} and mapped {plural(found.mapped, 'mapping unit')}"

@@ -1,9 +1,9 @@
 """Data cache: pages in the drive's DRAM between the host and flash.
 
-Owns the set of cached pages, the written data that is not on flash yet, the time at which this data
-is sent to flash, and the transactions that wait until it is on flash. Does not own the slots and
-lists of the cache (cache_places.py), the write path to flash (ftl/write_path.py) or the contents of
-cached pages (moved_bytes.py).
+Owns the set of cached pages, the written data not yet on flash, the time at which this data is sent
+to flash, and the transactions that wait until it is on flash. Does not own the slots and lists of
+the cache (cache_places.py), the write path to flash (ftl/write_path.py) or the contents of cached
+pages (moved_bytes.py).
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); write-back, write-through and
 read caches with LRU and back-pressure as in MQSim and SimpleSSD.
 
@@ -116,7 +116,8 @@ def store(st, tid):
 
 @inline
 def schedule_deferred(st, dev):
-    """Schedule ``run_deferred`` to run before the simulated clock advances."""
+    """Schedule :func:`run_deferred`, the retry of waiting writes and the write-back of dirty pages,
+    to run before the simulated clock advances."""
     write_frontier.schedule_check(st, dev * st.cfg[0].units)
 
 
@@ -124,9 +125,9 @@ def schedule_deferred(st, dev):
 def accept(st, tid, behind):
     """Store the page of write ``tid`` in the cache. Return False if it must wait for a cache slot.
 
-    ``behind``: True if other writes wait; a page that is not cached must then wait as well. A
-    stored write completes immediately unless it must wait for flash (write-through, or FUA without
-    power-loss protection).
+    ``behind``: True if other writes wait for a slot; a page that is not cached must then wait as
+    well. A stored write completes immediately unless it must wait for flash (write-through, or FUA
+    without power-loss protection).
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -222,8 +223,8 @@ def write_to_flash(st, dev, place):
 
 @njit
 def write_dirty(st, dev):
-    """Send dirty pages to flash while a write-back condition holds (see the module's docstring) and
-    the number of pages being programmed is below the limit."""
+    """Send dirty pages of drive ``dev`` to flash while a write-back condition holds (see the
+    module's docstring) and the number of pages being programmed is below the limit."""
     cfg = st.cfg[0]
     cache = st.cache[dev]
     while cache.first > 0 and cache.flying < cfg.cache_flights:
@@ -249,8 +250,8 @@ def run_deferred(st, dev):
 def on_programmed(st, tid):
     """Handle the end of the program of write ``tid``. Return True if its page came from the cache.
 
-    A page from the cache is mapped unless its content is stale, and the transaction ends. If the
-    write bypassed the cache, the cached data of its pages is dropped.
+    A page from the cache is mapped, unless its data was dropped during the program, and the
+    transaction ends. If the write bypassed the cache, the cached data of its pages is dropped.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -278,8 +279,8 @@ def on_programmed(st, tid):
 
 @njit
 def mark_on_flash(st, tid):
-    """Mark the content that ``tid`` programmed as on flash, and complete the writes that waited for
-    it.
+    """Record that the data programmed by transaction ``tid`` is on flash. Complete the writes that
+    waited for this program.
 
     If the page was written again during the program, it joins the dirty pages; it is sent to flash
     immediately if a write or a FLUSH waits for it. Otherwise the page becomes clean, or its slot is
@@ -309,8 +310,8 @@ def mark_on_flash(st, tid):
 
 @inline
 def complete_waiters(st, tid):
-    """Complete the writes in the list that begins with ``tid`` (number of a transaction + 1, or 0
-    if the list is empty)."""
+    """Complete the writes that waited for the program of a page. ``tid``: number of the first
+    transaction in their list + 1, or 0 if the list is empty."""
     tid -= 1
     while tid >= 0:
         following = st.txn[tid].next
@@ -320,8 +321,8 @@ def complete_waiters(st, tid):
 
 @njit
 def count_settled(st, dev, epoch):
-    """Record that a content of epoch ``epoch`` is on flash or was dropped. Complete the FLUSHes
-    that waited only for this content."""
+    """Record that one content (the version of a page's data written by one program) of epoch
+    ``epoch`` is on flash or was dropped. Complete the FLUSHes that waited only for this content."""
     cache = st.cache[dev]
     cache.contents -= 1
     before = -1
@@ -345,7 +346,8 @@ def count_settled(st, dev, epoch):
 
 @njit
 def flush(st, tid):
-    """Complete FLUSH ``tid`` when all data written before it is on flash."""
+    """Close the current epoch for FLUSH ``tid``. The command completes when all data written before
+    it is on flash or was dropped."""
     txn = st.txn[tid]
     cache = st.cache[txn.dev]
     if cache.contents == 0:

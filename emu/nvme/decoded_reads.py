@@ -1,8 +1,8 @@
-"""Page reads that an implemented ECC decoder processes: batches of pages, and the status of their
-commands.
+"""Page reads that an implemented ECC decoder processes in batches.
 
-Owns the batches between the engine's log and the decoder. Does not own the decoder (nand/codec.py),
-the memory of requests, or the failure of requests (moved_bytes.py).
+Owns the queue of page reads between the engine's log and the decoder, and the correction of
+counters and of the status of plan commands. Does not own the decoder (nand/codec.py), the memory of
+requests, or the failure of requests (moved_bytes.py).
 Source: this project.
 
 The engine draws the number and positions of the bit errors of a page; the decoder determines
@@ -33,7 +33,7 @@ BATCH_PAGES = 64
 
 
 class DecodedRead(NamedTuple):
-    """Result of decoding one page."""
+    """Result of decoding one page that a request, a plan or the drive has read."""
 
     entry: LogEntry
     wrong: np.ndarray | None
@@ -41,12 +41,12 @@ class DecodedRead(NamedTuple):
     are equal."""
     failed: bool
     fills: list[tuple[np.record, np.ndarray]]
-    """If the page could not be decoded: each log entry that inserted the page into the data cache,
-    with the entries that follow that entry in the log. Empty otherwise."""
+    """Empty if the page could be decoded. Otherwise, one element for each log entry that inserted
+    the page into the data cache: (this entry, the entries that follow it in the log)."""
 
 
 class DecodedReads:
-    """Page reads of one log that wait for ``decoder``."""
+    """Queue of page reads from the engine's log. ``decoder`` decodes them in batches."""
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
@@ -56,12 +56,12 @@ class DecodedReads:
     def add(
         self, entry: LogEntry, store: PageStore, behind: np.ndarray, damaged: Container[int]
     ) -> bool:
-        """Add the page read of ``entry`` to the batch, with a copy of its page. Return True if the
-        batch is full. ``behind``: entries that follow ``entry`` in the log. ``damaged``: physical
-        pages whose requests have failed. If the segment of a page cannot be read, the page is not
-        added if it is in ``damaged``; otherwise, InputError is raised.
+        """Add the page read of log entry ``entry`` to the batch, with a copy of its page. Return
+        True if the batch is full. ``behind``: entries that follow ``entry`` in the log.
+        ``damaged``: physical pages whose requests have failed. If the segment of a page cannot be
+        read, the page is not added if it is in ``damaged``; otherwise, InputError is raised.
 
-        A translation page that existed at the start has no stored data; it is read as zeros, like
+        A translation page that existed at the start has no stored data. It is read as zeros, like
         the translation pages that the drive programs.
         """
         data = np.zeros(store.page_bytes, np.uint8)
@@ -77,7 +77,7 @@ class DecodedReads:
         return len(self._waiting) >= BATCH_PAGES
 
     def finish(self) -> Iterator[DecodedRead]:
-        """Decode the waiting pages and yield their results in the order of the log."""
+        """Decode the pages that wait, and yield the results in the order of the engine's log."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return

@@ -2,8 +2,8 @@
 
 Owns the timer that expires when a drive has been idle for ``fold_idle``. Does not own the
 background work that follows (ftl/pslc_folding.py).
-Source: drives that start background work after an idle time, so that short gaps between commands
-remain available to the host.
+Source: drives that start background work after an idle time, to keep short gaps between commands
+available to the host.
 
 A drive has one timer. If host commands arrive and complete before the timer expires, the timer is
 restarted at its expiry for the remaining idle time.
@@ -39,9 +39,8 @@ def start_idle(st, dev):
 
 @cold
 def start_timer(st, tid):
-    """Start the timer, transaction ``tid``, for the remaining part of the idle time
-    ``fold_idle``.
-    """
+    """Start the idle timer, transaction ``tid``, for the part of the idle time ``fold_idle`` that
+    has not passed since the last command."""
     cfg = st.cfg[0]
     dev = st.txn[tid].dev
     station = stages.station(st, dev, stages.REST)

@@ -1,10 +1,10 @@
 """Injected faults: flash pages that cannot be corrected, and a drive without spare blocks.
 
 Owns the changes to tables and stored data between two runs of the engine. Does not own random bit
-errors (nand/bit_errors.py), failures (ftl/completion.py), power cuts (power_system.py), or the
-resulting statuses of commands. Source: this project; the purpose is that of the command Write
-Uncorrectable (NVM Command Set Specification 1.0, section 3.2.7). A fault is injected into a whole
-physical page, because flash errors affect pages.
+errors (nand/bit_errors.py), program and erase failures (ftl/completion.py), power cuts
+(power_system.py), or the resulting statuses of commands. Source: this project; the purpose is that
+of the command Write Uncorrectable (NVM Command Set Specification 1.0, section 3.2.7). A fault is
+injected into a whole physical page, because flash errors affect pages.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def fail_spare_blocks(arrays: Arrays, geometry: Geometry) -> int:
     first, then full blocks. Return the number of marked blocks.
 
     As after a program failure, the blocks are retired when their data has been moved. A served
-    drive (``dev.ends``) becomes read-only if no spare block is left.
+    drive becomes read-only if no spare block is left.
     """
     count = max(int(arrays.dev.spare[0]), 0)
     blocks = arrays.block[: geometry.units * geometry.all_blocks]

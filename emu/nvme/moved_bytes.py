@@ -2,7 +2,7 @@
 
 Owns the memory of the data cache and the application of the engine's log to all contents. Does not
 own the selection of cached pages (data_cache.py), stored pages (nand/page_store.py), the log
-(engine/core/payload_log.py) or the meaning of the rows of a plan (:class:`PlanBytes`).
+(engine/core/payload_log.py) or the effect of an update plan's rows (:class:`PlanBytes`).
 Source: csrc/payload.c, which copies data and computes checksums.
 """
 
@@ -46,30 +46,30 @@ IN_FILES = () if native.lib is None else (
     native.lib.ONDIE_NO_SEGMENT, native.lib.ONDIE_NO_ROOM, native.lib.ONDIE_FILE_ERASE,
     native.lib.ONDIE_NO_ENTRY, native.lib.ONDIE_FILE_TRIM,
 )  # fmt: skip
-"""Statuses with which ondie_apply stops because the page store or cache file must be prepared."""
+"""Statuses with which the C function ondie_apply stops until the page store or the cache file has
+been prepared."""
 
 POISON = 0xFF
-"""Byte that fills memory without valid data: two such bytes are a 16-bit NaN, four are an FP32
-NaN."""
+"""Byte of memory without valid data: two of them are a 16-bit NaN, four are an FP32 NaN."""
 assert native.lib is None or (POISON, ROW) == (native.lib.ONDIE_POISON, native.lib.ONDIE_OF_PLAN)
 
 
 class PlanBytes(Protocol):
-    """Effect of the rows of plans on data."""
+    """Interface that applies the rows (operations) of an update plan to stored data."""
 
     @property
     def memory(self) -> Sequence[np.ndarray]:
-        """Memory that rows read into and write from, for each device: uint8[pages, page_bytes] by
-        logical page; no pages if no row accesses the conventional namespace. A page is filled with
-        POISON after a row has written it to flash. The arrays must not move."""
+        """Memory that plan rows read into and write from, for each device: uint8[pages, page_bytes]
+        by logical page; no pages if no row accesses the conventional namespace. A page is filled
+        with POISON after a row has written it to flash. The arrays must not move."""
 
     def apply(self, entry: LogEntry) -> None:
-        """Apply a log entry whose meaning depends on the plan. Raises SimulationError for any other
-        entry."""
+        """Apply an entry of the engine's log whose meaning depends on the plan. Raises
+        SimulationError for any other entry."""
 
 
 class DrivePlanBytes(PlanBytes, Protocol):
-    """Effect of the rows of plans on the data of a drive that handles power cuts."""
+    """PlanBytes of a drive that handles power cuts, which can interrupt a plan's programs."""
 
     def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
         """Set the pages of transaction ``tid``, which programs the reservoir of ``die``, to their
@@ -152,7 +152,8 @@ class MovedBytes:
         return self.stores[0]
 
     def follow(self, plans: PlanBytes | None) -> None:
-        """Set ``plans`` as the effect of plan rows on data. With None, plan rows move no data."""
+        """Set the object that applies rows of update plans to data. With None, rows move no
+        data."""
         self.plans = plans
         for dev in range(len(self.stores)):
             memory = np.zeros((0, 0), np.uint8) if plans is None else plans.memory[dev]
@@ -162,15 +163,14 @@ class MovedBytes:
             record.plan_pages = len(memory)
 
     def prepare_memory(self, ahead: MemoryAhead | None) -> None:
-        """Prepare the memory of pages that are not in files with ``ahead``, unless ``ahead`` is
-        None."""
+        """Let ``ahead`` (None: no object) prepare the memory of pages that are not in files."""
         queue = native.ffi.NULL if ahead is None else ahead.queue
         for record, store in zip(self._records, self.stores, strict=True):
             record.ahead = queue if store.files is None else native.ffi.NULL
 
     def save_cache(self) -> None:
-        """Start to keep cached contents and trims in their files. All entries are free at first. No
-        entry is used before the clean flag of the store is cleared."""
+        """Start to keep cached data and trims in the cache files, whose entries are free at first.
+        No entry is used before the clean flag of the store is cleared."""
         assert self.cache_file is not None
         record, file = self._record, self.cache_file
         self._kept["left_entries"][: file.count] = np.arange(file.count)
@@ -246,7 +246,7 @@ class MovedBytes:
             self._records[dev].verify = 1
 
     def tables(self) -> dict[str, np.ndarray]:
-        """Return the memory of the data cache by name, for a checkpoint."""
+        """Return the arrays of the data cache by name, to be saved in a checkpoint."""
         return {f"bytes {name}": self._kept[name] for name in ("cached", "flying", "state")}
 
     def check_cached_pages(self) -> None:
@@ -259,11 +259,11 @@ class MovedBytes:
 
     @property
     def counters(self) -> tuple[int, int]:
-        """Sequence number of the last program of new data, and number of the last program."""
+        """Last numbers assigned: to new data (programs, cached writes, trims), and to programs."""
         return int(self._record.sequence), int(self._record.programs)
 
     def continue_from(self, sequence: int, programs: int) -> None:
-        """Continue the numbering of programs from the values of :attr:`counters`."""
+        """Continue the numbering after ``sequence`` and ``programs`` (see :attr:`counters`)."""
         self._record.sequence, self._record.programs = sequence, programs
 
     def apply(self, count: int) -> None:

@@ -39,26 +39,27 @@ from ondie.emu.nvme.page_transactions import sectors_of
 from ondie.kernels.jit import cold, inline, njit
 
 BUFFER = 2
-"""Value of ``cfg.cache`` for a drive with this cache."""
+"""Value of ``cfg.cache``, the kind of data cache, for a drive with MQSim's data cache."""
 READS, WRITES = 1, 2
-"""Bits of ``zone.caching``: the cache keeps pages that the flow reads (READS) or writes
-(WRITES)."""
+"""Bits of ``zone.caching``, the caching mode of a flow: the cache keeps pages that the flow reads
+(READS) or writes (WRITES)."""
 CLEAN, DIRTY = range(2)
-"""Values of ``epoch`` of a cache slot. The data of a DIRTY slot is written to flash on eviction."""
+"""States of a cache slot, stored in its field ``epoch``. The data of a DIRTY slot is written to
+flash on eviction; that of a CLEAN slot is not."""
 MEMORY_PS = 10**12
-"""Minimum time between two resets of records of recently written pages, ps."""
+"""Minimum time between two resets of the flows' records of recently written pages, ps."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes and times of the caches and their DRAM.
+    """Sizes and times of MQSim's data caches and of their DRAM.
 
     There are ``groups`` caches of ``pages`` pages each. ``limit``: number of sectors of one cache
-    in transit to flash at which the cache stops accepting pages of writes. DRAM: ``row`` and
-    ``burst`` in bytes; ``transfer_ns``: time of a transfer; ``open_ps``: tRCD + tCL in ps;
-    ``close_ns``: tRP in ns.
-    ``strays``: True if an evicted page is written as a page of the flow that evicts it.
-    ``unwritten``: True if reads of pages that were never programmed share one slot of their cache.
+    in transit to flash at which the cache stops accepting pages of writes. ``row``, ``burst``: size
+    of a DRAM row and of a burst, bytes. ``transfer_ns``: time of one transfer on the DRAM bus, ns.
+    ``open_ps``: tRCD + tCL, ps. ``close_ns``: tRP, ns. ``strays``: True if an evicted page is
+    written as a page of the flow that evicts it. ``unwritten``: True if reads of pages that were
+    never programmed share one slot of their cache.
     """
 
     pages: int
@@ -90,9 +91,9 @@ def is_programmed(st, lpn):
 def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
     """Create a transaction that writes ``sectors`` (bit mask) of logical page ``lpn`` to flash.
 
-    Links the transaction to transaction ``before`` by ``mate`` (-1 for no link). ``stamp``: time at
-    which the host write was split, ps. Returns the index of the transaction, or -1 if the pool is
-    empty.
+    Appends the transaction to the list whose last transaction is ``before`` (-1: starts a new
+    list). ``stamp``: time at which the host write was split, ps. Returns the index of the
+    transaction, or -1 if the pool is empty.
     """
     tid = take_txn(st)
     if tid < 0:
@@ -115,10 +116,11 @@ def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
 
 @njit
 def send(st, tid):
-    """Send all writes of a list to flash. The list begins with ``tid`` and is linked by ``mate``.
+    """Send all writes of a list to flash. The list begins with transaction ``tid`` (-1: empty
+    list).
 
-    If ``tid`` is a read, which only occupied the DRAM, return it to the pool of transactions
-    instead.
+    If ``tid`` is a read transaction, which only occupied the DRAM, return it to the pool of
+    transactions instead.
     """
     if tid >= 0 and st.txn[tid].op == READ:
         give_txn(st, tid)
@@ -166,10 +168,11 @@ def make_place(st, dev, stream, lpn, before):
     """Assign a cache slot to logical page ``lpn`` of flow ``stream`` as the most recently used
     page.
 
-    If the cache is full, evict the least recently used page. Returns (slot, counted from 1;
-    transaction that writes the evicted page, linked after ``before``, or -1 if the page was not
-    DIRTY). With ``buffer_strays``, the evicted page is written as the page with the same number in
-    flow ``stream``, if this flow has such a page.
+    If the cache is full, evict the least recently used page. Returns (slot, transaction). Slots are
+    counted from 1. The transaction writes the evicted page, and is appended to the list that ends
+    with ``before``. It is -1 if no page was evicted, if the evicted page needs no write, or if the
+    pool of transactions is empty. With ``buffer_strays``, the evicted page is written as the page
+    with the same number in flow ``stream``, if this flow has such a page.
     """
     group = int(st.zone[stream].group)
     cfg = st.cfg[0]
@@ -361,8 +364,8 @@ def on_programmed(st, tid):
 
 @njit
 def resume(st, group):
-    """Retry the waiting writes of cache ``group``, in order, until the sectors in transit to flash
-    exceed the limit.
+    """Retry the write commands that wait for space in cache ``group``, in order, until the sectors
+    in transit to flash exceed the limit.
 
     A write that must continue to wait may still reset its flow's record of written pages
     (:func:`cache_pages`).

@@ -39,8 +39,8 @@ def access_ps(st, n_bytes):
 def access(st, tid, n_bytes, step):
     """Queue an access of ``n_bytes`` by transaction ``tid`` to the cache's DRAM.
 
-    The transaction completes ``step`` when the access ends. Returns False if the access takes no
-    time.
+    The transaction continues with stage ``step`` when the access ends. Returns False if the access
+    takes no time.
     """
     station = stages.station(st, st.txn[tid].dev, stages.DRAM)
     if st.cache.shape[0] > 1 and st.fifo[station].head >= 0:
@@ -63,7 +63,7 @@ def wait_for_turn(st, station, tid, n_bytes, step):
     cache in round-robin order.
 
     The accesses of one cache are served in order of arrival. All accesses after the new access are
-    delayed.
+    delayed. The transaction ``tid`` continues with stage ``step`` when its access ends.
     """
     fifo = st.fifo[station]
     service = access_ps(st, n_bytes)

@@ -15,9 +15,8 @@ from ondie.kernels.jit import inline
 
 @inline
 def bytes_of(st, tid, lpn, count):
-    """Return the number of bytes of command ``tid`` in logical pages ``lpn`` to
-    ``lpn + count - 1``.
-    """
+    """Return the number of bytes that command ``tid`` accesses in ``count`` logical pages, starting
+    with page ``lpn``."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     offset = st.command[tid].offset

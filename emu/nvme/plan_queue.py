@@ -1,7 +1,8 @@
-"""Plans of clients that run on a served drive concurrently with its commands.
+"""Update plans of clients that run on a served drive concurrently with its commands.
 
-Owns the list of running plans, and the delivery of their results. Does not own the drive and its
-thread (service.py), or the work of a plan (paths/, states/). Source: this project.
+An update plan is a sequence of operations that an update path generates. Owns the list of running
+plans, and the delivery of their results. Does not own the drive and its thread (service.py), or the
+work of a plan (paths/, states/). Source: this project.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from typing import Any, NamedTuple, Protocol
 from ondie.emu.units import InputError
 
 LAST_S = 10.0
-"""Wall time for which plans continue after the end of the service is requested, s."""
+"""Wall time for which running plans may continue after the end of the service was requested, s."""
 
 
 class Running(Protocol):
-    """A plan that runs on the drive."""
+    """Protocol of an update plan that runs on a served drive."""
 
     @property
     def done(self) -> bool:
-        """True if the plan is complete or has ended early."""
+        """True if the update plan is complete or has ended early."""
 
     @property
     def error(self) -> Exception | None:
-        """Error that ended the plan early, or None if the plan has not ended early."""
+        """Error that ended the update plan early, or None if the plan has not ended early."""
 
     def stop(self, error: Exception) -> None:
         """End the plan early with ``error``, including the operations that it has started."""
@@ -52,7 +53,8 @@ class _Entry(NamedTuple):
 
 
 class PlanQueue:
-    """Running plans. Only the thread that owns the drive may use the queue."""
+    """Update plans that run on a served drive. Only the thread that owns the drive may use the
+    queue, except for :meth:`end_soon`."""
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
@@ -63,8 +65,8 @@ class PlanQueue:
         return bool(self._entries)
 
     def add(self, plan: Running, end: Callable[[], Any], future: Future[Any]) -> None:
-        """Add a plan. ``end``: function that is called when the plan is complete. ``future``:
-        receives the result of ``end``, or the error of a plan that ended early."""
+        """Add a running plan. ``end``: function that is called when the plan is complete.
+        ``future``: receives the result of ``end``, or the error of a plan that ended early."""
         self._entries.append(_Entry(plan, end, future))
 
     def end_done(self) -> None:
@@ -89,7 +91,7 @@ class PlanQueue:
         self._last = min(time.monotonic() + LAST_S, self._last)
 
     def fail(self, error: BaseException) -> None:
-        """Remove all plans and deliver ``error`` as their result."""
+        """Remove all plans and deliver ``error`` to their clients."""
         entries, self._entries = self._entries, []
         for _, _, future in entries:
             future.set_exception(error)

@@ -1,6 +1,6 @@
 """Flash operations in progress at a power cut, and the state in which they leave flash.
 
-Owns the search for the operations that a cut interrupts, and the choice of the log record that the
+Owns the search for the operations interrupted by a cut, and the choice of the log record that the
 end of each program would have written. Does not own these records (ftl/page_map.py), the outcomes
 (nand/torn_pages.py) or recovery (ftl/recovery.py).
 Source: this project's rules of recovery (docs/store.md).
@@ -38,8 +38,9 @@ def operations(arrays: Arrays, now: int) -> Iterator[tuple[int, int]]:
 
 
 def of_reservoir(arrays: Arrays, txn: np.record) -> bool:
-    """Return True if ``txn``, a program or an erase, accesses the reservoir. Programs of kind STORE
-    (nand/timing.py) are not recognized; the plans of a drive do not contain them."""
+    """Return True if ``txn``, a program or an erase, changes the reservoir (the blocks that hold
+    optimizer states). Programs of kind STORE (nand/timing.py) are not recognized; the plans of a
+    drive do not contain them."""
     if txn.op == timing.ERASE:
         table = arrays.cfg[0]
         return bool(txn.lpn % table.all_blocks >= table.blocks)
@@ -55,8 +56,8 @@ def tear(
 ) -> None:
     """Change the pages of ``payload`` that operations of device 0 are programming or erasing to
     their state after a power cut at time ``now`` (ps), drawn from ``rng``. ``plans``: data of the
-    plans on this device, or None. Raises Imbalance if the reservoir is being programmed and
-    ``plans`` is None."""
+    update plans on this device, or None if there are no plans. Raises Imbalance if the reservoir is
+    being programmed and ``plans`` is None."""
     store = payload.store
     for die, tid in operations(arrays, now):
         txn = arrays.txn[tid]
@@ -92,9 +93,9 @@ def tear(
 
 @njit
 def log_program(st, tid, first_pass):
-    """Discard the entries of the log, and log program ``tid`` as if it had ended, with the contents
-    that it would have programmed. On return, the new entry is the first record of the log, but the
-    log's length is 0. ``first_pass``: True if the first of two passes is in progress."""
+    """Discard the entries of the engine's log, and log program ``tid`` as if it had ended, with the
+    contents that it would have programmed. On return, the new entry is the first record of the log,
+    but the log's length is 0. ``first_pass``: True if the first of two passes is in progress."""
     st.reg[0].logged = 0
     txn = st.txn[tid]
     if first_pass:

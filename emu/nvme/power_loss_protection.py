@@ -35,15 +35,16 @@ from ondie.kernels.jit import njit
 
 FJ_PER_J = 1e15
 EVENTS = 1
-"""Number of events between two checks of the consumed energy."""
+"""Number of simulation events between two checks of the energy drawn from the capacitors."""
 NAMES = "mapping unit", "trim map"
 DRAM_STATION = stages.HOST_STATIONS + stages.DRAM
-"""Index of the DRAM of device 0 among the stations."""
+"""Index of the DRAM of device 0 among the stations, the simulated first-in first-out resources."""
 
 
 @njit
 def start_saving(st, dev):
-    """Start the programs of all data that is only in the cache, and of all unsaved trim maps."""
+    """Start to save the data of drive ``dev``: the programs of all data that is only in the cache,
+    and of all trim maps not yet on flash."""
     dev_rec = st.dev[dev]
     dev_rec.saving = 1
     if st.cfg[0].cache_writes != 0:
@@ -63,8 +64,8 @@ def end_saving(arrays: Arrays) -> None:
 
 
 def stop_commands(arrays: Arrays) -> None:
-    """Stop the queue pairs and plans, so that they do not issue further requests or rows. Commands
-    that have not begun, and data that has not reached the DRAM, have no effect. No completion is
+    """Stop the queue pairs and update plans, so that they do not issue further requests or rows.
+    Commands not yet begun, and data that has not reached the DRAM, have no effect. No completion is
     reported for such commands. Updates on the dies are ended, because saving data requires the
     dies' registers."""
     arrays.pair["stop"] = -1
@@ -77,7 +78,7 @@ def stop_commands(arrays: Arrays) -> None:
 
 @njit
 def release(st):
-    """Release the dies' registers that updates of stopped rows hold."""
+    """Release the dies' registers that updates of stopped plan rows hold."""
     die_scheduler.abandon_updates(st)
     channel.finish_event(st)
 
@@ -92,14 +93,15 @@ def unsaved(arrays: Arrays) -> tuple[int, int]:
 
 
 def has_operation(arrays: Arrays, cut_ps: int) -> bool:
-    """Return True if an array operation that began by ``cut_ps`` is still in progress."""
+    """Return True if an array operation (read, program or erase of a die) that had begun by the
+    time of the power cut, ``cut_ps``, is still in progress."""
     return any(True for _ in power_cut.operations(arrays, cut_ps))
 
 
 def quantities(cfg: Config, arrays: Arrays, geometry: Geometry, ps: int) -> dict[str, int]:
-    """Return the work of device 0 that ``arrays`` has recorded, as a dictionary from energy
-    constant to amount: bits, or ps for the decoder and the controller. ``ps``: time for which the
-    controller consumes power."""
+    """Return the amount of work that device 0 has done so far, by name of the energy constant:
+    bits, or ps for the ECC decoder and the controller. ``ps``: time for which the controller
+    consumes power."""
     counters = sum_counters(arrays.count)
     page = geometry.page_bytes * 8
     coded = counters["ecc_decoded_pages"] + counters["ecc_encoded_pages"]
@@ -117,8 +119,8 @@ def quantities(cfg: Config, arrays: Arrays, geometry: Geometry, ps: int) -> dict
 
 
 def energy_fj(cfg: Config, amounts: dict[str, int], before: dict[str, int]) -> int:
-    """Return the energy (fJ) of the work between ``before`` and ``amounts``, both from
-    :func:`quantities`."""
+    """Return the energy (fJ) of the work done between two points in time. ``before``, ``amounts``:
+    work at the first and at the second point, both from :func:`quantities`."""
     return sum(
         getattr(cfg.energy, name) * (amount - before[name]) for name, amount in amounts.items()
     )
@@ -149,30 +151,31 @@ def check_hold_up(cfg: Config, geometry: Geometry, units: int) -> None:
 
 @dataclass
 class HeldUp:
-    """Use of the capacitors' energy ``budget_fj`` after a power cut at ``cut_ps``."""
+    """Result of saving data with the capacitors' energy after a power cut."""
 
     cut_ps: int
-    """Time of the power cut, ps."""
+    """Simulated time of the power cut, ps."""
     budget_fj: int
     """Initial energy of the capacitors (Drive.hold_up_j), fJ."""
     end_ps: int = 0
-    """Time at which all data was saved or the capacitors were empty, ps."""
+    """Simulated time at which all data was saved or the capacitors were empty, ps."""
     used_fj: int = 0
-    """Energy drawn from the capacitors, fJ."""
+    """Energy drawn from the capacitors after the power cut, fJ."""
     lost: tuple[int, int] = (0, 0)
-    """Number of mapping units and number of trim maps that were not saved."""
+    """Number of mapping units and number of trim maps that were not saved to flash."""
 
     def __post_init__(self) -> None:
         self.end_ps = self.cut_ps
 
     @property
     def used_j(self) -> float:
-        """Energy drawn from the capacitors, J."""
+        """Energy drawn from the capacitors after the power cut, J."""
         return self.used_fj / FJ_PER_J
 
     @property
     def why(self) -> str:
-        """A sentence about the lost data, or an empty string if no data was lost."""
+        """Sentence about data that was not saved before the capacitors were empty, or an empty
+        string if no data was lost."""
         if not any(self.lost):
             return ""
         units, maps = (plural(n, what) for n, what in zip(self.lost, NAMES, strict=True))
@@ -186,8 +189,8 @@ def hold_up(
     found: HeldUp, cfg: Config, arrays: Arrays, geometry: Geometry, run: Callable[[int], int]
 ) -> None:
     """Stop accepting commands, write completed data to flash, and complete the array operations,
-    until the energy is used up. Record the result in ``found``. ``run``: function that simulates at
-    most the given number of events and returns the number simulated."""
+    until the energy of the capacitors is used up. Record the result in ``found``. ``run``: function
+    that simulates at most the given number of events and returns the number simulated."""
     before = quantities(cfg, arrays, geometry, found.cut_ps)
     stop_commands(arrays)
     state = arrays.handle()

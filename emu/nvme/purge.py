@@ -77,9 +77,10 @@ def _dead_pages(arrays: Arrays, store: PageStore) -> Iterator[tuple[np.ndarray, 
 
 @cold
 def collect_marked(st, dev, erases):
-    """Start the garbage collection of the blocks that ``erases`` marks, as far as the states of the
-    blocks, the collections in progress and the free space allow it. Remove the marks of blocks that
-    are free, retired or erased. Return the number of remaining marks."""
+    """Start the garbage collection of the marked blocks of drive ``dev``, as far as the states of
+    the blocks, the collections in progress and the free space allow it. Remove the marks of blocks
+    that are free, retired or erased. Return the number of remaining marks. ``erases``: see
+    :func:`mark_stale`; a value of -1 means that a block is not marked."""
     cfg = st.cfg[0]
     left = 0
     for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
@@ -108,8 +109,8 @@ def collect_marked(st, dev, erases):
 
 @cold
 def erase_free(st, dev):
-    """Queue erases of the free blocks of drive ``dev`` that contain programmed pages, for drives
-    that erase a block only when they open it."""
+    """Queue erases of the free blocks with programmed pages on drive ``dev``, for drives that erase
+    a block only when they open it."""
     cfg = st.cfg[0]
     for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
         for bid in range(unit * cfg.all_blocks, unit * cfg.all_blocks + cfg.blocks):

@@ -51,10 +51,11 @@ REQ = record_type(
     status="i4",  # status.Status; set to 0 when the request is loaded
 )
 EXTRA_PAGES = 2
-"""Maximum number of additional pages of a request that passes the end of its flow
-(request_pieces.py)."""
+"""Number of pages by which the division of a request that passes the end of its flow can increase
+its number of pages (request_pieces.py)."""
 AHEAD = 4
-"""Prefetch distance: a request's map entry is prefetched this number of requests before issue."""
+"""Number of requests before the issue of a request at which its mapping entry is prefetched into
+the CPU cache of the simulator."""
 PAIR = record_type(
     next="i8",  # index of the next request to issue, from the start of the run
     loaded="i8",  # requests loaded so far
@@ -80,7 +81,7 @@ PAIR = record_type(
 def pages_of(st, req, zone):
     """Return (first page, byte offset in that page, number of pages) of a request.
 
-    The first page is counted from the start of ``zone``.
+    The first page is counted from the start of ``zone``, the address range of the request's flow.
     """
     shift = st.cfg[0].page_shift
     offset = req.offset - zone.first_byte if req.op != FLUSH else 0
@@ -239,8 +240,8 @@ def hold_at_limit(st, tid):
 
 @cold
 def on_command_done(st, queue):
-    """Count a command of pair ``queue`` as done and fetch the next held command, if there is
-    one."""
+    """Count a command of queue pair ``queue`` as done, and fetch the next command that is held back
+    because of ``fetch_limit``, if there is one."""
     pair = st.pair[queue]
     tid = pair.held - 1
     if tid < 0:

@@ -15,10 +15,10 @@ READ, WRITE, TRIM, FLUSH = command.READ, command.WRITE, command.TRIM, command.FL
 REQUEST_NAMES = ("read", "write", "trim", "flush")
 
 MAX_CHUNK = 1 << 18
-"""Maximum number of requests that a source returns per call."""
+"""Maximum number of requests in one array that a source of requests returns."""
 
 NOT_YET = -1
-"""Value of a time field of a request until the time is known."""
+"""Value of a time field of a host request until the time is known."""
 
 REQUEST = np.dtype(
     [

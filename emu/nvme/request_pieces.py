@@ -1,4 +1,4 @@
-"""Pieces of a request whose addresses are not contiguous in the flow's pages, as in MQSim.
+"""Pieces of a request: parts with contiguous addresses, into which MQSim divides some requests.
 
 Owns the division of a request into pieces. Does not own the transactions of a piece
 (command_split.py, mqsim_cache.py) or the addresses of a flow (replay/mqsim/address_partition.py).
@@ -28,14 +28,16 @@ Here, the masks are rotated by the number of sectors up to the end of the drive'
 
 @inline
 def has_pieces(st, tid):
-    """Return True if request ``tid`` may consist of several pieces."""
+    """Return True if request ``tid`` may consist of several pieces (parts with contiguous
+    addresses)."""
     zone = st.zone[st.txn[tid].stream]
     return st.txn[tid].kind == REQUEST and (zone.skew > 0 or zone.end_byte > 0)
 
 
 @cold
 def take_piece(st, tid):
-    """Reduce request ``tid`` to its next piece, unless it consists of a single piece.
+    """Reduce request ``tid`` to its next piece (part with contiguous addresses), unless it has only
+    one.
 
     Return True if ``tid`` was reduced; call :func:`keep_rest` afterwards to continue with the
     remaining bytes. If the sectors of a piece follow those of the next page, its offset is at least
@@ -66,7 +68,8 @@ def take_piece(st, tid):
 
 @cold
 def keep_rest(st, tid):
-    """Advance request ``tid`` past the piece from :func:`take_piece`, to its remaining bytes."""
+    """Advance request ``tid`` past the piece (part with contiguous addresses) from
+    :func:`take_piece`, to its remaining bytes."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     command = st.command[tid]
@@ -89,8 +92,8 @@ def keep_rest(st, tid):
 
 @cold
 def next_piece(st, tid):
-    """Continue request ``tid`` with its next piece after all pages of the current piece are
-    handled.
+    """Continue request ``tid`` with its next piece (part with contiguous addresses) after all pages
+    of the current piece are handled.
 
     Return False if no bytes of the request are left.
     """

@@ -51,7 +51,8 @@ def wait_if_full(st, tid):
 
 @cold
 def update_fetched(st, tid):
-    """Update the host's count of fetched queue entries from the completion of ``tid``."""
+    """Update the host's count of queue entries that the drive has fetched, from the completion of
+    ``tid``."""
     dev_rec = st.dev[st.txn[tid].dev]
     dev_rec.known = st.command[tid].fetched
 

@@ -41,8 +41,8 @@ OWN_TAG = -(1 << 63)
 
 
 class Rule(NamedTuple):
-    """Rule for a field of a command. ``right``: description of the valid values. It may contain
-    names in braces, which are replaced by values of LIMITS."""
+    """Rule for a field of a command (record COMMAND). ``right``: description of the valid values.
+    It may contain names in braces, which are replaced by values of LIMITS."""
 
     field: str
     right: str

@@ -23,8 +23,8 @@ from ondie.kernels.jit import cold
 
 @cold
 def split_slots(st, tid, lpn, end):
-    """Split slots ``lpn`` to ``end - 1`` of read ``tid`` into transactions; ``send`` issues their
-    array operations.
+    """Split mapping units ``lpn`` to ``end - 1`` of read ``tid``, each one slot of a flash page,
+    into transactions; ``send`` issues their array operations.
 
     Consecutive slots that are also consecutive on flash form one transaction. The controller
     returns zeros for unmapped slots.
@@ -95,8 +95,8 @@ def join_or_start(st, part):
 
 @cold
 def send(st):
-    """Send the array operations of a read command to their dies after the command has been
-    split."""
+    """Send the array operations that :func:`join_or_start` has collected for a read command to
+    their dies, after the whole command has been split."""
     reg = st.reg[0]
     tid = reg.cut_first - 1
     reg.cut_first = 0

@@ -22,7 +22,8 @@ PAIR_RING = 1 << 16
 
 
 def set_destage_buffer(sizes: mqsim_cache.Sizes, table: np.recarray) -> None:
-    """Set the constants of a destage buffer (mqsim_cache.py), which replaces the data cache.
+    """Set the constants of MQSim's data cache (destage buffer, mqsim_cache.py), which replaces this
+    project's data cache.
 
     ``table``: record of the integer configuration.
     """

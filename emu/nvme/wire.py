@@ -13,7 +13,7 @@ import struct
 from typing import NamedTuple, Self
 
 CIDS = 1 << 16
-"""Number of possible command identifiers of a queue."""
+"""Number of possible command identifiers of an NVMe queue."""
 ASYNC_EVENT_REQUEST = 0x0C
 EVENT_VENDOR = 0x7
 """Type of a vendor-specific asynchronous event (dw0, bits 0 to 2)."""
@@ -32,7 +32,8 @@ INTERRUPTED = 0x021
 TRANSIENT_TRANSPORT = 0x022
 EVENT_LIMIT = 0x105
 PATH_ERROR, ABORTED_BY_HOST = 0x370, 0x371
-"""Statuses that a host's driver generates for a command whose completion it has not received."""
+"""NVMe statuses that a host's driver generates for a command whose completion it has not
+received."""
 # Type 7 and codes from C0 on are vendor-specific; the tunnel defines these.
 BAD_DESCRIPTOR = 0x7C0
 BAD_LENGTH = 0x7C1
@@ -48,7 +49,7 @@ class Sqe(NamedTuple):
 
     opcode: int
     flags: int = 0
-    """Flag bits: fused operation; PRP or SGL data pointer."""
+    """Flag bits of the entry: fused operation; PRP or SGL data pointer."""
     cid: int = 0
     nsid: int = 0
     cdw2: int = 0
@@ -103,16 +104,16 @@ SQE_BYTES, CQE_BYTES = _SQE.size, _CQE.size
 
 
 class Command(NamedTuple):
-    """Submission queue entry (64 bytes), and the data that the device fetches from the memory at
-    the data pointer."""
+    """Command as bytes: submission queue entry (64 bytes), and the data that the device fetches
+    from the memory at the data pointer."""
 
     sqe: bytes
     data: bytes | memoryview = b""
 
 
 class Completion(NamedTuple):
-    """Completion queue entry (16 bytes), and the data that the device wrote to the memory at the
-    data pointer."""
+    """Completion as bytes: completion queue entry (16 bytes), and the data that the device wrote to
+    the memory at the data pointer."""
 
     cqe: bytes
     data: bytes | memoryview = b""

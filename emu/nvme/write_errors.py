@@ -9,7 +9,7 @@ Source: NVMe base specification: Capacity Exceeded, Namespace is Write Protected
 Only a drive with ``st.dev.ends`` ends commands in this way. Replays and plans raise an error
 instead: ``raise_full`` in engine/run/errors.py.
 
-Writes of requests that wait for space leave their queue and complete, so that they do not hold
+Writes of requests that wait for space leave their queue and complete. They then hold no
 transactions or slots in a queue pair. Pages that the data cache sends to flash may hold
 acknowledged data. These pages stay in the cache and in the queue, and are written when a TRIM has
 freed space.
@@ -33,12 +33,14 @@ CAPACITY_EXCEEDED = int(Status.CAPACITY_EXCEEDED)
 WRITE_PROTECTED = int(Status.NAMESPACE_WRITE_PROTECTED)
 WRITE_FAULT = int(Status.WRITE_FAULT)
 UNPLACED = -1
-"""Placeholder for the status of a write for which neither the cache nor flash has space."""
+"""Value of the argument ``status`` of :func:`end_requests` for writes for which neither the cache
+nor flash has space; :func:`end_write` then determines their status."""
 
 
 @njit
 def set_status(st, tid, status):
-    """Set the status of the request of transaction ``tid``, unless it is already set."""
+    """Set the status of the host request to which transaction ``tid`` belongs, unless it is already
+    set."""
     req = st.req[st.txn[tid].row]
     if req.status == 0:
         req.status = status
@@ -46,7 +48,7 @@ def set_status(st, tid, status):
 
 @njit
 def status_without_space(st, dev):
-    """Return the status of a write for which drive ``dev`` has no space."""
+    """Return the NVMe status of a write for which drive ``dev`` has no space."""
     return WRITE_PROTECTED if st.dev[dev].protected != 0 else CAPACITY_EXCEEDED
 
 
@@ -71,7 +73,8 @@ def refuse(st, tid):
 @cold
 def refuse_cached(st, tid):
     """Reject page ``tid`` of a write to the data cache of a full drive. Return False, without
-    effect, if the drive does not end commands or the write does not belong to a request."""
+    effect, if the drive raises an error instead (``st.dev.ends`` is 0) or the write does not belong
+    to a request."""
     txn = st.txn[tid]
     if st.dev[txn.dev].ends == 0 or txn.kind != REQUEST:
         return False
@@ -103,8 +106,10 @@ def status_of_flush(st):
 
 @cold
 def fail_unwritten_read(st, tid):
-    """Return True if read ``tid`` of an unwritten page ends with a status because a full drive has
-    no flash page for it."""
+    """Set the status of read ``tid`` to Capacity Exceeded, because it reads an unwritten page for
+    which a full drive has no flash page, and return True. Return False, without effect, if the
+    drive raises an error instead (``st.dev.ends`` is 0) or the read does not belong to a
+    request."""
     txn = st.txn[tid]
     if st.dev[txn.dev].ends == 0 or txn.kind != REQUEST:
         return False
@@ -157,8 +162,8 @@ def end_waiting(st, dev, certain):
 @njit
 def note_full(st, dev):
     """Mark drive ``dev`` as full. The drive becomes read-only if failed blocks are the reason: it
-    had enough spare blocks at the start and has fewer now, and its units check for garbage
-    collection whenever writes wait."""
+    had enough spare blocks at the start and has fewer now, and garbage collection is also checked
+    when writes wait (ftl.gc_checks = "stalled")."""
     dev_rec = st.dev[dev]
     dev_rec.full = 1
     failed = dev_rec.spare < dev_rec.spare_at_start
@@ -168,7 +173,8 @@ def note_full(st, dev):
 
 @njit
 def has_victims(st, first, behind):
-    """Return True if a unit from ``first`` to ``behind - 1`` has a collection in progress."""
+    """Return True if garbage collection is in progress in one of the block units ``first`` to
+    ``behind - 1``. A block unit consists of the blocks of a die or plane."""
     for unit in range(first, behind):
         if st.pool[unit].victims > 0:
             return True
@@ -177,8 +183,8 @@ def has_victims(st, first, behind):
 
 @njit
 def cannot_gain(st, dev, first, behind, certain):
-    """Return True if neither a collection nor a program in units ``first`` to ``behind - 1`` can
-    free space. Before, start the collections that these units need, unless a collection is in
+    """Return True if neither a collection nor a program in block units ``first`` to ``behind - 1``
+    can free space. Before, start the collections that these units need, unless a collection is in
     progress or, if ``certain`` is 0, a program is in progress."""
     cfg = st.cfg[0]
     if certain == 0:
@@ -194,8 +200,8 @@ def cannot_gain(st, dev, first, behind, certain):
 
 @njit
 def end_list(st, waiting):
-    """End the request writes in a list of writes that wait for a free block of a unit or drive
-    (record ``waiting``). Return True if any write ended."""
+    """End the writes of requests in a list of writes that wait for a free block. ``waiting``:
+    record of the block unit or drive that has the list. Return True if any write ended."""
     before = waiting.stall_head
     waiting.stall_head, waiting.stall_tail = end_requests(st, int(before), UNPLACED)
     return before != waiting.stall_head or st.reg[0].go_head >= 0
@@ -227,8 +233,7 @@ def end_requests(st, head, status):
     """End the request commands in a list of transactions that begins with ``head`` (-1 if the list
     is empty). Their status is ``status``, or the status that :func:`end_write` sets if ``status``
     is UNPLACED. Return the (first, last) transaction of the list of the remaining transactions,
-    which keep their
-    order."""
+    which keep their order."""
     first = -1
     last = -1
     tid = head

@@ -44,8 +44,8 @@ complete."""
 
 SAME = "same"
 BATCHES = (SAME, *allocation.BATCHES)
-"""Values of --batch. If the user gives the batch size of the drives, option ``batch`` is set to
-GIVEN instead."""
+"""Values of option --batch: rules for the batch sizes of path stannis. If the user gives the batch
+size of the drives, option ``batch`` is set to GIVEN instead."""
 
 NO_PROCESSOR = (
     "no in-storage processor (isp.kind = none); set isp.kind and its keys, or use --device csd-pe"
@@ -67,8 +67,8 @@ class Rows:
         self._held = 0
 
     def add(self, count: int = 1, **columns: Any) -> np.ndarray:
-        """Append ``count`` rows and return their ids, int64[count]. ``columns``: values of the plan
-        columns, each a scalar or an array of length ``count``."""
+        """Append ``count`` plan rows and return their ids, int64[count]. ``columns``: values of the
+        plan columns, each a scalar or an array of length ``count``."""
         part = np.zeros(count, plan_rows.PLAN)
         ids = np.arange(self.next, self.next + count)
         part["id"] = ids
@@ -81,12 +81,12 @@ class Rows:
         return ids
 
     def one(self, **columns: Any) -> int:
-        """Append one row and return its id; ``columns`` as in :meth:`add`."""
+        """Append one plan row and return its id; ``columns`` as in :meth:`add`."""
         return int(self.add(1, **columns)[0])
 
     def join(self, ids: np.ndarray, phase: int) -> int:
-        """Append a chain of joins with two inputs each. Return the id of the last join, which
-        completes when all rows in ``ids`` are complete."""
+        """Append a chain of plan rows that each wait for two rows. Return the id of the last of
+        them, which completes when all rows in ``ids`` are complete."""
         count = max(len(ids) - 1, 1)
         first = self.next
         after0 = np.arange(first - 1, first + count - 1)
@@ -97,7 +97,7 @@ class Rows:
         )
 
     def fence(self, phase: int) -> int:
-        """Append a row that completes when every row before it is complete; return its id."""
+        """Append a plan row that completes when every row before it is complete; return its id."""
         return self.one(resource=plan_rows.FENCE, phase=phase)
 
     def full(self) -> bool:

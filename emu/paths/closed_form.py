@@ -32,7 +32,8 @@ class Bound:
     text: str
 
     def sharing(self, shared: bool) -> Bound:
-        """Return this bound. If ``shared``, append SHARES to its text."""
+        """Return this bound. If ``shared``, append the note SHARES to its text, because the bound
+        contains a time from the simulation's compute model."""
         return replace(self, text=f"{self.text}; {SHARES}") if shared else self
 
 
@@ -48,8 +49,8 @@ Adam are LVS, QVS, ISQRT, VMUL, LVS."""
 
 def host_update_s(cfg: Config, params: int, traffic: Fraction | int) -> float:
     """Return the time of an update of ``params`` parameters on the host's CPU, seconds.
-    ``traffic``: DRAM bytes per parameter. The bandwidth is that of an Adam update at rate
-    host.adam, or that of the DRAM, whichever is lower."""
+    ``traffic``: DRAM bytes per parameter. The bandwidth is the lower of two: the bandwidth of an
+    Adam update at rate host.adam, and the bandwidth of the DRAM."""
     rate = min(HOST_ADAM_BYTES * cfg.host.adam_params_per_s, cfg.host.dram_bandwidth_bytes_per_s)
     return params * float(traffic) / rate
 
@@ -65,8 +66,9 @@ def engine_s(cfg: Config, params: int, traffic: Fraction | int) -> float | None:
 
 def pe_passes_s(cfg: Config, op: str, coupled_decay: bool, stripes: Stripes) -> float | None:
     """Return the time of the vector passes over a stripe, seconds: passes x page bytes / bus rate.
-    Return None if the values are narrower than 32 bits, if the die's bus has fewer lanes than the
-    stripe has groups, or if the die also randomises, checks or encrypts the pages."""
+    Return None if the values are narrower than 32 bits, if the die's bus carries fewer values per
+    PE clock than the stripe has pages per vector, or if the die also randomises, checks or encrypts
+    the pages."""
     plain = cfg.pe.randomiser != "die" and cfg.pe.integrity != "die" and cfg.pe.cipher != "die"
     if stripes.dtype.itemsize != 4 or cfg.pe.bus_values < stripes.groups or not plain:
         return None
@@ -81,8 +83,8 @@ class Demand:
 
     def __init__(self, cfg: Config, handles: float | None = None) -> None:
         """Start with zero seconds for every resource. ``handles``: number of blocks in flight on
-        each drive per aio handle, if reads and writes have one handle each. None if reads and
-        writes share one queue."""
+        each drive per handle for asynchronous I/O, if reads and writes have one handle each. None
+        if reads and writes share one queue."""
         self.cfg = cfg
         self.handles = handles
         self.geometry = Geometry.of(cfg)
@@ -251,8 +253,8 @@ def isp_path(demand: Demand, read: float, written: float) -> None:
 
 
 def handle_depth(cfg: Config) -> int:
-    """Return the number of blocks in flight per aio handle, if reads and writes have one handle
-    each."""
+    """Return the number of blocks in flight per handle for asynchronous I/O, if reads and writes
+    have one handle each."""
     return max(min(cfg.host.io_queue_depth, cfg.frontend.queue_depth // 2), 1)
 
 

@@ -232,18 +232,17 @@ class Stannis(Path):
     # --- placement of samples and states
 
     def _device_samples(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (drive, host): for each device, the number of samples that the drive reads and the
-        number that the host reads, int64[devices] each. The host's samples are spread evenly over
-        the drives."""
+        """Return (drive, host): for each device, the numbers of samples read by the drive and by
+        the host, int64[devices] each. The host's samples are spread evenly over the drives."""
         host, *drives = self.batches(step)
         even = largest_remainder(host, [1] * len(drives))
         return np.array(drives, np.int64), even
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """(drive, host, steps). ``drive`` and ``host``: number of pages that are reserved on each
-        device per step for the samples that the drive and the host read, int64[devices]. ``steps``:
-        number of steps after which the samples repeat."""
+        """(drive, host, steps). ``drive`` and ``host``: number of pages reserved on each device per
+        step for the samples that the drive and the host read, int64[devices]. ``steps``: number of
+        steps after which the samples repeat."""
         own, host = (
             np.max(part, axis=0)
             for part in zip(*map(self._device_samples, range(len(self.trace.steps))), strict=True)

@@ -1,12 +1,12 @@
-"""Payload of plans in the conventional namespace: memories, and the effects of rows on their
-contents.
+"""Payload of plans in the conventional namespace: the memories of host and ISP, and the effects of
+completed plan rows on the contents of these memories.
 
-Owns the memories into which stored pages are read (host DRAM, ISP DRAM). Does not own the order
-of operations (the engine's log), the pages that move between memory, data cache and flash
+Owns the memories into which stored pages are read (host DRAM, ISP DRAM). Does not own the order of
+operations (the engine's log), the pages that move between memory, data cache and flash
 (nvme/moved_bytes.py) or the dies' registers (on_die/registers.py).
-Source: this project's trace contract: weights pass only through the emulated pages.
-Memory is filled with NaN bytes when its pages are programmed, so a value that was not read back
-cannot be used.
+Source: this project's trace contract: weights pass only through the emulated pages. Memory is
+filled with NaN bytes when its pages are programmed, so a value that was not read back cannot be
+used.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ from ondie.kernels.formats import BLOCK
 
 
 def poisoned(count: int, dtype: np.dtype) -> np.ndarray:
-    """Return an array of ``count`` elements of ``dtype``, filled with POISON bytes."""
+    """Return an array of ``count`` elements of ``dtype``, filled with the byte POISON.
+    Floating-point elements are then NaN."""
     return np.full(count * dtype.itemsize, POISON, np.uint8).view(dtype)
 
 
 def poison(values: np.ndarray) -> None:
-    """Fill the contiguous array ``values`` with POISON bytes."""
+    """Fill the contiguous array ``values`` with the byte POISON. Floating-point elements are then
+    NaN."""
     values.view(np.uint8)[:] = POISON
 
 
 def moved_bytes(system: System, stores: Sequence[PageStore] | None = None) -> MovedBytes:
-    """Return new bytes of a system that runs plans. The bytes are updated from the system's log.
-    ``stores``: pages on flash, of each device; None creates new pages."""
+    """Return a new MovedBytes object for ``system``, which runs plans. The object holds the bytes
+    of the system's pages and updates them from the engine's log. ``stores``: pages on flash, of
+    each device; None creates new pages."""
     geometry = system.geometry
     if stores is None:
         pages = geometry.physical_pages
@@ -58,12 +61,13 @@ class Conventional:
     """Payload of a plan in the conventional namespace: the vectors on flash, and the memory (host
     or ISP) into which they are read.
 
-    ``compute(start, stop, vectors, gradient)`` is called when a compute row ends, with the contents
-    of the memory by slot (layout/formats.py). The function writes the new values into ``vectors``.
-    If the format has a copy of the weights for the model, the function adds this copy as "out". If
-    ``gradient_arrives`` is set, the accelerator writes the gradient to the memory. Otherwise DMA
-    rows write the gradient. ``shown``: dtype of the weights that are sent to the host. ``pages``:
-    number of logical pages of the memory of each device; None selects the pages of its regions.
+    ``compute(start, stop, vectors, gradient)`` is called when a plan row that computes an update
+    ends. It receives the contents of the memory by slot (layout/formats.py) and writes the new
+    values into ``vectors``. If the format has a copy of the weights for the model, the function
+    adds this copy as "out". If ``gradient_arrives`` is set, the accelerator writes the gradient to
+    the memory. Otherwise DMA rows write the gradient. ``shown``: dtype of the weights that are sent
+    to the host. ``pages``: number of logical pages of the memory of each device; None selects the
+    pages of its regions.
     """
 
     def __init__(

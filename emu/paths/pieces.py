@@ -30,7 +30,8 @@ sub-groups are twice as large."""
 
 
 FEWEST_GRANULES = 16
-"""Minimum size of a sub-group in granules. In a smaller sub-group, latencies would dominate."""
+"""Minimum size of a sub-group in granules (units in which parameters are split). In a smaller
+sub-group, latencies would dominate."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from ondie.emu.paths.layout.formats import MODEL_BYTES
 
 @dataclass(frozen=True)
 class HostPass:
-    """Total number of bytes that one kind of pass over host DRAM reads and writes."""
+    """Pass over arrays in host DRAM, such as "gradient cast": name, and total number of bytes that
+    the pass reads and writes."""
 
     name: str
     n_bytes: int
@@ -71,10 +72,11 @@ class Share:
     places: tuple[int, ...]
     """Number of super-pages that fit in the good blocks of each die's reservoir."""
     rotate: int
-    """Number of cycles after which planes change roles; 0 if planes do not change roles or no plane
-    is idle."""
+    """Number of P/E cycles of a block after which planes change roles; 0 if planes do not change
+    roles or no plane is idle."""
     migrate: int
-    """Difference of cycles between dies at which super-pages move; 0 if super-pages do not move."""
+    """Difference of P/E cycles between dies above which super-pages move; 0 if super-pages do not
+    move."""
     turn_s: float
     """Time that a change of roles adds to one step, on the die with the most programs, seconds."""
 
@@ -93,9 +95,9 @@ class Share:
 
     @property
     def levelled(self) -> float:
-        """P/E cycles per step of the most worn blocks with the configured wear leveling. The wear
-        of the blocks that are leveled is assumed to be equal; the difference that the leveling
-        tolerates is neglected."""
+        """P/E cycles per step of the most worn blocks with the configured wear leveling. Assumes
+        equal wear of all leveled blocks. Neglects the wear difference that the leveling
+        tolerates."""
         worn = self.as_laid_out
         if self.migrate:
             worn = self.mean
@@ -103,8 +105,8 @@ class Share:
 
     @property
     def turn_steps(self) -> float:
-        """Number of steps between changes of roles on the die that first reaches
-        ``rotate`` cycles."""
+        """Number of steps between changes of the planes' roles on the die that first reaches
+        ``rotate`` P/E cycles."""
         return self.rotate / self.as_laid_out
 
 
@@ -129,8 +131,8 @@ PASSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 """Name of a pass -> (arrays written to host DRAM, arrays read from it).
 
-Arrays of the accelerator ("model") have 16 bits. "on drives": the data that passes the link, which
-includes padding and excludes data that stays in host DRAM. "exchange": messages and sums of an
+Arrays of the accelerator ("model") have 16 bits. "on drives": the data that passes the link,
+including padding and excluding data kept in host DRAM. "exchange": messages and sums of an
 all-reduce, in both directions."""
 
 

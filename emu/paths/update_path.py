@@ -82,7 +82,7 @@ class UpdatingPath(Path):
         return 0
 
     def part_options(self) -> Options:
-        """Return the options with which a piece of the model is laid out like the whole model."""
+        """Return the options that give a piece of the model the same layout as the whole model."""
         return self.options
 
     def part_settings(self, n_params: int) -> dict[str, int]:

@@ -70,11 +70,11 @@ class BlockReplayed:
     """Result of a block replay.
 
     ``requests``: REQUEST[n], the requests in the order of the trace, with all times. ``done``:
-    result of the player. ``half``: the counters at the start of the second half, or None if
-    requests were split. ``busy``: utilization by resource, as fractions of the simulated time.
-    ``moved``: bytes that crossed the channels and each station, by resource. ``notes``: remarks on
-    changes to the trace and on reads of unwritten pages. ``config``: the configuration of the
-    simulated drive.
+    result of the simulation (player.Replayed). ``half``: the counters at the start of the second
+    half of the requests, or None if requests were split. ``busy``: utilization by resource, as
+    fractions of the simulated time. ``moved``: bytes that crossed the channels and each other
+    resource, by name of the resource. ``notes``: remarks on changes to the trace and on reads of
+    unwritten pages. ``config``: the configuration of the simulated drive.
     """
 
     requests: np.ndarray
@@ -102,8 +102,8 @@ def replay_block(
 
     ``kind``: preconditioning of the drive before the replay (apply.PRECONDITIONS). ``footprint``:
     "refuse" or "wrap" requests past the end of the drive. ``halves``: True to copy the counters at
-    the start of the second half. ``progress``: function that is called with the number of completed
-    commands and the clock in ps. ``before``: function that is called before the drive is
+    the start of the second half of the commands. ``progress``: function called with the number of
+    completed commands and the clock in ps. ``before``: function called before the drive is
     preconditioned, with the number of pages that the commands write and the configuration of the
     drive.
 
@@ -151,10 +151,10 @@ def replay_block(
 
 
 FEWEST_BLOCKS = 16
-"""Minimum number of blocks that the host must fill on each unit so that the write amplification
-describes the steady state.
+"""Minimum number of blocks filled by the host in each block unit (die or plane) for a write
+amplification that describes the steady state.
 
-The number of free blocks per unit may differ by one between the start and the end of a run. If the
+The number of free blocks of a unit may differ by one between the start and the end of a run. If the
 host fills k blocks per unit, this changes the write amplification by a fraction of up to 1 / k.
 """
 
@@ -179,7 +179,7 @@ def of_replay(cfg: Config) -> Config:
 
 
 def capacity(cfg: Config) -> int:
-    """Return the logical capacity of the drive in bytes."""
+    """Return the logical capacity in bytes of a drive with configuration ``cfg``."""
     geometry = Geometry.of(cfg)
     return tables.logical_pages(cfg, geometry) * geometry.page_bytes
 
@@ -314,7 +314,7 @@ class Commands:
         )
 
     def chunks(self) -> Iterator[np.ndarray]:
-        """Yield the commands in the order of the trace, as arrays REQUEST[n]."""
+        """Yield the NVMe commands in the order of the trace's requests, as arrays REQUEST[n]."""
         step = max(MAX_CHUNK // int(self.pieces.max()), 1)
         for part in self.trace.parts(step):
             yield self._chunk(part)
@@ -386,7 +386,8 @@ def busy(arrays: Arrays, cfg: Config, ps: int) -> dict[str, dict[str, float]]:
 
 
 def moved(arrays: Arrays) -> dict[str, int]:
-    """Return the bytes that crossed the channels and each station of device 0, by resource."""
+    """Return the bytes that crossed the channels and each other resource of device 0 (such as its
+    DRAM), by name of the resource."""
     sizes = arrays.fifo["size"][stages.HOST_STATIONS :]
     found = {name: int(sizes[at]) for at, name in enumerate(stages.DEVICE_NAMES)}
     return found | {"channels": int(arrays.bus["size_in"].sum() + arrays.bus["size_out"].sum())}

@@ -35,11 +35,12 @@ from ondie.emu.units import InputError, plural
 
 FORMATS = ("raw", "qcow2")
 BATCH_BYTES = 1 << 24
-"""Total data size of the commands that are submitted as one batch."""
+"""Total data size of the commands that are submitted to the drive as one batch, bytes."""
 IN_FLIGHT = 2
-"""Maximum number of batches in flight."""
+"""Maximum number of command batches that are in flight during an export or import."""
 HOLE_BYTES = 4096
-"""Maximum granularity of the holes in an exported image, bytes."""
+"""Upper limit of the granularity at which blocks of zeros become holes in an exported image,
+bytes."""
 QCOW2_MAGIC = b"QFI\xfb"
 Progress = Callable[[str, float], None]
 

@@ -1,4 +1,4 @@
-"""Memory of a replay: estimated use, measured use, and memory available on this machine.
+"""Host memory that a replay needs: estimate, measured use, and memory available on this machine.
 
 Owns the estimate, the measurement, and the error for a replay that does not fit in memory. Does not
 own the tables (ftl/tables.py).
@@ -19,16 +19,17 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError, fmt_bytes
 
 PROGRAM_BYTES = 800 << 20
-"""Memory of the program, its first compilation, and the tables whose size does not depend on the
-number of pages; bytes."""
+"""Estimated memory of the program, of compilation, and of the tables whose size does not depend on
+the number of pages; bytes."""
 REQUEST_BYTES = 140
-"""Memory per request: its columns in the trace, its REQUEST record, and its latency; bytes."""
+"""Estimated memory per request: its columns in the trace, its REQUEST record, and its latency;
+bytes."""
 SECTOR_MASK_BYTES = 8
 
 
 def mapped_bytes(cfg: Config) -> int:
-    """Return the memory per mapped page in bytes: map, reverse map, and, with ftl.partial_pages =
-    "sectors", the mask of valid sectors."""
+    """Return the memory per mapped flash page in bytes: its entries in the mapping table and the
+    reverse map and, with ftl.partial_pages = "sectors", its mask of valid sectors."""
     width = tables.map_dtype(Geometry.of(cfg).physical_pages)().itemsize
     return 2 * width + SECTOR_MASK_BYTES * (cfg.ftl.partial_pages == "sectors")
 

@@ -31,7 +31,7 @@ COPIED = ("arrival", "offset", "size", "op", "stream")
 
 @dataclass
 class Source:
-    """Source of the requests of one queue pair.
+    """Source of the host requests of one queue pair.
 
     ``chunks``: arrays REQUEST[n], in the order of arrival. ``depth``: maximum number of outstanding
     requests. ``closed``: if True, a request arrives as soon as fewer than ``depth`` requests are
@@ -104,7 +104,8 @@ class RequestFeed:
 
     @property
     def drained(self) -> bool:
-        """True if a queue pair has issued all loaded requests and its source may have more."""
+        """True if a queue pair has issued all requests loaded from its source and the source may
+        have more."""
         return bool(self.arrays.reg["pause"][0])
 
     @property
@@ -113,20 +114,21 @@ class RequestFeed:
         return not self.arrays.pair["more"].any()
 
     def issue(self) -> None:
-        """Issue the loaded requests that can be issued at the current time."""
+        """Issue the requests in the queue pairs that can be issued at the current simulated
+        time."""
         self.arrays.reg["pause"] = 0
         for source in range(len(self.sources)):
             queue_pair.issue(self.state, source)
 
     def load(self) -> None:
-        """Load as many requests as fit in the rings, and issue the requests that can be issued
-        now."""
+        """Load as many requests as fit in the rings of the queue pairs, and issue the requests that
+        can be issued now."""
         for source in range(len(self.sources)):
             self._load(source)
         self.issue()
 
     def end(self) -> None:
-        """Stop issuing requests at the current time."""
+        """Stop issuing requests of all queue pairs at the current simulated time."""
         self.arrays.pair["more"] = 0
         self.arrays.pair["stop"] = np.minimum(self.arrays.pair["stop"], self.arrays.reg["now"][0])
 
@@ -298,23 +300,23 @@ class Player(Driver):
         return self._half - int(self.arrays.count[:, counters.COMMANDS_DONE].sum())
 
     def report(self) -> None:
-        """Collect completed requests and report their number and the clock to the progress
-        callback.
-        """
+        """Collect completed requests and report their number and the simulated time to the progress
+        callback."""
         self.feed.collect()
         if self._progress is not None:
             self._progress(sum(self.feed.collected), self.now)
 
     def warm_up(self) -> float:
-        """Compile the event loop and the code that issues requests. Return the wall time of the
-        compilation, s."""
+        """Compile the event loop and the code that issues requests, or load them from the cache.
+        Return the wall time for this, s."""
         begin = time.perf_counter()
         super().warm_up()
         self.feed.issue()
         return time.perf_counter() - begin
 
     def _counters(self) -> dict[str, int]:
-        """Return the counters by name, summed over the rows of ``arrays.count``."""
+        """Return the counters by name, summed over all devices; GATHERED_MOST is the maximum over
+        all devices."""
         total = self.arrays.count.sum(axis=0)
         total[counters.GATHERED_MOST] = self.arrays.count[:, counters.GATHERED_MOST].max()
         return {name: int(values) for name, values in zip(counters.COUNTERS, total, strict=True)}

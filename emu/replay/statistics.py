@@ -32,13 +32,13 @@ FLASH_COUNTS = (
     "map_writes",
     "erases",
 )
-"""Counters that a run must provide: pages read, pages programmed and blocks erased."""
+"""Names of the counters that a run must provide: pages read, pages programmed and blocks erased."""
 INTERNAL_WRITES = (
     "gc_writes", "map_writes", "fold_writes", "padding_writes", "failed_writes",
     "refresh_writes",
 )  # fmt: skip
-"""Counters of pages that are programmed for reasons other than a host write. A missing counter
-means 0.
+"""Names of the counters of pages that are programmed for reasons other than a host write. A missing
+counter means 0.
 
 Failed programs are included. Padding pages complete a word line or a flash page.
 """
@@ -221,7 +221,7 @@ def summary(latency: I64) -> dict[str, float]:
 def writes(
     flash: Mapping[str, int], written: int, page_bytes: int, least_pages: int = 0
 ) -> dict[str, Any]:
-    """Return the bytes that the host wrote, the bytes that were programmed, and two ratios.
+    """Return the bytes written by the host, the bytes programmed, and two ratios.
 
     "waf" is bytes programmed divided by bytes written. "page_write_ratio" is pages programmed
     divided by pages programmed for the host: MQSim's write amplification, which counts a write of

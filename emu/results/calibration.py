@@ -23,25 +23,24 @@ if TYPE_CHECKING:
 class CalibrationResult(Result):
     """Result of a calibration. ``data`` is the document of `ondie calibrate --json`.
 
-    run: the constants, their covariance, and the measured and simulated values of all points.
+    run: the fitted constants, their covariance, and the measured and simulated values of all
+    measurement points.
     """
 
     run: Calibration
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row for each point: conditions, measured and simulated values, relative
-        errors.
-        """
+        """Return one row for each measurement point: conditions, measured and simulated values,
+        relative errors."""
         return [flat(row) for row in self.data["points"]]
 
     def table(self) -> RenderableType:
-        """Return the table of the constants."""
+        """Return the table of the fitted constants."""
         return tables.constants_table(self.data)
 
     def parts(self) -> Iterator[RenderableType]:
-        """Yield the tables and lines that `show` prints: constants, errors over all points, errors
-        of each point.
-        """
+        """Yield the tables and lines that `show` prints: constants, errors over all measurement
+        points, errors of each point."""
         yield tables.constants_table(self.data)
         yield from tables.constants_words(self.data)
         yield tables.errors_table(self.data)

@@ -34,20 +34,20 @@ FORMATS = {
 class DataSheetResult(Result):
     """Result of the check of a data sheet. ``data`` is the document of `ondie preset check --json`.
 
-    headlines: the simulated figures. config: configuration of the drive.
+    headlines: the simulated performance figures of the data sheet. config: configuration of the
+    drive.
     """
 
     headlines: tuple[Headline, ...]
     config: Config
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row for each figure, with values in base units."""
+        """Return one row for each performance figure of the data sheet, in base units."""
         return [dict(row) for row in self.data["figures"]]
 
     def table(self) -> RenderableType:
-        """Return the table of stated and simulated figures, with the constant that limits each
-        figure.
-        """
+        """Return the table of stated and simulated performance figures, with the configuration
+        constant that limits each figure."""
         from rich.table import Column, Table
 
         right = [Column(name, justify="right") for name in ("stated", "simulated", "difference")]
@@ -93,7 +93,7 @@ def check_datasheet(
 
 
 def document(cfg: Config, sheet: DataSheet, found: Iterable[Headline]) -> dict[str, Any]:
-    """Return the JSON document of a checked data sheet. ``found``: simulated figures."""
+    """Return the JSON document of a checked data sheet. ``found``: the simulated figures."""
     return {
         "drive": cfg.system.name,
         "capacity_bytes": sheet.capacity_bytes,

@@ -50,26 +50,23 @@ WORD_LINES = (
     "padding_pages", "padded_at_flush", "padded_at_rest", "padded_in_time", "second_pass_pages",
     "gathered_most",
 )  # fmt: skip
-"""Names of the counters in the object `word_lines` of `--json`. The object exists if
-flash.programming is not "page".
-"""
+"""Names of the counters in the object `word_lines` of `ondie replay --json`. The object exists if
+flash.programming is not "page"."""
 MANAGEMENT = (
     "collections", "overruled_victims", "copyback_pages", "merge_read_pages", "trimmed_pages",
     "unmapped_pages", "wear_moves", "program_failures", "bad_blocks",
 )  # fmt: skip
-"""Names of the counters in the object `management` of `--json`."""
+"""Names of the counters in the object `management` of `ondie replay --json`."""
 ERRORS = (
     "retried_pages", "retry_read_pages", "soft_pages", "soft_read_pages", "corrected_bits",
     "uncorrectable_pages", "newly_lost_pages", "lost_pages", "media_errors", "reclaimed_blocks",
 )  # fmt: skip
-"""Names of the counters in the object `errors` of `--json`. The object exists if errors.kind is not
-"none".
-"""
+"""Names of the counters in the object `errors` of `ondie replay --json`. The object exists if
+errors.kind is not "none"."""
 
 UPKEEP = tuple(tables.UPKEEP)
-"""Names of the counters in the object `upkeep` of `--json`. The object exists if ftl.refresh_age or
-ftl.scrub_interval is not 0.
-"""
+"""Names of the counters in the object `upkeep` of `ondie replay --json`. The object exists if
+ftl.refresh_age or ftl.scrub_interval is not 0."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,10 +93,8 @@ class ReplayResult(Result):
         return found
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with one row for each request and the columns of `--log`; times in ps.
-
-        Raises InputError if pandas is not installed.
-        """
+        """Return a DataFrame with one row for each request and the columns of `ondie replay --log`;
+        times in ps. Raises InputError if pandas is not installed."""
         requests = self.run.requests
         columns = {name: requests[field] for name, field in request_log.LOG_COLUMNS.items()}
         return frame(columns | {"op": np.array(REQUEST_NAMES)[requests["op"]]})
@@ -342,7 +337,7 @@ def operations(requests: np.ndarray) -> dict[str, dict[str, Any]]:
 
 
 def _pslc(run: BlockReplayed) -> dict[str, Any]:
-    """Return the object `pslc` of `--json`: mode, counters, rated erases, capacities."""
+    """Return object `pslc` of `ondie replay --json`: mode, counters, rated erases, capacities."""
     return {
         "mode": run.config.ftl.pslc,
         **{name: run.done.counters[name] for name in tables.PSLC},

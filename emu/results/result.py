@@ -79,7 +79,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def frame(rows: Any) -> pandas.DataFrame:
-    """Return rows, or columns by name, as a DataFrame. Raises InputError if pandas is not
+    """Return rows, or columns by name, as a pandas DataFrame. Raises InputError if pandas is not
     installed."""
     try:
         import pandas
@@ -92,7 +92,8 @@ def frame(rows: Any) -> pandas.DataFrame:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """Result of a command. ``data`` is its JSON document, as `--json` writes it."""
+    """Base class of the results of ondie's commands. ``data`` is the JSON document that the command
+    writes with `--json`."""
 
     data: dict[str, Any]
     sort_keys: ClassVar[bool] = False

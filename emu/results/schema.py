@@ -25,8 +25,8 @@ Schema = dict[str, Any]
 
 
 def schema() -> Schema:
-    """Return the schema of result.json. It allows only the documented keys, and describes each with
-    its unit and meaning."""
+    """Return the JSON Schema of result.json. It allows only the documented keys, and describes each
+    with its unit and meaning."""
     root = _object()
     for key, (unit, meaning) in RESULT_KEYS.items():
         for name in expand(key):
@@ -52,7 +52,8 @@ def _object() -> Schema:
 
 
 def _value(unit: str, meaning: str) -> Schema:
-    """Return the schema of a value with unit ``unit``, or of a list of such values."""
+    """Return the schema of a value of result.json with unit ``unit`` and description ``meaning``,
+    or of a list of such values."""
     words = meaning if not unit else f"{meaning} ({unit})"
     if not unit:
         return {"description": words}

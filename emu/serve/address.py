@@ -25,8 +25,8 @@ file, s."""
 
 @dataclass(frozen=True)
 class Address:
-    """Address: the Unix socket at ``path`` or, if ``path`` is empty, TCP port ``port`` of
-    ``host``."""
+    """Address at which a server listens: the Unix socket at ``path`` or, if ``path`` is empty, TCP
+    port ``port`` of ``host``."""
 
     path: str = ""
     host: str = ""

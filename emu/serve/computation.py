@@ -1,4 +1,5 @@
-"""Computation commands of a served drive: execution as plans on its engine, and completion.
+"""Computation commands of a served drive: execution as plans (sequences of simulated operations) on
+the drive, and completion.
 
 Owns the hand-over of commands to the thread that owns the drive, the set of running commands, and
 the loss of their state at a power cut. Does not own the rules of the commands
@@ -55,8 +56,8 @@ from ondie.emu.states.resident import NotStored, ResidentStates
 from ondie.emu.units import InputError
 
 Later = Callable[[IoRequest, IoResult], None]
-"""Function that receives the completion of a command that did not complete immediately. The
-function is called from another thread."""
+"""Function that receives the completion of a command if the command did not complete immediately.
+The function is called from another thread."""
 
 
 def drop(request: IoRequest, result: IoResult) -> None:
@@ -67,22 +68,25 @@ MOST_EXECUTION_PS = 3600 * PS_PER_S
 """Maximum simulated execution time of a program on an idle drive, ps. Longer executions are
 refused."""
 MOST_RUNNING = 64
-"""Maximum number of running commands other than reads of states. Further commands are refused."""
+"""Maximum number of running computation commands. Further commands are refused. Reads of the
+namespace of optimizer states do not count."""
 MOST_READING = 64
-"""Maximum number of running reads of states. Further reads wait until a running read has ended."""
+"""Maximum number of running reads of the namespace of optimizer states. Further reads wait until a
+running read has ended."""
 OPCODES = frozenset(map(int, Compute))
 
 
 class Outcome(NamedTuple):
-    """Result of a command whose plan is done: dword 0 of its completion, and the data for the
-    host."""
+    """Result of a computation command whose plan is done: dword 0 of the command's completion, and
+    the data for the host."""
 
     dw0: int = 0
     data: np.ndarray = NO_DATA
 
 
 class Ended(NamedTuple):
-    """Plan without operations, which is done as soon as it is created."""
+    """Plan without operations for a command that takes no simulated time. The plan is done as soon
+    as it is created."""
 
     done: bool = True
     error: Exception | None = None
@@ -92,8 +96,9 @@ class Ended(NamedTuple):
 
 
 class _Started(NamedTuple):
-    """Accepted command. ``device``: device state that the command uses. ``later``: function that
-    receives the completion."""
+    """Accepted command: a computation command, or a read of the namespace of optimizer states.
+    ``device``: drive state that the command uses. ``later``: function that receives the
+    completion."""
 
     controller: Controller
     request: IoRequest
@@ -103,7 +108,8 @@ class _Started(NamedTuple):
 
 
 class Computation:
-    """Executes computation commands on ``served``, which holds ``states``.
+    """Executes computation commands, and reads of the namespace of optimizer states, on the drive
+    ``served``, which holds the weights and optimizer states ``states``.
 
     ``namespace``: namespace through which hosts access the states. ``tables``: lock that protects
     the state of all controllers; callers of methods must not hold it. ``gate``: lock that commands
@@ -155,7 +161,7 @@ class Computation:
 
     def takes(self, request: IoRequest) -> bool:
         """Return True if this object executes the command ``request``: a computation command, or a
-        read of the namespace of states."""
+        read of the namespace of optimizer states."""
         sqe = request.sqe
         return sqe.opcode in OPCODES or (sqe.opcode in READS and sqe.nsid == self.namespace.nsid)
 
@@ -179,9 +185,10 @@ class Computation:
         return None
 
     def _begin(self, started: _Started) -> None:
-        """Start a thread that runs a command, or put a read in the queue if MOST_READING reads are
-        running. The caller holds ``_lock``. Raises Refused if MOST_RUNNING other commands are
-        running, or if no thread can be started."""
+        """Start a thread that runs a command. Put a read in the queue instead if MOST_READING reads
+        are running, or if no thread can be started while another read is running. The caller holds
+        ``_lock``. Raises Refused if MOST_RUNNING other commands are running, or if no thread can be
+        started and the command cannot be queued."""
         is_read = isinstance(started.task, NamespaceRead)
         if not is_read and self._running >= MOST_RUNNING:
             raise Refused(Code.COMMAND_INTERRUPTED)
@@ -226,8 +233,9 @@ class Computation:
         )
 
     def _hold(self, task: Task | NamespaceRead, device: Device, change: int) -> None:
-        """Update the usage counts of ``device`` when a command starts (``change`` = 1) or has ended
-        (``change`` = -1). The caller holds ``_lock``."""
+        """Update the number of running commands, and the usage counts of the memories and programs
+        of ``device``, when a command starts (``change`` = 1) or has ended (``change`` = -1). The
+        caller holds ``_lock``."""
         self._running += change
         for each in _memories(task):
             each.users += change
@@ -324,8 +332,8 @@ class Computation:
     def _work(
         self, task: Task | NamespaceRead, request: IoRequest
     ) -> tuple[Callable[[], Any], Callable[[], Outcome]]:
-        """Return two functions that the thread that owns the drive calls. The first function starts
-        the plan of a command. The second function returns the result when the plan is done."""
+        """Return two functions to be called in the thread that owns the drive. The first function
+        starts the plan of a command, the second returns the result when the plan is done."""
         match task:
             case Transfer():
                 return lambda: self._begin_transfer(task), lambda: self._transferred(task, request)
@@ -472,7 +480,7 @@ def _source(controller: Controller) -> Namespace | None:
 
 
 def _memories(task: Task | NamespaceRead) -> tuple[Memory, ...]:
-    """Return the memories that a command uses while it runs."""
+    """Return the device memories that a command uses while it runs."""
     match task:
         case Transfer() | Copy():
             return (task.range.memory,)

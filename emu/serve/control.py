@@ -66,8 +66,8 @@ class Controls:
         return self._call(switch_on)
 
     def inject_media_error(self, offset: int, size: int) -> Result:
-        """Damage the flash pages that hold the ``size`` bytes of the drive starting at byte
-        ``offset``, so that reads of them fail. Return the number of damaged mapping units."""
+        """Damage the flash pages of the ``size`` bytes of the drive starting at byte ``offset``.
+        Reads of these pages then fail. Return the number of damaged mapping units."""
         drive = self._served.drive
         return {"units": self._call(lambda: drive.inject_media_errors(offset, size))}
 

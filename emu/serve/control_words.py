@@ -21,7 +21,7 @@ from typing import Any
 from ondie.emu.units import InputError, quoted
 
 MOST_BYTES = 4096
-"""Maximum size of a request, bytes."""
+"""Maximum size of a request to the control socket, bytes."""
 MOST_SHOWN = 40
 """Maximum number of characters of a value that an error message quotes."""
 Result = dict[str, Any]

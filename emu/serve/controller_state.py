@@ -171,7 +171,10 @@ def _check(found: Namespace, namespaces: Namespaces) -> None:
             raise ValueError(f"{name} {key} = {value}: must be a multiple of {unit}")
     for each in others.values():
         if found.first < each.first + each.size and each.first < found.first + found.size:
-            raise ValueError(f"{name} overlaps namespace {each.nsid}")
+            raise ValueError(
+                f"{name} first = {found.first}, size = {found.size}: overlaps namespace "
+                f"{each.nsid} (first = {each.first}, size = {each.size})"
+            )
 
 
 def load(folder: Path, namespaces: Namespaces) -> Loaded | None:
@@ -210,9 +213,9 @@ def _load(folder: Path, take: Callable[[dict[str, Any]], Found]) -> Found | None
 
 
 def follow_marks(served: Served) -> None:
-    """Apply the ranges that the store lists as uncorrectable to a drive that is served without an
-    NVMe controller, and save later changes of these ranges. Raises InputError if the file cannot be
-    read or is damaged."""
+    """Apply the ranges listed as uncorrectable in the store to a drive served without an NVMe
+    controller, and save later changes of these ranges. Raises InputError if the file cannot be read
+    or is damaged."""
     files = None if served.store is None else served.store.files
     if files is None:
         return

@@ -1,5 +1,7 @@
-"""Copying of bytes between two arrays in compiled code with memcpy, which is five times as fast as
-the byte-by-byte copy that Numba generates for slices.
+"""Copying of bytes between two arrays in compiled code.
+
+The compiled code calls memcpy, which is five times as fast as the byte-by-byte copy that Numba
+generates for slices.
 
 Owns the compiled implementation and the plain Python implementation. Does not own the callers.
 Source: LLVM language reference, llvm.memcpy.

@@ -29,7 +29,7 @@ END = 1 << 64
 
 
 class Region(NamedTuple):
-    """Mapped range of guest addresses."""
+    """Range of guest addresses that the client has mapped: ``first`` to ``end - 1``."""
 
     first: int
     end: int
@@ -40,8 +40,8 @@ class Region(NamedTuple):
 
 
 class GuestMemory:
-    """Regions of one client. ``guest``: object that accesses their memory. Only one thread may use
-    a GuestMemory object."""
+    """Regions of guest memory that one client has mapped. ``guest``: object that accesses the
+    memory of the regions. Only one thread may use a GuestMemory object."""
 
     def __init__(self, guest: Guest) -> None:
         self.guest = guest

@@ -29,8 +29,8 @@ MOST_SESSIONS = 64
 HANDSHAKE_S = 10.0
 """Time limit of a handshake, s."""
 MOST_UNSENT = 1 << 16
-"""Maximum number of bytes that the server keeps for a client that does not receive them during the
-handshake. A client that exceeds it is disconnected."""
+"""Maximum number of bytes kept for a client that does not receive them during the handshake. A
+client that exceeds it is disconnected."""
 MOST_GUESTS, LEAST_GUESTS = 16384, 8
 """MOST_GUESTS: maximum number of clients in the handshake, for all listeners together. The limit is
 lower if the process may open only few files, but at least LEAST_GUESTS per listener."""
@@ -76,7 +76,7 @@ Shake = TypeVar("Shake", bound=Handshake)
 
 
 class Guest(Generic[Shake]):
-    """Client in the handshake."""
+    """Connection of a client until the end of the handshake."""
 
     def __init__(self, sock: socket.socket, handshake: Shake) -> None:
         self.socket, self.handshake = sock, handshake

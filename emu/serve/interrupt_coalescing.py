@@ -15,7 +15,7 @@ from ondie.emu.controller.features import INTERRUPT_COALESCING, INTERRUPT_VECTOR
 from ondie.emu.serve.pcie_queues import CompletionQueue
 
 UNIT_NS = 100_000
-"""Unit of the aggregation time, ns."""
+"""Unit of the aggregation time in the feature Interrupt Coalescing, ns."""
 DISABLED = 1 << 16
 """Bit of the Interrupt Vector Configuration that disables coalescing for a vector."""
 

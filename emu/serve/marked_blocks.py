@@ -1,8 +1,8 @@
-"""State of the media that all protocols of a served drive respect: the byte ranges that are marked
-uncorrectable, and whether data was written since the last sanitize operation.
+"""Media state of a served drive for all protocols: byte ranges marked uncorrectable, and whether
+data was written since the last sanitize operation.
 
 Owns the protection of this state by a lock, and the saving of changes. Does not own the ranges
-(controller/uncorrectable.py), or the NVMe commands (controller/io_commands.py) and NBD requests
+(controller/uncorrectable.py), the NVMe commands (controller/io_commands.py) or the NBD requests
 (nbd_session.py) that set, check or remove marks.
 Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable); NVM Express Base
 Specification 2.0, Sanitize Status log page (Global Data Erased).

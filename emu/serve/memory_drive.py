@@ -123,7 +123,7 @@ class MemoryDrive(Served):
         return 0, 0, Ran()
 
     def ran(self, busy_ps: int) -> Ran:
-        """Return the counters of this start, which are 0 except the busy time."""
+        """Return the counters of the current start. All counters except ``busy_ps`` are 0."""
         return Ran(busy_ps=busy_ps)
 
     def health(self, past: Past, ran: Ran) -> Health:

@@ -1,9 +1,10 @@
 """Session of one NBD client of a drive that delivers completions at their modeled times on the wall
 clock.
 
-Owns the batches in flight, and the thread that replies to each request when it completes, while
-other requests are in flight and new requests arrive. Does not own the requests that need several
-steps (nbd_session.py), the messages (nbd_request.py) or the times of completions (emu/service.py).
+Owns the batches in flight, and the thread that replies to each request when the request completes,
+while other requests are in flight and new requests arrive. Does not own the requests that need
+several steps (nbd_session.py), the messages (nbd_request.py) or the times of completions
+(emu/service.py).
 Source: the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), which allows replies in
 any order.
 """
@@ -30,21 +31,21 @@ from ondie.emu.units import InputError
 from ondie.kernels.errors import KernelError
 
 Replies = tuple[list[bytes], dict[int, tuple[int, ...]]]
-"""(Replies in order; for each request that completed without an error, its fields by the index of
-its reply)."""
+"""Encoded replies to requests, in order, and the fields (words.REQUEST) of each request that
+completed without an error, by the index of its reply."""
 ERROR = REQUEST.names.index("error") if REQUEST.names else -1
 TAG_SHIFT = 16
-"""Bit position of the batch number in the tag of a command. The lower bits of the tag are the
-number of the request in the batch."""
+"""Bit position of the batch number in the tag of a drive command. The lower bits of the tag are the
+number of the NBD request in the batch."""
 MOST_BATCHES = 32
-"""Maximum number of batches in flight. The queue depth of the drive limits the total number of
-their commands."""
+"""Maximum number of batches of requests in flight. The queue depth of the drive limits the total
+number of drive commands in flight."""
 
 
 class Flight:
-    """Batch in flight: its requests that have no reply yet, and the errors of its failed requests.
-    ``stream``: stream of the completions of its commands, or None if the drive does not execute the
-    batch."""
+    """Batch of requests in flight: the requests that have no reply yet, and the errors of failed
+    requests. ``stream``: stream of the completions of the drive commands in the batch, or None if
+    the drive does not execute the batch."""
 
     def __init__(self, batch: Batch, count: int, commands: int, stream: Ticket | None) -> None:
         self.batch, self.commands = batch, commands
@@ -58,8 +59,8 @@ class Flight:
 
 
 class PacedSession(Session):
-    """Session that replies to each request when the request completes. ``source``: connection to
-    the drive that delivers completions at their modeled times."""
+    """NBD session that replies to each request when the request completes. ``source``: connection
+    to the drive that delivers completions at their modeled times."""
 
     def __init__(
         self, sock: socket.socket, served: Served, handshake: Handshake, source: Connection
@@ -83,8 +84,7 @@ class PacedSession(Session):
         self._begun: Flight
         """Last batch whose single command the receiving thread has started itself."""
         self._early: list[Replies] = []
-        """Replies that were prepared for the command that the receiving thread has started
-        itself."""
+        """Replies prepared for the command that the receiving thread has started itself."""
         self._gone = False
 
     def run(self) -> None:
@@ -177,8 +177,8 @@ class PacedSession(Session):
         self.send(self.reply(batch, request, error))
 
     def _fly(self) -> Stream:
-        """Register the batch whose single command this thread has started as a batch in flight;
-        return the stream of its completions."""
+        """Register a batch in flight whose single command this thread has started; return the
+        stream of completions of the batch."""
         batch = self.batch
         self._early.clear()
         stream = self._source.begun(batch.commands[:1], batch.memory, self._prepare)
@@ -213,8 +213,8 @@ class PacedSession(Session):
         self._take_spare()
 
     def _take_spare(self) -> None:
-        """Continue with a batch that is not in flight, and move the bytes that have arrived but are
-        not parsed to this batch. Wait if all batches are in flight."""
+        """Continue with a batch that is not in flight, and move the received but unparsed bytes to
+        this batch. Wait if all batches are in flight."""
         old = self.batch
         try:
             new = self._spare.get_nowait()
@@ -283,8 +283,8 @@ class PacedSession(Session):
         return b"".join(answers)
 
     def _replies(self, done: np.ndarray) -> Replies:
-        """Return the replies to the requests that the completions ``done``, COMPLETION[n],
-        complete, and the fields of each request that completed without an error (see Replies)."""
+        """Return the replies to the requests completed by ``done``, COMPLETION[n], and the fields
+        of each request that completed without an error (see Replies)."""
         flights = self._flights
         replies: list[bytes] = []
         completed: dict[int, tuple[int, ...]] = {}

@@ -22,9 +22,9 @@ REQUEST_MAGIC, REPLY_MAGIC, CHUNK_MAGIC = 0x25609513, 0x67446698, 0x668E33EF
 HEADER = struct.Struct(">IHHqQI")
 """Header of a request: magic, flags, type, cookie, offset, length."""
 SIMPLE = struct.Struct(">IIq")
-"""Simple reply: magic, error, cookie."""
+"""Header of a simple reply: magic, error, cookie."""
 CHUNK = struct.Struct(">IHHqI")
-"""Chunk of a structured reply: magic, flags, type, cookie, length."""
+"""Header of a chunk of a structured reply: magic, flags, type, cookie, length."""
 CONTEXT = struct.Struct(">I")
 """Identifier of the metadata context, at the start of a BLOCK_STATUS chunk."""
 
@@ -40,7 +40,7 @@ HEADER_BYTES, SIMPLE_BYTES, DATA_CHUNK_BYTES = 28, 16, 28
 
 
 class NbdError(IntEnum):
-    """Error numbers of replies."""
+    """Error numbers of NBD replies."""
 
     NONE = 0
     EPERM = 1
@@ -105,7 +105,7 @@ bytes of refused data that have not arrived. WHY: reason to stop. REFUSED: numbe
 requests. MISSING: number of bytes that are missing from the write at the position. KINDS and the
 following 7 indexes: number of requests of each type."""
 NUMBERS = KINDS + 8
-"""Number of values that the parser returns."""
+"""Number of values that the parser returns (see POSITION)."""
 
 
 @njit

@@ -30,15 +30,16 @@ from ondie.kernels.jit import entry
 MOST_REQUESTS = 256
 """Maximum number of requests in a batch."""
 ROOM = 1 << 20
-"""Additional space in the buffer for requests, and in the buffer for replies, bytes."""
+"""Additional size of each of the two parts of a batch's buffer, for requests and for replies,
+bytes."""
 WHOLE = 1 << 16
 """If at least this number of bytes is missing from a write, the session waits for all missing bytes
 with one system call."""
 SEND_BUFFER = 1 << 20
 """Size of the socket's send buffer, bytes."""
 CLEARS = (words.NBD_WRITE, words.NBD_TRIM, words.NBD_WRITE_ZEROES)
-"""Types of the requests that remove marks (Write Uncorrectable) from the bytes that they write or
-deallocate."""
+"""Types of the requests that remove marks (Write Uncorrectable) from the written or deallocated
+bytes."""
 MOST_EXTENTS = 4096
 """Maximum number of extents in a reply to BLOCK_STATUS."""
 FIRST_STATUS_UNITS = 64
@@ -48,9 +49,9 @@ MOST_STATUS_UNITS = 1 << 20
 
 
 class Batch:
-    """Batch: a buffer for the requests that have arrived and for their replies, and the records of
-    the parsed requests and commands. Memory pages of the buffer that are never used do not occupy
-    memory."""
+    """Memory for a batch of requests: a buffer for the requests that have arrived and for their
+    replies, and the records of the parsed requests and of their drive commands. Memory pages of the
+    buffer that are never used do not occupy memory."""
 
     def __init__(self, served: Served, largest: int, number: int = 0) -> None:
         """``largest``: maximum size of a read or write, bytes. ``number``: number of this batch
@@ -355,7 +356,7 @@ class Session:
 
 
 def warm_up(served: Served) -> None:
-    """Load or compile the functions that sessions of ``served`` use, so that no client has to wait
+    """Load or compile the functions used by sessions of ``served``, so that no client has to wait
     for the compilation."""
     batch = Batch(served, served.export.largest)
     parser(batch, as_records(np.zeros(1, words.LIMITS)), np.zeros(words.NUMBERS, np.int64))

@@ -80,7 +80,7 @@ class Info(IntEnum):
 
 
 class ExportFlag(IntFlag):
-    """Transmission flags."""
+    """Transmission flags, with which the server reports the capabilities of an export."""
 
     HAS_FLAGS = 1 << 0
     READ_ONLY = 1 << 1
@@ -128,11 +128,11 @@ class Handshake:
 
     :meth:`feed` processes bytes from the client and returns the bytes to send. When :attr:`phase`
     is SERVED, the caller must not call :meth:`feed` any more; :attr:`rest` then contains the bytes
-    that arrived after the handshake. ``admit``: function that reserves a connection for a client
-    that will be served; it returns "", or the reason if no connection is free. ``leave``: function
-    that releases the connection if the client disconnects before it is served. The size of the
-    buffer is limited to MOST_OPTION_BYTES plus the bytes of one call of :meth:`feed`: if the data
-    of an option is larger, it is discarded when it arrives. A client that does not set the flag
+    that arrived after the handshake. ``admit``: function that reserves a connection for a client to
+    be served; it returns "", or the reason if no connection is free. ``leave``: function that
+    releases the connection if the client disconnects before it is served. The size of the buffer is
+    limited to MOST_OPTION_BYTES plus the bytes of one call of :meth:`feed`: if the data of an
+    option is larger, it is discarded when it arrives. A client that does not set the flag
     FIXED_NEWSTYLE can only use the option EXPORT_NAME.
     """
 

@@ -490,8 +490,8 @@ class NvmeDrive:
         return self.served.health(*self._counted())
 
     def used_bytes(self, namespace: Namespace) -> int:
-        """Return the number of mapped bytes of a namespace. Raises InputError if the service has
-        ended."""
+        """Return the number of mapped bytes of a namespace or, for the namespace of optimizer
+        states, the size of the namespace. Raises InputError if the service has ended."""
         unit = self.served.unit
         if namespace.states:
             return namespace.size

@@ -35,14 +35,14 @@ is run in several parts."""
 
 @dataclass(eq=False)
 class _Running:
-    """Decoded command of a batch."""
+    """Valid I/O command of a batch: its plan, and the statuses of its drive commands."""
 
     at: int
     """Index of the command in the batch."""
     request: IoRequest
     plan: IoPlan
     first: int = 0
-    """Offset of the command's data in the data area."""
+    """Offset of the command's data in the data area of the batch, bytes."""
     statuses: list[int] = field(default_factory=list)
 
 

@@ -42,8 +42,8 @@ from ondie.emu.serve.nvme_tcp_wire import Fatal, FatalStatus, Pdu, PduFlag, PduT
 MOST_BATCH = 256
 """Maximum number of commands in a batch."""
 MOST_ASKED = 1 << 24
-"""Maximum total size of the data that outstanding R2Ts request, and of the data that the commands
-in one part of a batch return, bytes. A single command may exceed this limit."""
+"""Maximum total size of the data requested by outstanding R2Ts, and of the data returned by the
+commands in one part of a batch, bytes. A single command may exceed this limit."""
 ROOM = 1 << 20
 """Size by which the receive buffer exceeds the largest PDU, bytes."""
 TERM_S = 2.0
@@ -71,7 +71,7 @@ class Command:
 
 
 class Target(Protocol):
-    """Server functions that a session uses."""
+    """Interface of the NVMe/TCP server that a session uses."""
 
     drive: NvmeDrive
 
@@ -79,7 +79,7 @@ class Target(Protocol):
         """Disconnect the I/O queues of an association, and wait until their commands have ended."""
 
     def reset_subsystem(self) -> None:
-        """Disconnect all hosts."""
+        """Disconnect all hosts because of an NVM subsystem reset."""
 
     def alive(self, association: Association) -> None:
         """Restart the Keep Alive timer of an association."""
@@ -187,9 +187,9 @@ class Session:
         self._send(b"".join(self._capsule(each) for each in entries))
 
     def _data(self, cid: int, data: memoryview, entry: Cqe) -> list[bytes | memoryview]:
-        """Return the parts of the C2HData PDU with the data of a successful command and of the
-        response. No separate response is necessary if the host does not use SQHD and dwords 0 and 1
-        of ``entry`` are 0."""
+        """Return the parts of the PDUs with the data and the response of a successful command. No
+        separate response is necessary if the host does not use SQHD and dwords 0 and 1 of ``entry``
+        are 0."""
         alone = not self._flow and entry.dw0 == entry.dw1 == 0
         parts = wire.c2h_data(cid, data, self._framing, success=alone)
         return parts if alone else [*parts, self._capsule(entry)]

@@ -89,10 +89,10 @@ class Fatal(Exception):
 
 
 class Layout(NamedTuple):
-    """Row of the table of PDUs that a host sends."""
+    """Row of the table of the PDU types that a host sends."""
 
     header: int
-    """Length of the header (HLEN), bytes."""
+    """Length of the PDU's header (HLEN), bytes."""
     digests: bool
     """True if the PDU contains the negotiated digests."""
     data: bool

@@ -23,7 +23,8 @@ CLASS_CODE = 0x010802
 """Class code: mass storage, non-volatile memory, NVM Express I/O controller."""
 DEVICE_ID = 1
 COMMAND, BAR, POWER, PCIE, MSIX = 0x04, 0x10, 0x40, 0x50, 0xA0
-"""Offsets of the command register, BAR0 and the capabilities in configuration space."""
+"""Offsets in configuration space of the command register, of BAR0, and of the capabilities Power
+Management, PCI Express and MSI-X."""
 BUS_MASTER = 1 << 2
 CAPABILITY_LIST = 1 << 4
 MEMORY_64 = 0b100

@@ -45,7 +45,7 @@ CID_BYTE = 2
 
 
 class Part(NamedTuple):
-    """Part of a batch: the commands from one queue."""
+    """Part of a batch: the commands that were fetched from one submission queue."""
 
     queue: SubmissionQueue
     first: int
@@ -199,9 +199,9 @@ class MemoryIo:
     # --- other commands
 
     def _run_others(self, parts: list[Part]) -> set[CompletionQueue]:
-        """Run the commands of a batch that are not plain, and complete the plain commands that have
-        failed. Return the completion queues to which completions were posted. Raises QueueLost if
-        the memory of a queue is no longer available."""
+        """Run the commands of a batch that are not plain, and complete the failed plain commands.
+        Return the completion queues to which completions were posted. Raises QueueLost if the
+        memory of a queue is no longer available."""
         others = self._batch.requests["kind"] != guest.PLAIN
         posts: dict[CompletionQueue, list[Cqe]] = {}
         requests: list[IoRequest] = []

@@ -11,7 +11,7 @@ doorbells); NVM Express Base Specification 2.0, sections 3.3.1 (queue usage, ful
 The host creates shadow doorbells in its memory with the command Doorbell Buffer Config. They apply
 to I/O queues; the admin queues use only doorbell registers. The host writes a register if the value
 of a shadow doorbell passes its event index. Before the server sleeps, it sets the event index of a
-submission queue to the tail that it has read, so that the host writes the register for the next
+submission queue to the tail that it has read. The host then writes the register for the next
 command. The event index of a completion queue is set just before its head, so that the host does
 not write the register. If the completion queue is full, the event index is its head, so that the
 host writes the register when it consumes an entry.
@@ -50,7 +50,7 @@ class CompletionQueue:
     head: int = 0
     """Index of the oldest entry that the host has not consumed."""
     rung: int = 0
-    """Last value that was written to the doorbell, valid or not."""
+    """Last value that the host has written to the head doorbell, valid or not."""
     signaled: int = 0
     """Value of the tail when the last coalesced interrupt was sent."""
     memory: CompletionRing = field(init=False)
@@ -72,8 +72,8 @@ class CompletionQueue:
 
     @property
     def unsignaled(self) -> int:
-        """Number of entries that were posted since the last coalesced interrupt and that the host
-        has not consumed."""
+        """Number of entries posted since the last coalesced interrupt and not consumed by the
+        host."""
         return min((self.memory.tail - self.signaled) % self.entries, self.used)
 
     def ring(self, head: int) -> bool:
@@ -110,9 +110,10 @@ class SubmissionQueue:
     tail: int = 0
     """Last valid tail that the host has written to the doorbell."""
     rung: int = 0
-    """Last value that was written to the doorbell, valid or not."""
+    """Last value that the host has written to the tail doorbell, valid or not."""
     running: set[int] = field(default_factory=set)
-    """Identifiers of the fetched commands that have not completed."""
+    """Identifiers of the uncompleted commands from this queue that nvme_io.py executes, such as
+    running computation commands."""
 
     @property
     def used(self) -> int:

@@ -1,6 +1,6 @@
 """Served drive: the interface of a drive for all protocols of one server, and request statistics.
 
-Owns the properties of the drive that protocols need, the operations that an NVM subsystem requests,
+Owns the properties of the drive that protocols need, the operations requested by an NVM subsystem,
 and the number of requests. Does not own the drive (emu/drive.py) and its thread (emu/service.py),
 the drive without a flash model (memory_drive.py), or the protocols.
 Source: this project.
@@ -44,10 +44,11 @@ maximum size of a command is split into several commands."""
 
 
 class Commands(Protocol):
-    """Client of a drive."""
+    """Interface of a client that executes commands on a drive."""
 
     def run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray:
-        """Execute ``commands``, COMMAND[n], with their data in ``buffer``. Return COMPLETION[n]."""
+        """Execute ``commands``, COMMAND[n], with their data in ``buffer``. Return the completions,
+        COMPLETION[n]."""
 
 
 class Served(ABC):
@@ -85,7 +86,7 @@ class Served(ABC):
                 f"least one logical block ({block} bytes)"
             )
         self.at_power_cut: list[Callable[[], None]] = []
-        """Functions that are called after each power cut, in the thread that owns the drive."""
+        """Functions called after each power cut, in the thread that owns the drive."""
         self.detached = False
         """True if namespace 1 does not consist of all bytes of the drive. NBD requests are then
         refused, because NBD serves the whole drive."""
@@ -327,6 +328,7 @@ class DriveClient:
         self._service, self._connection = service, service.connect()
 
     def run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray:
-        """Execute ``commands``, COMMAND[n], with their data in ``buffer``. Return COMPLETION[n]."""
+        """Execute ``commands``, COMMAND[n], with their data in ``buffer``. Return the completions,
+        COMPLETION[n]."""
         done = self._service.try_run(commands, buffer)
         return self._connection.run(commands, buffer) if done is None else done

@@ -41,10 +41,10 @@ NOT_READ = (OSError, ValueError, TypeError, KeyError, OverflowError)
 
 
 class Held(NamedTuple):
-    """Description of the optimizer states in a store."""
+    """Description of the optimizer states in a store: the contents of the file `states.json`."""
 
     params: int
-    """Number of parameters."""
+    """Number of parameters of the model."""
     optimizer: str
     hyper: dict[str, float | bool] | None
     """All hyperparameters by name, or None if an earlier version of ondie, which did not store
@@ -56,7 +56,7 @@ class StatesOptions:
     """Options for the optimizer states on a drive."""
 
     count: int
-    """Number of parameters."""
+    """Number of parameters of the model."""
     optimizer: str
     hyper: tuple[str, ...] = ()
     """Hyperparameters that the user sets, each in the form NAME=VALUE."""

@@ -116,7 +116,7 @@ class Protocols:
         undo.callback(self._listeners[name].close)
 
     def prepare(self, served: Served, states: ResidentStates | None = None) -> None:
-        """Create the state that the servers need, so that errors occur before the servers start.
+        """Create the state needed by the servers, so that errors occur before the servers start.
         ``states``: optimizer states on the drive, or None. Raises InputError if a protocol cannot
         serve the drive."""
         over_tcp = "nvme-tcp" in self._listeners

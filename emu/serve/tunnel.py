@@ -59,8 +59,8 @@ def clock_ps() -> int:
 
 
 def limits_of(cost: TunnelCost) -> Format:
-    """Return the maximum values of the parameters that a drive whose tunnel has the cost model
-    ``cost`` offers to a host."""
+    """Return the maximum values of the tunnel parameters that the drive offers to a host. ``cost``:
+    cost model of the tunnel."""
     form = cost.form
     return Format(form.payload, form.outstanding, form.mtu, form.concatenate, "hold", MOST_HOLD_PS)
 
@@ -71,9 +71,9 @@ class DriveTunnel:
     ``limits``: maximum values of the parameters that a host may request. ``take``: function that
     receives each packet from the host, in order. It may call only the method ``drop`` of this
     object, and must not wait for a thread that calls other methods. ``cost``: cost model of
-    commands, or None if commands take no time. ``opened``: function that is called when a host has
-    opened the tunnel; packets that were waiting in an earlier tunnel are then lost. It must not
-    call methods of this object. :meth:`close` ends the thread of this object.
+    commands, or None if commands take no time. ``opened``: function called when a host has opened
+    the tunnel; packets waiting in an earlier tunnel are then lost. It must not call methods of this
+    object. :meth:`close` ends the thread of this object.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class DriveTunnel:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread. Waiting commands are not completed."""
+        """End the thread of this object. Waiting tunnel commands are not completed."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -201,7 +201,8 @@ class DriveTunnel:
                         _guarded(deliver[ended.controller], ended)
 
     def _schedule(self, ended: Sequence[Ended], events: Sequence[Event]) -> None:
-        """Schedule the delivery of the commands ``ended`` and of the packets in ``events``."""
+        """Schedule the delivery of the tunnel commands ``ended`` and of the packets in
+        ``events``."""
         packets = [event.data for event in events if isinstance(event, Packet)]
         if self._cost is None or self._pace is None:
             if ended or packets:

@@ -30,7 +30,7 @@ from ondie.emu.serve.vfio_wire import Broken, Header, Irq, Message, Refused, Reg
 HANDSHAKE_S = 10.0
 """Time limit for a client to negotiate the protocol version, s."""
 SHADOW_S = 0.1
-"""Maximum duration of a sleep if the client uses shadow doorbells, s."""
+"""Maximum duration of a sleep of the server's thread if the client uses shadow doorbells, s."""
 SEND_S = 10.0
 """Time limit for a client to receive a reply, s."""
 RECEIVE_BYTES = 1 << 16

@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 MAJOR, MINOR = 0, 1
-"""Version of the protocol that the server supports: major and minor number."""
+"""Version of the vfio-user protocol that the server supports: major and minor number."""
 HEADER = struct.Struct("<HHIII")
 HEADER_BYTES = HEADER.size
 COMMAND_TYPE, REPLY = 0, 1
@@ -35,7 +35,7 @@ MOST_MESSAGE = HEADER_BYTES + 64 + MOST_DATA
 
 
 class Message(IntEnum):
-    """Commands of the protocol."""
+    """Commands of the vfio-user protocol."""
 
     VERSION = 1
     DMA_MAP = 2
@@ -56,7 +56,7 @@ class Message(IntEnum):
 
 
 class Region(IntEnum):
-    """Regions of a PCI device."""
+    """Indexes of the regions of a PCI device."""
 
     BAR0 = 0
     ROM = 6
@@ -68,7 +68,7 @@ REGIONS = 9
 
 
 class Irq(IntEnum):
-    """Interrupt indexes of a PCI device."""
+    """Indexes of the interrupt types of a PCI device."""
 
     INTX = 0
     MSI = 1

@@ -30,9 +30,8 @@ IN_FLIGHT = 2
 
 
 def transfer(size: int, to_host: bool) -> Iterator[np.ndarray]:
-    """Yield the rows of a transfer of ``size`` bytes between host memory and the DRAM of the
-    device.
-    """
+    """Yield the plan rows of a transfer of ``size`` bytes between host memory and the DRAM of the
+    device."""
     rows = Rows()
     if to_host:
         rows.one(resource=plan_rows.DMA_UP, phase=WEIGHTS_UP, bytes_out=size)
@@ -42,10 +41,9 @@ def transfer(size: int, to_host: bool) -> Iterator[np.ndarray]:
 
 
 def copy(first_unit: int, units: int, unit_bytes: int, most: int) -> Iterator[np.ndarray]:
-    """Yield the rows of a read of ``units`` mapping units, starting at ``first_unit``, into the
-    DRAM of the device through flash, channel and ECC, on the path of the processor. ``most``:
-    maximum number of units per row.
-    """
+    """Yield the plan rows of a read of ``units`` mapping units, starting at ``first_unit``, into
+    the DRAM of the device through flash, channel and ECC, on the path of the processor. ``most``:
+    maximum number of mapping units per row."""
     rows = Rows()
     first = np.arange(first_unit, first_unit + units, most)
     count = np.minimum(first + most, first_unit + units) - first
@@ -77,7 +75,8 @@ def execution(
     cfg: Config, elements: int, element_bytes: int, instructions: Fraction, fixed: int,
     read_bytes: int, written_bytes: int,
 ) -> Iterator[np.ndarray]:  # fmt: skip
-    """Yield the rows of a program that processes ``elements`` elements of ``element_bytes`` bytes.
+    """Yield the plan rows of a program that processes ``elements`` elements of ``element_bytes``
+    bytes.
 
     ``instructions``: instructions per element on the cores. ``read_bytes``, ``written_bytes``: DRAM
     traffic per element (bytes). ``fixed``: instructions before the first element.

@@ -231,7 +231,8 @@ class DriveStates:
         for sp in np.flatnonzero(drive.arrays.rmap[0]).tolist():
             spare = payload.flash[0].spare(payload.page(payload.at(0, sp), 0))
             if not isinstance(spare, Spare):
-                raise InputError(f"{store.where}: super-page {sp} has no valid out-of-band data")
+                raise InputError(f"{store.where}: super-page {sp} has no valid out-of-band data; "
+                                 "`ondie store check` lists all damaged pages")  # fmt: skip
             if path.migrates or sp < stripes.count:
                 found[spare.lpn] = sp, spare
             else:
@@ -325,8 +326,8 @@ class DriveStates:
         """Start the update of the parameters up to ``stop`` (None: all) with ``gradient``,
         float32[n_params]. It advances with the drive's clock, concurrently with commands.
 
-        If the last update is incomplete, continue it after the stripes that are on flash;
-        ``gradient`` and ``hyper`` must be those of that update. Otherwise begin the next update.
+        If the last update is incomplete, continue it after the stripes on flash; ``gradient`` and
+        ``hyper`` must be those of this update. Otherwise begin the next update.
 
         Raises InputError if the states are not open, if a plan is running, if the drive is offline
         or read-only, or if ``gradient``, ``stop`` or ``hyper`` is invalid.
@@ -388,7 +389,7 @@ class DriveStates:
         return np.bincount(homes.super_pages(0, count) % homes.dies, minlength=homes.dies)
 
     def _plan(self, stops: np.ndarray, begins: bool) -> Iterator[np.ndarray]:
-        """Yield the rows of the update, from the stripes on flash up to ``stops`` (int64[dies])."""
+        """Yield the update's plan rows from the stripes on flash up to ``stops`` (int64[dies])."""
         path, drive, payload = self._path, self._drive, self._payload
         assert drive is not None and payload is not None
         out = Rows(drive.next_row)
@@ -414,7 +415,7 @@ class DriveStates:
         return {"initial": np.broadcast_to(np.float32(0), self.n_params)}
 
     def _step(self, count: int) -> Step:
-        """Return the trace's record of update ``count``, which counts from 1."""
+        """Return the trace record (Step) of update number ``count``, which counts from 1."""
         return replace(self._trace.steps[0], hyper=(dict(self.hyper),), count=count)
 
     # --- what the drive calls
@@ -439,9 +440,7 @@ class DriveStates:
         """Set the pages of program ``tid`` of the reservoir to their state after a power cut."""
         if self._scan is not None:
             scan = self._scan
-            interruption.interrupt_pad(
-                scan.system, self._path.stripes, scan.flash, die, tid, rng
-            )  # fmt: skip
+            interruption.interrupt_pad(scan.system, self._path.stripes, scan.flash, die, tid, rng)
         else:
             assert self._payload is not None and self._drive is not None
             interruption.interrupt_program(self._drive, self._payload, die, tid, rng)

@@ -6,8 +6,8 @@ Source: RAID 5 over dies (Patterson, Gibson and Katz, SIGMOD 1988), as in
 paths/on_die/protection.py.
 
 After the failure, all pages of the die that were programmed read as damaged. A stripe is restored
-as the exclusive or of its parity and of the other stripes under that parity. A parity that was on
-the die is recomputed from its stripes, and the commit record from the update that it commits. The
+as the exclusive or of its parity and of the other stripes under that parity. A parity on the failed
+die is recomputed from its stripes, and the commit record from the update that it commits. The
 restored super-pages are programmed at their previous places. The reads of other dies have bit
 errors, which the code of the reservoir (pe.protection) corrects as far as possible. Bit errors that
 it cannot correct remain in the restored pages and are counted. Conventional pages have no parity:
@@ -43,7 +43,7 @@ class Restored(NamedTuple):
     lost_pages: int
     """Number of conventional pages (mapping units) whose contents are lost."""
     wrong_bits: int
-    """Number of bit errors that the code left in the pages that were read from other dies."""
+    """Number of bit errors that the code left in the pages read from other dies."""
 
 
 def check_die(drive: Drive, guarded: Guarded, die: int) -> None:

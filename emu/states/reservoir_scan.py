@@ -39,12 +39,13 @@ from ondie.emu.paths.on_die.registers import Reservoir
 
 
 class ReservoirScan:
-    """Recovery of the reservoirs of ``path`` on ``system``, whose reservoir tables must be empty.
+    """Recovery of the reservoirs of update path ``path`` on ``system``, whose reservoir tables must
+    be empty.
 
     ``stores``: flash pages of each device. ``step``: number of the interrupted or last update, or
-    None for the newest update on flash. ``moved``: data of ``system``, or None if new data is to be
-    created for the recovered payload. ``unsynced``: True if any program since the last sync of the
-    host may be lost, not only the last program of a die.
+    None for the newest update on flash. ``moved``: object with the contents of the devices of
+    ``system``, or None to create a new object. ``unsynced``: True if any program since the last
+    sync of the host may be lost, not only the last program of a die.
     """
 
     def __init__(

@@ -47,9 +47,8 @@ class NotStored(InputError):
 
 
 class VectorPlace(NamedTuple):
-    """Location of a vector in the address range. ``first``: address of its first byte; ``size``:
-    size in bytes.
-    """
+    """Location of one vector (the weights or a state) in the address range of a drive. ``first``:
+    address of its first byte; ``size``: size in bytes."""
 
     name: str
     first: int
@@ -62,7 +61,8 @@ class ResidentStates(DriveStates):
     _update: MixedPlan | None = None
     _copies: mmap.mmap | None = None
     _copying: list[tuple[int, int]]
-    """Memory pages of ``_copies`` that each copy uses, as (first byte, end), until take_copy()."""
+    """Byte ranges of ``_copies``, as (first byte, end) of whole memory pages: one for each copy
+    that was begun and not yet taken by take_copy()."""
 
     # --- updates
 
@@ -196,7 +196,8 @@ class ResidentStates(DriveStates):
     def _copy(
         self, pages: tuple[int, int], low: int, units: int, unit: int
     ) -> Iterator[np.ndarray]:
-        """Yield the rows of a copy to ``pages``. If they cannot be created, release ``pages``."""
+        """Yield the plan rows of a copy to ``pages``. If the rows cannot be created, release
+        ``pages``."""
         try:
             yield from device_program.copy(low, units, unit, ROW_UNITS)
         except Exception:
@@ -301,9 +302,8 @@ def _pages(first: int, end: int) -> tuple[int, int]:
 
 
 def _resident(rows: np.ndarray) -> np.ndarray:
-    """Convert rows of an update so that the gradient is taken from DRAM and not sent by the host.
-    Return the rows.
-    """
+    """Convert plan rows of an update so that the gradient is taken from DRAM and not sent by the
+    host. Return the rows."""
     loads = rows["resource"] == plan_rows.DMA_DOWN
     rows["resource"][loads] = plan_rows.JOIN
     rows["bytes_in"][loads] = rows["tag"][loads] = 0

@@ -59,7 +59,7 @@ def expected(keys: np.ndarray, code: str, rate: float) -> np.ndarray:
     Column 0: bit errors in data that the capability model does not correct. Column 1: words that
     the capability model cannot correct. Column 2: words that have more bit errors than the limit of
     the capability model, counting the bit errors in check bits. ``keys``: keys of the random draws
-    of the page reads, uint64[steps, reads].
+    of the page reads, uint64[steps, reads]. ``code``, ``rate``: see :func:`device`.
     """
     cfg = device(code, rate, real=True)
     word, limit = pe_protection.code(cfg)

@@ -33,20 +33,21 @@ class Coded:
     the capability model."""
 
     trained: Trained
-    """Results of the run with the code."""
+    """Results of the training run with the implemented code."""
     counts: BareCounts
-    """Counters of the code's decoder."""
+    """Counters of the implemented code's decoder."""
     beside: Trained
-    """Results of the run with the capability model."""
+    """Results of the training run with the capability model instead of the implemented code."""
     drawn: np.ndarray
-    """Numbers of bit errors and of words in each step, as drawn before training, int64[steps, 3];
-    see codes.expected()."""
+    """Numbers drawn before training for each step, int64[steps, 3]: bit errors not corrected by the
+    capability model, words that it cannot correct, and words with more bit errors than its limit,
+    counting the bit errors in check bits."""
 
     @property
     def words(self) -> tuple[int, int]:
-        """Drawn numbers of words in the steps that the run with the code completed: (words that the
-        capability model cannot correct, words that have more bit errors than the limit of this
-        model, counting the bit errors in check bits)."""
+        """Drawn numbers of words in the steps completed by the run with the code: (words that the
+        capability model cannot correct, words with more bit errors than the limit of this model,
+        counting the bit errors in check bits)."""
         model, whole = self.drawn[: self.trained.steps, 1:].sum(axis=0)
         return int(model), int(whole)
 
@@ -66,7 +67,7 @@ class CodesFound:
 
     @property
     def models(self) -> list[str]:
-        """Names of the trained models in display order."""
+        """Names of the trained models in the order of the tables."""
         return sorted({model for model, _ in self.plain})
 
     def group(self, model: str, code: str, rate: float) -> list[Coded]:
@@ -92,9 +93,9 @@ def equal(one: Trained, other: Trained) -> bool:
 def rows(found: CodesFound) -> list[Row]:
     """Return the rows of the study.
 
-    Check rows: words that BCH could not correct, and words that were decoded to incorrect data with
-    a matching CRC. Shown rows: words on which the code and the capability model differ, and the
-    final losses.
+    Check rows: words that BCH could not correct, and words decoded to incorrect data with a
+    matching CRC. Shown rows: words on which the code and the capability model differ, and the final
+    losses.
     """
     out = []
     for model in found.models:
@@ -132,7 +133,7 @@ def rows(found: CodesFound) -> list[Row]:
 
 
 def _shown(found: CodesFound, model: str, code: str, rate: float) -> list[Row]:
-    """Return the shown rows for one code at one rate."""
+    """Return the rows of kind "shown" for one code at one raw bit error rate."""
     cells = found.group(model, code, rate)
     name = f"{model}, {code}, {written(rate)}"
     source = f"compared with the {MODEL} with the same limit and seeds: words not corrected"

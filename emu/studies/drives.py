@@ -22,8 +22,9 @@ code."""
 
 @dataclass(frozen=True)
 class Code:
-    """Error-correcting code of the study. ``changes``: values of keys that differ from the preset
-    DEVICE. ``rates``: raw bit error rates below and above the limit of the code."""
+    """Error-correcting code of the study and its drive. ``changes``: values of configuration keys
+    that differ from the preset DEVICE, by key. ``rates``: raw bit error rates below and above the
+    limit of the code."""
 
     changes: Mapping[str, Any]
     rates: tuple[float, ...]

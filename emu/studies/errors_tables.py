@@ -50,10 +50,10 @@ the loss reduction. The limit is slightly more than twice that difference.
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of one training run on the emulated drive."""
+    """Results of one training run whose optimizer states are on the emulated drive."""
 
     losses: tuple[float, ...]
-    """Loss of every step, up to and including the first NaN."""
+    """Training loss of every step, up to and including the first NaN."""
     weights: np.ndarray
     steps: int
     """Number of completed steps."""
@@ -62,11 +62,11 @@ class Trained:
     left: int
     """Number of bit errors in the optimizer's pages that remained after correction."""
     met: bool
-    """True if a NaN comparator would have changed a value."""
+    """True if a NaN comparator on the dies would have changed a value in this run."""
     update_s: float
-    """Time of the update stage per step, seconds."""
+    """Simulated time of the update stage per step, seconds."""
     drive_j: float
-    """Energy of the drive per step, J."""
+    """Simulated energy of the drive per step, J."""
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Found:
     """Results of all runs of one call of `run_study`."""
 
     cells: Mapping[tuple[str, str, float, int], Cell]
-    """Runs by (model, mode, rate, seed)."""
+    """Runs of the study by (model, protection mode, raw bit error rate, seed)."""
     plain: Mapping[tuple[str, int], Trained]
     """Results of the training runs without errors, by (model, seed)."""
     readings: Mapping[tuple[str, int], int]
@@ -113,7 +113,7 @@ class Found:
 
     @property
     def models(self) -> list[str]:
-        """Names of the trained models in display order."""
+        """Names of the trained models in the order of the tables."""
         return sorted({model for model, _ in self.plain})
 
     def group(self, model: str, mode: str, rate: float) -> list[Cell]:
@@ -132,7 +132,8 @@ class Found:
 
     @property
     def label(self) -> str:
-        """Suffix of row names and titles that gives the exposure; empty if the exposure is 1."""
+        """Suffix of row names and titles that gives the exposure (factor on the error rate); empty
+        if the exposure is 1."""
         return "" if self.exposure == 1 else f", exposure x {self.exposure:,}"
 
 
@@ -142,7 +143,7 @@ def written(rate: float) -> str:
 
 
 def named(found: Found, model: str, mode: str, rate: float) -> str:
-    """Return the name of the row for a model, a mode and an error rate."""
+    """Return the name of the row for a model, a protection mode and a raw bit error rate."""
     return f"{model}, {mode}, {written(rate)}{found.label}"
 
 

@@ -118,8 +118,8 @@ def end(loss: Sequence[float]) -> float:
 
 
 def rows(found: Losses) -> list[Row]:
-    """Return rows that compare the final loss of each variant with that of FP32 with the same
-    seed."""
+    """Return rows that compare the final loss of each variant with the final loss of FP32 with the
+    same seed."""
     made = []
     for (name, seed), loss in found.items():
         if name == PLAIN:

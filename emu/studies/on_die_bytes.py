@@ -32,12 +32,12 @@ from ondie.emu.units import InputError
 from ondie.kernels import get
 
 NONE, CONTROLLER, DIE = PLACES = ("none", "controller", "die")
-"""Use of a layer: not used, used in the controller only, or used in the controller and on the
-dies."""
+"""Use of a layer (cipher or randomizer) in a case: not used, used in the controller only, or used
+in the controller and on the dies."""
 AT_REGISTERS = "nan_comparator at the registers"
 PROTECTIONS = ("none", "nan_comparator", AT_REGISTERS, "on_die_ecc", "controller_ecc")
-"""Protections: the values of pe.protection, and AT_REGISTERS for the other position of the
-comparator (page_path.PagePath)."""
+"""Protections that the cases combine with the layers: the values of pe.protection, and
+AT_REGISTERS, which is nan_comparator with the comparator at the page registers."""
 CODES = ("capability", "bch", "ldpc")
 SET_HERE = ("pe.cipher", "pe.randomiser", "pe.protection", "ecc.code")
 """Configuration keys that the matrix sets for each case. The options of the user must not set these
@@ -48,8 +48,8 @@ SOURCES, TARGETS, AGAIN, CONVENTIONAL = 10, 120, 160, 200
 """First physical pages of the states before the update, of the updated states, and of the states
 updated from pages with bit errors; physical page of the conventional data."""
 TOP_BYTE, TOP_BIT = 2, 0x80
-"""Index of a byte of an FP32 value, and mask of the bit in this byte that is inverted. It is the
-least significant bit of the exponent."""
+"""Index of a byte in a little-endian FP32 value, and mask of the bit in this byte that the study
+inverts. This bit is the least significant bit of the exponent."""
 HYPER = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.01}
 STEP = 10
 
@@ -82,13 +82,13 @@ class Answers:
     """True if the controller's decoder fails on every new page when it ignores the page's record;
     None for the capability model, which has no check bytes."""
     conventional_right: bool
-    """True if the controller reads correct data from a page that only the controller has written
-    and that has equally many inverted bits."""
+    """True if the controller reads correct data from a page written only by the controller and
+    having equally many inverted bits."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A case with its predicted and its computed results."""
+    """A case of the study with its predicted and its computed results."""
 
     case: Case
     predicted: Answers
@@ -104,7 +104,7 @@ class Cell:
         return self.predicted == self.found
 
     def data(self) -> dict[str, Any]:
-        """Return the case and its results as a dictionary for --json."""
+        """Return the case and both of its results as a dictionary for --json."""
         return {
             **asdict(self.case),
             "predicted": asdict(self.predicted),
@@ -159,8 +159,8 @@ def wrong_bits_of_page(cfg: Config) -> int:
 
 
 def blocks_of_word(cfg: Config) -> int:
-    """Return the number of cipher blocks in the smaller code word: that of the dies' ECC or that of
-    the controller's ECC."""
+    """Return the number of cipher blocks in the smaller of two code words: the one of the dies' ECC
+    and the one of the controller's ECC."""
     return min(cfg.pe.ecc_codeword_bytes, cfg.ecc.codeword_bytes) // BLOCK_BYTES
 
 

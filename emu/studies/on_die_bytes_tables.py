@@ -34,8 +34,8 @@ def after_wrong_bits(cell: Cell) -> str:
 
 
 def decoder(cell: Cell) -> str:
-    """Return the text that states whether the controller's decoder fails on pages that were updated
-    on a die."""
+    """Return the text that states whether the controller's decoder fails on pages updated on a
+    die."""
     return {None: "no bytes", True: "fails", False: "decodes"}[cell.found.decoder_fails]
 
 

@@ -73,7 +73,8 @@ class Layers(NamedTuple):
         return data
 
     def read(self, stored: Bytes, page: PageNumber) -> Bytes:
-        """Return the data of a page from its decoded bytes, uint8[page bytes]."""
+        """Return the data of a page, uint8[page bytes], from the decoded bytes ``stored``, by
+        removing the layers."""
         if self.randomiser is not None:
             stored = self.randomiser(stored, page.physical)
         if self.cipher is not None:
@@ -117,7 +118,7 @@ def layers_of(cfg: Config, coding: Coding) -> tuple[Layers, Layers]:
 
 
 class PageCode(Protocol):
-    """Interface of an error-correcting code for the words of a page."""
+    """Interface of an error-correcting code that is applied to every word (codeword) of a page."""
 
     def encode(self, stored: Bytes) -> Bytes:
         """Return the check bytes of a page, uint8[n]. They are stored at the start of the page's
@@ -133,18 +134,19 @@ class PageCode(Protocol):
 
 
 class Capability:
-    """The capability model, which has no check bytes. If a word of ``word`` bytes has at most
-    ``limit`` bit errors, the model corrects all of them."""
+    """Model of an error-correcting code by its capability, without check bytes: if a word of
+    ``word`` bytes has at most ``limit`` bit errors, the model corrects all of them."""
 
     def __init__(self, word: int, limit: int) -> None:
         self._word, self._limit = word, limit
 
     def encode(self, stored: Bytes) -> Bytes:
-        """Implement :meth:`PageCode.encode`."""
+        """Return no check bytes, uint8[0], because the capability model has none."""
         return np.zeros(0, np.uint8)
 
     def decode(self, read: Bytes, spare: Bytes, wrong: Bytes) -> tuple[Bytes, int]:
-        """Implement :meth:`PageCode.decode`."""
+        """Correct the words with at most ``limit`` bit errors, which ``wrong`` states. Arguments
+        and results are those of :meth:`PageCode.decode`."""
         left = wrong.copy()
         clear_correctable(left, self._word, self._limit)
         failed = int(left.reshape(-1, self._word).any(1).sum())
@@ -158,11 +160,12 @@ class Words:
         self._code = code
 
     def encode(self, stored: Bytes) -> Bytes:
-        """Implement :meth:`PageCode.encode`."""
+        """Return the check bytes of all words of a page, uint8[n]."""
         return self._code.encode(stored.reshape(-1, self._code.data_bytes)).reshape(-1)
 
     def decode(self, read: Bytes, spare: Bytes, wrong: Bytes) -> tuple[Bytes, int]:
-        """Implement :meth:`PageCode.decode`."""
+        """Decode every word of a page with its check bytes from ``spare``; ``wrong`` is not used.
+        Arguments and results are those of :meth:`PageCode.decode`."""
         data = read.reshape(-1, self._code.data_bytes)
         size = self._code.check_bytes
         found = self._code.decode(data, spare[: len(data) * size].reshape(-1, size))
@@ -170,7 +173,8 @@ class Words:
 
 
 def controller_code(cfg: Config) -> PageCode:
-    """Return the code of the controller's encoder and decoder (ecc.code)."""
+    """Return the error-correcting code of the controller's encoder and decoder, which ecc.code
+    selects."""
     if cfg.ecc.code == "capability":
         return Capability(cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits)
     return Words(codec.controller_code(cfg))

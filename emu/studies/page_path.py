@@ -35,12 +35,12 @@ Update = Callable[[list[Bytes]], None]
 
 
 class Cells(NamedTuple):
-    """Contents of a page as delivered by an array read."""
+    """Contents of a flash page as delivered by an array read, with bit errors."""
 
     data: Bytes
-    """Data with bit errors, uint8[page bytes]."""
+    """Data of the page with bit errors, uint8[page bytes]."""
     spare: Bytes
-    """Spare area, uint8[spare bytes]."""
+    """Spare area of the page, which holds the check bytes, uint8[spare bytes]."""
     wrong: Bytes
     """Mask of the bit errors in ``data``, uint8[page bytes]."""
     mark: int

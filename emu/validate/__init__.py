@@ -43,10 +43,10 @@ suite is named."""
 
 @dataclass(frozen=True)
 class Named:
-    """Suite that runs only if it is named, or if ALL is named.
+    """Suite that `ondie validate` runs only if the user names the suite or "all" (ALL).
 
     ``rows``: function (progress, **options) that returns the rows. ``options``: names of the
-    options. ``ready``: function that raises InputError if files that the suite needs are missing.
+    options. ``ready``: function that raises InputError if files needed by the suite are missing.
     """
 
     rows: Callable[..., list[Row]]
@@ -55,7 +55,7 @@ class Named:
 
 
 ALL = "all"
-"""Name that selects the suites of SUITES and NAMED."""
+"""Suite name with which `ondie validate` runs every suite of SUITES and of NAMED."""
 NAMED: dict[str, Named] = {
     "mqsim": Named(mqsim_rows, ("cases", "runs"), find_cases),
     "zero": Named(zero_rows),

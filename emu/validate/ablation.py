@@ -42,9 +42,9 @@ class Protection:
     name: str
     settings: dict[str, Any]
     breaks: str
-    """Fault that can occur without this protection."""
+    """Data fault that can occur without this protection."""
     repair: str
-    """Implementation of this protection in on-die update."""
+    """Way in which on-die update can implement this protection."""
     impossible: str = ""
     """Reason why this drive cannot have this protection; empty if it can."""
 
@@ -153,13 +153,13 @@ def protections(dies: int) -> tuple[Protection, ...]:
 
 @dataclass(frozen=True)
 class Repaired:
-    """Result of the update stage of on-die update with one protection."""
+    """Result of the update stage of on-die update (``stage``) with one added protection."""
 
     protection: Protection
     stage: Stage | None
-    """Update stage with this protection; None if this drive cannot run it."""
+    """Result of the update stage with this protection; None if this drive cannot run it."""
     bare: Stage
-    """Update stage without any of the protections."""
+    """Result of the update stage without any of the protections."""
     baseline_s: float | None
     """Update stage of serial host offload on the same drive (s); None if it cannot run."""
     params: int
@@ -200,7 +200,8 @@ class Repaired:
 
     @property
     def speedup(self) -> float | None:
-        """Speedup over serial host offload; None if one of the two cannot run."""
+        """Speedup of the update stage with this protection over serial host offload; None if one of
+        the two cannot run."""
         if self.baseline_s is None or self.stage is None:
             return None
         return self.baseline_s / self.stage.seconds

@@ -28,11 +28,12 @@ SUITE = "ecc"
 FIELD = 13
 """Degree m of the field GF(2^m) of the BCH codes. Their words are as long as the field allows."""
 BCH_WORDS = {2: 50_000, 3: 100_000, 4: 100_000, 5: 200_000, 6: 500_000}
-"""Number of words with t + 1 bit errors that are decoded with ``full``, by t."""
+"""Number of words with t + 1 bit errors to decode in a full run (``full`` of ecc_rows), by t, the
+number of bit errors that the BCH code corrects."""
 CHANCE = 1e-3
 """Probability that a row of the BCH codes is outside its tolerance although the code is correct."""
 PRESETS = ("gen4-tlc", "newport", "laguna", "smartssd")
-"""Presets with an LDPC code of 4 KiB."""
+"""Presets whose controller has an LDPC code with words of 4 KiB."""
 ASSUMED = 8.5e-3
 """Raw bit error rate up to which the code of RiF corrects all errors, according to its paper."""
 TARGET = 1e-3
@@ -43,15 +44,15 @@ POINTS: tuple[tuple[int, float, int], ...] = (
     (2, 14.0e-3, 20_000), (2, 14.5e-3, 5_000), (2, 15.0e-3, 2_000), (2, 16.0e-3, 1_000),
     (3, 16.5e-3, 20_000), (3, 17.0e-3, 5_000), (3, 18.0e-3, 2_000), (3, 19.0e-3, 1_000),
 )  # fmt: skip
-"""Measured points of the LDPC code: number of reads, raw bit error rate, and number of frames with
-``full``."""
+"""Measured points of the LDPC code: number of reads, raw bit error rate, and number of frames to
+decode in a full run (``full`` of ecc_rows)."""
 NEAR = {1: 7.7e-3, 3: 16.5e-3}
 """Raw bit error rates at which the frame error rate is near TARGET, by number of reads. One read is
 hard decision; three reads are soft decision with the two additional reads of the presets."""
 FEWER = 20
-"""Divisor of the number of frames of a point without ``full``. The quotient is limited to the range
-LEAST to MOST. The points of NEAR, which determine the limits of the presets, use up to MOST
-frames."""
+"""Divisor of the number of frames of a point in a run that is not full (``full`` of ecc_rows). The
+quotient is limited to the range LEAST to MOST. The points of NEAR, which determine the limits of
+the presets, use up to MOST frames."""
 LEAST, MOST = 200, 10_000
 TOLERANCE = 0.03
 """Relative tolerance of a preset's number of correctable bits. About six of 5,000 frames fail,
@@ -168,9 +169,9 @@ def limits() -> dict[int, int]:
         found.add((int(record.bits), int(record.limit), int(record.soft_limit)))
     if len(found) > 1:
         raise InputError(
-            f"presets {', '.join(PRESETS)}: their codes differ; (bits per code word, bit errors "
-            "that hard decision corrects, bit errors that soft decision corrects) = "
-            f"{sorted(found)}; these numbers must be equal for all presets"
+            f"presets {', '.join(PRESETS)}: their codes differ; configure the same code in all "
+            "presets. Bits per code word, bit errors that hard decision corrects, and bit errors "
+            f"that soft decision corrects: {', '.join(map(str, sorted(found)))}"
         )
     _, hard, soft = found.pop()
     return {1: hard, 3: soft}

@@ -47,7 +47,7 @@ from ondie.emu.validate.hypertune_trigger import NOISE, trigger_rows
 TRIALS = 40
 """Number of runs, which differ in their noise; each row is the mean over these runs."""
 BEFORE, AFTER = 20, 100
-"""Number of steps before other programs take cores, and after that."""
+"""Number of training steps before other programs take cores, and number of steps after that."""
 EPOCH = 1000
 """Number of steps of an epoch with the tuned batches. The number is so large that no run reaches
 the smaller batches at the end of an epoch. The rows of trigger_rows vary the position in the epoch,
@@ -100,7 +100,8 @@ node."""
 CONSTANTS = {
     8: "contention.THREE", 4: "contention.THREE_4_LEFT", 2: "contention.THREE_2_LEFT",
 }  # fmt: skip
-"""Constants of the fit rows of three nodes, by the number of free cores of one node."""
+"""Name of the fitted constant that determines the speed of three nodes, by the number of free cores
+of one node."""
 PRINTED = {4: (140, 85.8, 14), 2: (100, 83.7, 57)}
 """Published batch, speed (img/s) and gain (%) after HyperTune, by the number of free cores of one
 node."""
@@ -152,13 +153,14 @@ RETURN = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """Means over TRIALS runs. ``batch``: batch of node 0 at the end of a run."""
+    """Means over the TRIALS simulated training runs. ``batch``: batch of node 0 at the end of a
+    run."""
 
     batch: float
     spread: float
-    """Standard deviation of the batch over the runs."""
+    """Standard deviation of the batch of node 0 at the end, over the TRIALS runs."""
     rate: float
-    """Speed after the decision (img/s)."""
+    """Speed of the cluster after HyperTune's decision (img/s)."""
     through: float
     """Mean speed from the interruption to the end of the run (img/s), including the steps until the
     decision."""
@@ -168,7 +170,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Trained:
-    """A cluster, and the tuned batch of each node, int64[nodes]."""
+    """A cluster before interference, and the tuned batch of each node, int64[nodes]."""
 
     fleet: Fleet
     batches: np.ndarray
@@ -198,17 +200,17 @@ class Trained:
 
     @property
     def everyone(self) -> np.ndarray:
-        """Mask that marks all nodes as present, bool[nodes]."""
+        """Mask that marks all nodes of the cluster as present, bool[nodes]."""
         return np.ones(self.fleet.nodes, bool)
 
     @property
     def compute_s(self) -> float:
-        """Compute time of the slowest node (s)."""
+        """Compute time of the slowest node per step (s), with the tuned batches."""
         return float(self.fleet.seconds(self.batches).max())
 
     @property
     def sync_s(self) -> float:
-        """Synchronization time of a step (s)."""
+        """Time of a step in which the nodes synchronize their gradients (s)."""
         return self.fleet.exchange(self.everyone).seconds
 
     def controller(self, least: np.ndarray | int = 1) -> HyperTune:
@@ -225,7 +227,8 @@ class Trained:
     def train(
         self, load: Load, steps: int, tune: HyperTune | None = None, noise: Noise | None = None
     ) -> History:
-        """Return the history of a training run that starts with the tuned batches."""
+        """Return the history of a simulated training run of ``steps`` steps that starts with the
+        tuned batches."""
         data = Data(EPOCH * int(self.batches.sum()), np.zeros_like(self.batches))
         return Simulation(self.fleet, self.batches, data, load=load, tuner=tune, noise=noise).run(
             steps
@@ -242,8 +245,8 @@ class Trained:
 
 
 def load_of(*changes: tuple[float, int, int]) -> Load:
-    """Return a load with the changes (time in s, node, number of cores that other programs
-    take)."""
+    """Return the load that other programs put on the nodes of a cluster, from its changes: (time in
+    s, node, number of cores that other programs take from then on)."""
     seconds, nodes, cores = zip(*changes, strict=True)
     return Load(np.array(seconds, float), np.array(nodes), np.array(cores, float))
 
@@ -264,8 +267,8 @@ def runs(trained: Trained, left: int, least: int = 1) -> Iterator[tuple[HyperTun
 
 
 def steps_until_decision(history: History) -> int:
-    """Return the number of steps from the interruption to the first change of batches; 0 if no
-    batch changes."""
+    """Return the number of steps from the interruption to the first change of a batch size; 0 if no
+    batch size changes."""
     changed = (note.step for note in history.notes if note.what == "batches")
     return next(changed, BEFORE - 1) - BEFORE + 1
 

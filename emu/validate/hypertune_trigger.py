@@ -22,7 +22,8 @@ SUITE = "hypertune"
 EPOCHS = 1000
 """Number of epochs in which batch changes without a decline are counted."""
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
-"""Noise of every run with decisions: 5 % of the speed, and 0.02 of the fraction of free cores."""
+"""Noise of the observations in every run with decisions, as standard deviations: 5 % of the speed,
+and 0.02 of the fraction of free cores."""
 QUIET = (
     f"required property, not published: no decline, 5 % noise, {EPOCHS:,} epochs of 100 steps; a "
     "change would end an epoch"
@@ -52,8 +53,8 @@ class Watch:
 def watched(index: str, epochs: int, steps: int, nodes: int, noise: Noise = NOISE) -> Watch:
     """Simulate nodes whose speed changes only by noise, and count the batch changes.
 
-    ``index``: Rule.index. ``epochs``: number of epochs over all nodes, of ``steps`` steps each. A
-    batch change ends the epoch, as in the papers.
+    ``index``: form of Eq. 2, "gated" or "literal" (Rule.index). ``epochs``: number of epochs over
+    all nodes, of ``steps`` steps each. A batch change ends the epoch, as in the papers.
     """
     rng = np.random.default_rng(3)
     rule = Rule(index=index, ends_epoch=True)

@@ -52,7 +52,7 @@ class FramePoint:
 
     @property
     def rate(self) -> float:
-        """Measured frame error rate."""
+        """Measured frame error rate: number of failed frames divided by number of frames."""
         return self.failed / self.frames
 
 

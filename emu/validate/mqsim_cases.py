@@ -11,12 +11,12 @@ is compared with the statistics of the recorded requests. A run with own address
 the statistics of MQSim's whole run.
 
 Rows with a tolerance are checks, except these rows, which follow from inputs or from another row:
-- the number of requests, if the workload states it;
-- the rate of an open loop, which the arrivals determine;
-- the mean latency of a closed loop, which is the queue depth divided by the rate (Little's law);
-- the latencies of reads or of writes if all requests are reads or all are writes;
-- one of the mean latencies of all requests, of reads and of writes, which follows from the others;
-- the number of garbage collections, which follows from the write amplification.
+- The number of requests, if the workload states it.
+- The rate of an open loop, which the arrivals determine.
+- The mean latency of a closed loop, which is the queue depth divided by the rate (Little's law).
+- The latencies of reads or of writes if all requests are reads or all are writes.
+- One of the mean latencies of all requests, of reads and of writes, which follows from the others.
+- The number of garbage collections, which follows from the write amplification.
 """
 
 from __future__ import annotations
@@ -49,18 +49,21 @@ RECORDED, OWN = "recorded addresses", "own addresses"
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Relative tolerances of a case. Pairs are (recorded addresses, own addresses).
+    """Relative tolerances of the values of a case. Pairs are (run with addresses recorded from
+    MQSim, run with addresses drawn by this simulator).
 
     A tolerance of None means that the value is shown, but not checked.
     """
 
     rate: tuple[float, float] = (0.01, 0.03)
-    """Tolerance of IOPS and mean latencies."""
+    """Tolerance of IOPS and mean latencies: (run with recorded addresses, run with own
+    addresses)."""
     p99: tuple[float, float] = (0.05, 0.10)
     waf: float | None = None
     collections: float | None = None
     latency: float | None = None
-    """Tolerance of the mean latency and the IOPS of the second half of the run."""
+    """Tolerance of the IOPS and of the mean latency in the second half of a run with garbage
+    collection."""
     reason: str = (
         "tolerances stated before the comparison: rate and mean 1 % for recorded addresses, 3 % "
         "for own addresses, because both draws are equally valid; p99 5 % and 10 %, because 20 of "
@@ -92,13 +95,13 @@ TOLERANCES = {
         "derived. p99 5 % and 10 %",
     ),
 }
-"""Tolerances of individual cases. All other cases have COLLECTING if MQSim collected blocks, else
-PLAIN."""
+"""Tolerances of individual cases, by name of the case. Cases without an entry have the tolerances
+COLLECTING if MQSim performed garbage collection, else PLAIN."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Validation case.
+    """Validation case: two input files of MQSim and the results of MQSim's run.
 
     ``expected``: MQSim's result in cases.json. ``recorded``: file of recorded requests; None if the
     case has no such file.
@@ -117,7 +120,7 @@ class Case:
 
     @property
     def tolerance(self) -> Tolerance:
-        """Tolerances of this case."""
+        """Tolerances of the values of this case."""
         return TOLERANCES.get(self.name, COLLECTING if self.collects else PLAIN)
 
     def pair(self) -> tuple[Drive, Scenario]:
@@ -136,8 +139,8 @@ class Case:
 class CaseRow:
     """One value of a case, from MQSim and from the simulation.
 
-    ``tolerance``: relative; None means that the value is shown, not checked. ``follows``: True if
-    the value follows from inputs or from another row.
+    ``tolerance``: largest allowed relative difference; None means that the value is shown, not
+    checked. ``follows``: True if the value follows from inputs or from another row.
     """
 
     case: str
@@ -166,7 +169,7 @@ class CaseRow:
 
     @property
     def misses(self) -> bool:
-        """True if the value is checked and outside its tolerance."""
+        """True if this value is checked and outside its tolerance."""
         if self.tolerance is None:
             return False
         return not abs(self.ours - self.theirs) <= self.tolerance * abs(self.theirs)
@@ -261,7 +264,7 @@ def run_own(case: Case, simulate: Simulate) -> list[CaseRow]:
 def own_rows(
     case: Case, made: Sequence[Flow], run: Run, recorded: Recorded | None = None
 ) -> list[CaseRow]:
-    """Return rows that compare MQSim's whole run with a run on addresses that this simulator draws.
+    """Return rows that compare MQSim's whole run with a run on addresses drawn by this simulator.
 
     ``recorded``: MQSim's requests to compare one by one with those of this run; None if they are
     not compared. Both programs draw equal addresses from equal seeds.
@@ -313,7 +316,8 @@ def _collection_rows(rows: _Rows, case: Case, ours: Mapping[str, Any]) -> None:
 
 
 def _theirs(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the latencies of cases.json (us), with the key names of replay/statistics.py."""
+    """Return MQSim's latencies (us) from ``part``, an object of cases.json, with the key names of
+    replay/statistics.py."""
     names = ("mean", *QUANTILES, "max")
     return {
         kind: None if part[kind] is None else {n: part[kind][f"{n}_us"] for n in names}

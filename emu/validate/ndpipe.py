@@ -80,9 +80,9 @@ SIZES = {
 """Size of all parameters and of the parameters of the head (MB), as noted from NDPipe's sources."""
 FEATURE_RATIO, JPEG_SHARE = 0.0136, 0.037
 SPEEDUP, SAVING = 1.8, 1.7
-"""Claims of the paper: training is 1.8x faster and costs 1.7x less."""
+"""Claims of the NDPipe paper: training is 1.8x faster and costs 1.7x less."""
 STORES = 6
-"""Number of stores, fitted to the claim SPEEDUP."""
+"""Number of stores (storage servers), fitted to the claim SPEEDUP."""
 SHOWN_STORES = (1, 4, 20)
 
 

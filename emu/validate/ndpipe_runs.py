@@ -30,11 +30,12 @@ from ondie.emu.ndpipe.versions import StoreModel, Versions, transfer
 SUITE = "ndpipe"
 DRIVE = "gen4-tlc"
 STORES, PER_RUN, BATCH = 3, 6, 64
-"""Number of stores, number of batches of each store per run, and number of photos per batch."""
+"""Simulated fine-tuning: number of stores, number of batches of each store per pipelined run, and
+number of photos per batch."""
 RUNS = (1, 2, 10)
 US = PS_PER_S // 10**6
 UPDATED = "resnet50"
-"""Network whose head is updated."""
+"""Network of the rows on model updates, which send the trained head to the stores."""
 
 INFERRED, BATCHES = 1024, (64, 256)
 """Number of photos in each store, and numbers of photos per batch, without and with the
@@ -59,7 +60,8 @@ def measured_times(net: Network, epochs: int = 1) -> Times:
 
 
 def _cases() -> dict[str, Times]:
-    """Return sets of times, in each of which another kind of station is the slowest."""
+    """Return times per photo of fine-tuning, by name of the case. In each case, a different stage
+    (such as computing features, sending them, or training) is the slowest."""
     times = measured_times(network("resnet50"))
     load = replace(times, decode=0, resize=0, normalize=0, features=0)
     return {
@@ -102,13 +104,15 @@ def _load_ps(cfg: Config) -> float:
 
 
 def _simulated(cfg: Config, times: Times, runs: int) -> Outcome:
-    """Return the outcome of a simulation with equal stores."""
+    """Return the outcome of a simulated fine-tuning in ``runs`` pipelined runs, with STORES equal
+    stores."""
     stores = [Store(PER_RUN * BATCH * runs)] * STORES
     return simulate(stores, times, Plan(runs, BATCH, jpeg_bytes()), cfg)
 
 
 def _expected_ps(times: Times, load: float, runs: int) -> float:
-    """Return the time of :func:`_simulated` by the closed form (ps)."""
+    """Return the time of the fine-tuning that :func:`_simulated` simulates, by the closed form
+    (ps). ``load``: mean time to load a batch on a drive (ps)."""
     stages = [load, *(BATCH * times.stage(stage) for stage in range(1, len(STAGES)))]
     train = STORES * PER_RUN * BATCH * times.train
     return training_ps(stages, BATCH * times.receive, STORES, PER_RUN, runs, train)
@@ -284,5 +288,6 @@ def cost_rows(count: int) -> Iterator[Row]:
 
 
 def _words(sent: str) -> str:
-    """Return a noun phrase for the data that the typical system sends."""
+    """Return a noun phrase for the data that the typical system sends. ``sent``: cost.INPUTS or
+    cost.JPEG."""
     return {cost.INPUTS: "FP16 inputs", cost.JPEG: "JPEG files"}[sent]

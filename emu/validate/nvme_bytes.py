@@ -17,7 +17,8 @@ from ondie.emu.validate.synthetic_models import SAMPLE_PARAMS, model
 
 
 def traffic_rows(progress: Progress) -> list[Row]:
-    """Return rows of the bytes per parameter that the device counts in one step."""
+    """Return rows that compare the bytes per parameter counted by a device in one step with the
+    planned number, for each path."""
     cfg = load_preset("optimstore-r1")
     text = "NVMe bytes per parameter and step of ZeRO-Infinity, from DeepSpeed's sources"
     rows = []
@@ -61,7 +62,8 @@ def _row(name: str, planned: float, found: float, source: str) -> Row:
 
 
 def _counters(path: str, cfg: Config, op: str) -> dict[str, int]:
-    """Simulate one step without payload and return the counters of the device."""
+    """Simulate one step of a path without payload and return the counters of the device, by
+    name."""
     result = run_path(path, cfg, model(op, SAMPLE_PARAMS), Options(), steps=1, payload=False)
     assert result.ledger is not None
     return dict(result.ledger.totals.counters)

@@ -31,7 +31,7 @@ PARAMS = (1 << 26) - (1 << 16)
 and of R2, minus one stripe on half of the dies.
 
 Few models fill all dies equally. With this number, half of the dies reach their next block one
-round later, so in lockstep the erases of each half delay all dies.
+stripe later, so in lockstep the erases of each half delay all dies.
 """
 SOURCE = "OptimStore, HPCA 2023"
 NOTES = "OptimStore (HPCA 2023, pp. 611-623), from notes on the paper without section numbers"
@@ -45,21 +45,22 @@ LIFETIME_PARAMS = 10.3e9
 LIFETIME_STEPS, LIFETIME_YEARS = 12.4e6, 9.4
 DISPATCHES = ("lockstep", "free", "double_buffered")
 BUS_VALUES = (1, 0.5)
-"""Rates of the die's bus that are simulated in addition to that of the preset (values per cycle of
+"""Rates of the die's bus that are simulated in addition to the preset's rate (values per cycle of
 the processing elements)."""
 WAITING = {"reads": 0.195, "writes": 0.66}
 DEPTHS = (12, 48)
-"""Numbers of blocks in flight for which the wait for the channel is simulated, in addition to that
-of the preset."""
+"""Numbers of outstanding I/O blocks of host offload (host.io_queue_depth), for which the wait for
+the channel is simulated, in addition to the preset's number."""
 BLOCK = 1 << 16
 PATHS = ("host_offload", "in_storage", "on_die", "chip_level")
 GEOMETRY = ("flash.channels", "flash.dies_per_channel", "flash.page", "flash.bus")
-"""Keys of R1 whose values were fitted to the published speedups."""
+"""Configuration keys of the preset R1 whose values were fitted to the published speedups."""
 PRESETS = {"R1": "optimstore-r1", "R2": "optimstore-r2"}
 
 
 def optimstore_rows(progress: Progress) -> list[Row]:
-    """Return all rows of R1 and R2."""
+    """Return the rows of the suite for the presets optimstore-r1 (R1) and optimstore-r2 (R2), two
+    interpretations of OptimStore's geometry."""
     rows: list[Row] = []
     parts = [(name, part) for name in PRESETS for part in (_published, _iteration, _lifetime)]
     parts += [(name, part) for name in PRESETS for part in (_dispatch, _die_bus, _scaling)]
@@ -174,14 +175,15 @@ def _energy(base: Stage, isp: Stage, die: Stage) -> Iterator[Row]:
 
 @lru_cache(maxsize=4)
 def _model(op: str, n_params: int) -> Trace:
-    """Return the trace of `model`. Equal arguments return the same object, so that `_run` finds its
-    ledger."""
+    """Return the trace of a model with ``n_params`` parameters (synthetic_models.model). Equal
+    arguments return the same object, so that `_run` finds its ledger."""
     return model(op, n_params)
 
 
 @lru_cache(maxsize=16)
 def timed(trace: Trace, compute_s: float) -> Trace:
-    """Return the trace with forward and backward times that sum to ``compute_s`` seconds."""
+    """Return ``trace`` with forward and backward times that sum to ``compute_s`` seconds per
+    step."""
     forward = compute_s * FORWARD_SHARE
     step = dataclasses.replace(trace.steps[0], forward_s=forward, backward_s=compute_s - forward)
     return dataclasses.replace(trace, steps=(step,))

@@ -77,7 +77,7 @@ CONSTANTS = {
 handler's overlap (SU+O, SU+O+C), a higher read rate (isp.flash) changes the update time by less
 than 1 %."""
 LINK_BYTES = {"base": 32.0, "SU": 8.0, "SU+O+C": 4.08}
-"""Bytes per parameter and step on the shared link."""
+"""Bytes per parameter and step on the shared link, by variant of Smart-Infinity."""
 BUFFERS = 40
 """Number of pinned buffers: buffer_count of ds_zero_stage_infinity-nvme.json in Smart-Infinity's
 repository."""
@@ -146,7 +146,8 @@ class Case:
 
 
 class Times(NamedTuple):
-    """Phases of a step (s), and bytes per parameter on the shared link."""
+    """Times of the phases of one step (s), and bytes per parameter on the shared link
+    (``link``)."""
 
     forward: float
     backward: float

@@ -50,7 +50,8 @@ BASELINE_J = 13.10
 """Energy per image without Newports (J), from Table II. It was measured on another machine."""
 PUBLIC, PRIVATE = 72_000, 12_000
 ROUNDS = 10_000
-"""Maximum number of rounds of Algorithm 1 as printed."""
+"""Maximum number of iterations of STANNIS' Algorithm 1 (choice of the batches) as printed in the
+paper."""
 RING_DRIVES = (2, 4, 6, 12, 24)
 FADED = 0.025
 """Threshold of the knee, the smallest number of drives at which one more drive lengthens the
@@ -64,13 +65,13 @@ OTHER_DRIVES_W = 94.0
 """Power of the 24 Micron drives (11 TB each) in the paper's baseline minus the power of the idle
 Newports in the server that is compared with it (W, fitted)."""
 MARGIN = 0.2
-"""Margin of Algorithm 1: relative excess of the other nodes' step times over that of the reference
-node."""
+"""Margin of STANNIS' Algorithm 1 (choice of the batches): relative excess of the other nodes' step
+times over that of the reference node."""
 SPEEDS = "isp.training_ratio_by_model.mobilenetv2"
 """Key of the ratio 3.08 / 32.3, which is the speed of a Newport divided by that of the host. The
 paper prints several speeds; only these two produce the published host batch of 315."""
 SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
-"""Settings of a Newport with little flash, which the simulation fills quickly."""
+"""Settings of a Newport with little flash, so that the simulation fills the flash quickly."""
 
 
 def stannis_rows(progress: Progress) -> list[Row]:

@@ -20,28 +20,28 @@ from ondie.emu.cluster.throughput_allocator import Plan, plan
 
 SUITE = "stannis"
 OVERHEAD = 0.1
-"""Maximum fraction of the run time that synchronization takes, in the plans that synchronize less
+"""Maximum fraction of the run time taken by synchronization, in the plans that synchronize less
 often."""
 MOST_STEPS = 64
 LARGEST_BATCH = 8192
 """Largest batch with which the accuracy on ImageNet was preserved by a scaled learning rate (Goyal
 et al. 2017)."""
 IMAGES = 84_000
-"""Number of images of an epoch."""
+"""Number of training images of an epoch."""
 LEAST_GAIN = {"mobilenetv2": 1.10}
-"""Minimum ratio of the samples/s with equal step times to those of Stannis' allocation, by
-network."""
+"""Minimum ratio of two speeds (samples/s), by network: plan with equal step times of all nodes,
+divided by Stannis' allocation (the published batches)."""
 LEAST_RARER = {"inceptionv3": 1.3}
-"""Minimum ratio of the samples/s with fewer synchronizations to those with equal step times, by
-network."""
+"""Minimum ratio of two speeds (samples/s), by network: plan with fewer synchronizations, divided by
+the plan with equal step times of all nodes."""
 ARITHMETIC = {
     "mobilenetv2": (1.116, 1.22, 1.09),
     "inceptionv3": (None, 1.70, 1.59),
 }
 """Expected ratios of samples/s by network, calculated by hand from Table I.
 
-The three ratios are: equal step times to Stannis' allocation; no synchronization to Stannis'
-allocation; no synchronization to equal step times.
+The three ratios are: equal step times to Stannis' allocation, no synchronization to Stannis'
+allocation, and no synchronization to equal step times.
 """
 SPEED = (
     "not in the papers: ratio of samples/s with 24 Newports and a ring at 36 MB/s; no batch "
@@ -72,15 +72,15 @@ def beyond_rows(
 
 @dataclass(frozen=True)
 class Found:
-    """Plans of one network by name, and the speeds with which they are compared."""
+    """Batch plans of one network by name, and the speeds with which their speeds are compared."""
 
     net: Network
     batch: int
     """Sum of the published batches of all nodes (Stannis' allocation)."""
     stannis: float
-    """Samples/s of Stannis' allocation."""
+    """Speed (samples/s) with Stannis' allocation, the published batches."""
     bound: float
-    """Samples/s without synchronization."""
+    """Upper bound of the speed: samples/s at the best batches if the nodes do not synchronize."""
     plans: dict[str, Plan]
 
     @staticmethod
@@ -107,11 +107,12 @@ class Found:
 
     @property
     def equal(self) -> float:
-        """Samples/s if all engines have equal compute times."""
+        """Speed (samples/s) of the plan in which all engines have equal compute times."""
         return self.plans["equal times"].samples_per_s
 
     def speeds(self) -> Iterator[Row]:
-        """Yield the rows of the speed ratios of the plans."""
+        """Yield the rows that compare the speeds of the plans with each other and with Stannis'
+        allocation."""
         title, name = self.net.title, self.net.name
         known = ARITHMETIC.get(name, (None, None, None))
 

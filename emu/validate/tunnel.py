@@ -50,8 +50,9 @@ SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
 OPEN = (
     "tunnel.notification=burst", "tunnel.relay_command=0", "tunnel.relay_copy=0",
 )  # fmt: skip
-"""Settings of the open-source equivalent. Its 100 to 280 us per command include the relay's command
-and copy time, and it does not notify the host of every command."""
+"""Settings that model the open-source equivalent of the tunnel (rick-heig/nvme_csd). Its 100 to 280
+us per command include the relay's command and copy time, and it does not notify the host of every
+command."""
 MODEL = (
     "packet simulation with the relays' state machines, compared with this project's cost model; "
     "both count the same commands"

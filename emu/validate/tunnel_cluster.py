@@ -4,7 +4,7 @@ Owns the threads, the packets of a message, and the order of messages. Does not 
 tunnels (nvme/tunnel/), the controller (controller/), the drive's end (serve/tunnel.py) or the
 messages of an algorithm (tunnel_live.py). Source: this project.
 
-Each drive has a thread that executes the commands of its controller, the thread of its tunnel
+Each drive has a thread for the commands of its controller, the thread of its tunnel
 (serve/tunnel.py), and a thread of the program that sends and receives. The host has a program and a
 relay, which is one thread for all tunnels. The relay routes packets by their destination.
 
@@ -75,7 +75,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """Measurements of a run.
+    """Measurements of one run of messages through the tunnels.
 
     ``seconds``: wall time. ``received``, ``written``: number of receive and write commands with
     packets that the host's relay completed, over all tunnels. ``empty``: number of receive commands
@@ -90,7 +90,7 @@ class Run:
 
     @property
     def commands(self) -> int:
-        """Number of commands with packets."""
+        """Number of receive and write commands with packets, over all tunnels."""
         return self.received + self.written
 
 
@@ -112,7 +112,7 @@ def packets_of(data: np.ndarray, move: int, source: int, to: int, mtu: int) -> l
 
 
 def node_of(packet: Data) -> int:
-    """Return the number of the node to which a packet is addressed."""
+    """Return the number of the node (0: host, i + 1: drive i) to which a packet is addressed."""
     return packet[19] - 1
 
 
@@ -230,7 +230,7 @@ the relay."""
 
 
 class _Relay(threading.Thread):
-    """Relay of the host: one thread for the tunnels of all drives."""
+    """Relay of the host: one thread that forwards the packets of the tunnels of all drives."""
 
     def __init__(self, cluster: Cluster, cost: TunnelCost, drives: int) -> None:
         super().__init__(name="relay", daemon=True)

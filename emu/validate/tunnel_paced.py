@@ -32,7 +32,8 @@ TOLERANCE = 0.05
 SPIN_PS = 150 * 10**6
 """Time before a completion during which the loop polls instead of sleeping (ps)."""
 BLOCKS = 64
-"""Number of blocks that the loop keeps in the sender's queue."""
+"""Number of blocks of packets that the loop keeps in the sender's queue; a command transfers one
+block."""
 HEADROOM = 1.2
 """Minimum rate without pacing that this machine must reach, as a multiple of the modeled rate. On a
 slower machine the row is not a valid measurement."""

@@ -49,22 +49,22 @@ class Transfer:
 
 @dataclass
 class Outcome:
-    """Results of a simulation. Times are in ps."""
+    """Results of a packet simulation. Times are in ps of virtual time."""
 
     arrived: list[int]
     """Arrival time of each message; -1 if the message did not arrive."""
     cpu_ps: int
-    """CPU time of the host's relay, over all threads."""
+    """CPU time of the host's relay (ps), over all of its threads."""
     received: int
     written: int
     notified: int
     lost: int
-    """Number of packets that arrived damaged or out of order, plus number of messages that did not
-    arrive."""
+    """Number of packets that arrived damaged or out of order, plus number of messages not
+    received."""
 
     @property
     def end_ps(self) -> int:
-        """Time of the last arrival."""
+        """Arrival time of the message that arrives last (ps)."""
         return max(self.arrived, default=0)
 
     @property
@@ -87,7 +87,8 @@ class _Thread:
 
 
 class _Tunnel:
-    """State of the open tunnel of one drive."""
+    """State of the open tunnel of one drive: relays at both ends, threads, and commands in
+    flight."""
 
     def __init__(self, cost: TunnelCost) -> None:
         self.host = HostRelay(cost.form)
@@ -238,7 +239,7 @@ class _Run:
                 self._job(tunnel.up, work, partial(self._completed, tunnel, completion))
 
     def _called(self, tunnel: _Tunnel, completion: Completion) -> None:
-        """Queue the relay's work on a notification."""
+        """Queue the CPU time with which the relay handles the notification of an event."""
         self._job(tunnel.up, self.cost.up.cpu, partial(self._completed, tunnel, completion))
 
     def _completed(self, tunnel: _Tunnel, completion: Completion) -> None:
@@ -284,7 +285,8 @@ class _Run:
             self._at(self.now + work, partial(self._over, thread, then), 0)
 
     def _over(self, thread: _Thread, then: Callable[[], None]) -> None:
-        """Free the core of a finished job and call ``then``."""
+        """Free the core of the finished job, make the thread ready if it has another job, and call
+        ``then``."""
         self._cores += 1
         thread.busy = False
         if thread.jobs:

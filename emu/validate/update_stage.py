@@ -51,10 +51,10 @@ class Stage:
     energy: Energy
     """Energy of the update stage only, except host DRAM, whose energy covers the whole step."""
     parts: Mapping[str, float]
-    """Typical energy of each component of the drive (J)."""
+    """Typical energy of the update stage by component of the drive (J)."""
     host_w: float
-    """Power of a host that updates during the whole stage, or that waits during the whole stage
-    (W)."""
+    """Power of the host (W): of a busy host if the host updates the weights, else of a waiting
+    host."""
     reserved: int
     """Number of flash pages reserved for the path's states, their parity and their commit
     records."""
@@ -66,34 +66,36 @@ class Stage:
 
     @property
     def flash_j(self) -> float:
-        """Energy of flash, channels and PCIe (J)."""
+        """Typical energy of flash, channels and PCIe in the update stage (J)."""
         return sum(self.parts.get(name, 0.0) for name in FLASH)
 
     @property
     def flash_w(self) -> float:
-        """Average power of flash, channels and PCIe (W)."""
+        """Typical power of flash, channels and PCIe, averaged over the update stage (W)."""
         return self.flash_j / self.seconds
 
     @property
     def drive_j(self) -> float:
-        """Energy of the drive (J)."""
+        """Typical energy of the drives in the update stage (J)."""
         return self.energy.drive[1]
 
     @property
     def all_j(self) -> float:
-        """Energy of drive, host and waiting accelerator (J)."""
+        """Typical energy of drives, host and waiting accelerator in the update stage (J). The
+        energy of host DRAM is that of the whole step."""
         return self.energy.storage_and_host[1]
 
     @property
     def host_j(self) -> float:
-        """Energy of drive and host (J). While the CPU waits, the power of the host is that of a
-        waiting host."""
+        """Typical energy of drives and host in the update stage (J). The energy of host DRAM is
+        that of the whole step. While the CPU waits, the power of the host is that of a waiting
+        host."""
         return self.all_j - self.energy.by_component[ACCELERATOR_WAITING][1]
 
     @property
     def whole_stage_j(self) -> float:
-        """Energy of drive and host (J), with one constant power of the host: that of a busy host if
-        the host updates, else that of a waiting host."""
+        """Typical energy of drives and host in the update stage (J), as :attr:`host_j`, but with
+        one constant power of the host (:attr:`host_w`)."""
         parts = self.energy.by_component
         power = sum(parts.get(name, (0.0,) * 3)[1] for name in (HOST_BUSY, HOST_WAITING))
         return self.host_j - power + self.host_w * self.seconds

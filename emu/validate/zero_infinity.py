@@ -170,13 +170,14 @@ TIMED_PARAMS = 60_000_000
 PIPELINED_PARAMS = 4 << 20
 """Number of parameters of a sub-group in pipelined runs."""
 Stages = tuple[float, float, float]
-"""Times (s) to read, to compute and to write all parameters, each without overlap."""
+"""Times (s) to read, to compute (optimizer step on the CPU) and to write all parameters, each
+without overlap."""
 
 
 def rate(cfg: Config, kind: int, n_bytes: int, written: int) -> float:
     """Return the rate (bytes/s) of reading or writing ``n_bytes`` without other traffic.
 
-    ``kind``: queues.READ or queues.WRITE. ``written``: number of bytes that are written before the
+    ``kind``: queues.READ or queues.WRITE. ``written``: number of bytes written before the
     measurement, so that blocks are erased as often as in a step.
     """
     volume = Volume.of(
@@ -203,24 +204,31 @@ def update_s(cfg: Config, path: type[HostOffload], n: int) -> float:
 
 
 def serial(stages: Stages, groups: float) -> float:
-    """Return N(16/R + 12/W + 1/c), the time (s) of N parameters if the stages do not overlap."""
+    """Return the time (s) of the update of N parameters if its stages do not overlap: N(16/R + 12/W
+    + 1/c).
+
+    R, W: rates of reading and writing (bytes/s). c: rate of the CPU (parameters/s). ``stages``: the
+    three times. ``groups``: number of sub-groups, not used.
+    """
     return sum(stages)
 
 
 def pipelined(stages: Stages, groups: float) -> float:
-    """Return the time (s) of N parameters if the stages overlap: N max(16/R, 12/W, 1/c) + fill.
+    """Return the time (s) of the update of N parameters if its stages overlap: N max(16/R, 12/W,
+    1/c) + fill.
 
-    Fill is the time of the stages of the first and last sub-group that do not overlap with others.
+    R, W, c: see :func:`serial`. Fill is the time of the stages of the first and last sub-group that
+    do not overlap with others.
     """
     return max(stages) + (sum(stages) - max(stages)) / groups
 
 
 def half_duplex(stages: Stages, groups: float) -> float:
-    """Return N max(16/R + 12/W, 1/c) + fill, the time (s) of N parameters if one resource of the
-    drive serves both reads and writes.
+    """Return N max(16/R + 12/W, 1/c) + fill, the time (s) of the update of N parameters if one
+    resource of the drive serves both reads and writes.
 
-    Fill is the time by which the computation of the first and last sub-group is longer than the
-    concurrent transfer.
+    R, W, c: see :func:`serial`. Fill is the time by which the computation of the first and last
+    sub-group is longer than the concurrent transfer.
     """
     read, cpu, write = stages
     ends = max(cpu - read, 0) + max(cpu - write, 0)
@@ -257,8 +265,8 @@ PRESETS = {
     "smartssd": ("serial", "half duplex"),
     "gen4-tlc": ("serial", None),
 }
-"""Closed forms that hold on each preset. None means that neither of the two pipelined forms
-holds."""
+"""Names of the closed forms that hold on each preset: (for serial offload, for pipelined offload).
+None means that neither of the two pipelined forms holds."""
 
 
 @dataclass(frozen=True)

@@ -31,32 +31,34 @@ from ondie.kernels.ldpc_code import code
 
 OTHER = "bchlib"
 WORDS = 256
-"""Number of BCH words per call; their data and tables fit into the second-level cache."""
+"""Number of BCH code words per timed call; their data and tables fit into the second-level
+cache."""
 LDPC_WORDS = 32
-"""Number of LDPC words per call, which is smaller because an LDPC word is longer."""
+"""Number of LDPC code words per timed call, fewer than WORDS because an LDPC word is longer."""
 CHECKSUM = "crc-32c"
-"""Contender that computes the CRC-32C of the data of all words."""
+"""Name of the contender that only computes the CRC-32C of the data of all words. It is the anchor
+of LDPC decoding with one call per word."""
 Call = Callable[[], object]
 
 
 class CodeCase(Protocol):
-    """Interface of a code and its measured operations."""
+    """Interface of an error correcting code that the bench measures, with its timed operations."""
 
     @property
     def words_per_call(self) -> int:
-        """Number of words that a call processes."""
+        """Number of code words that one timed call processes."""
 
     @property
     def name(self) -> str:
-        """Name of the code in the result rows."""
+        """Name of the code in the result rows of the bench."""
 
     def operations(self) -> Iterator[tuple[str, dict[str, Call]]]:
-        """Yield each operation's name and its contenders by name."""
+        """Yield the name of each timed operation and its contenders by name."""
 
 
 @dataclass(frozen=True)
 class BchCase:
-    """A BCH code and its measured operations."""
+    """A BCH code that the bench measures, with its timed operations."""
 
     m: int
     t: int
@@ -65,7 +67,7 @@ class BchCase:
 
     @property
     def name(self) -> str:
-        """Name of the code in the result rows."""
+        """Name of the code in the result rows of the bench."""
         return f"bch m={self.m} t={self.t} {self.data_bytes} B"
 
     @property
@@ -87,7 +89,7 @@ class BchCase:
 
     @cached_property
     def words(self) -> np.ndarray:
-        """Data of the words, uint8[WORDS, data_bytes]."""
+        """Random data of the WORDS code words, uint8[WORDS, data_bytes]."""
         return np.random.default_rng(0).integers(0, 256, (WORDS, self.data_bytes), np.uint8)
 
     def damaged(self, wrong: int) -> np.ndarray:
@@ -139,7 +141,7 @@ class BchCase:
 
 
 class _Bchlib:
-    """The measured calls of bchlib for a BCH code."""
+    """The timed operations of bchlib for a BCH code."""
 
     def __init__(self, case: BchCase) -> None:
         self._code: Any = import_module(OTHER).BCH(case.t, m=case.m)
@@ -147,17 +149,17 @@ class _Bchlib:
         self._check = [bytes(self._code.encode(row)) for row in self._data]
 
     def encode(self) -> None:
-        """Encode all words."""
+        """Encode the data of all words with bchlib."""
         for row in self._data:
             self._code.encode(row)
 
     def check(self) -> None:
-        """Check all words."""
+        """Check all words, which have no bit errors, with bchlib's decoder."""
         for row, check in zip(self._data, self._check, strict=True):
             self._code.decode(row, check)
 
     def decode(self, data: np.ndarray) -> Call:
-        """Return a function that corrects copies of ``data``. The function returns bchlib's
+        """Return a function that corrects copies of ``data`` with bchlib and returns bchlib's
         results."""
         rows = [row.tobytes() for row in data]
 
@@ -174,21 +176,21 @@ class _Bchlib:
 
 @dataclass(frozen=True)
 class LdpcCase:
-    """An LDPC code and its measured operations."""
+    """An LDPC code that the bench measures, with its timed operations."""
 
     data_bytes: int
     circulant: int
     hard: tuple[float, ...]
-    """Raw bit error rates for hard-input decoding (one read)."""
+    """Raw bit error rates at which hard-input decoding (one read) is timed."""
     soft: tuple[float, ...]
-    """Raw bit error rates for soft-input decoding (three reads)."""
+    """Raw bit error rates at which soft-input decoding (three reads) is timed."""
     words_per_call: int = LDPC_WORDS
     alone: tuple[float, ...] = ()
-    """Raw bit error rates for hard-input decoding with one call per word."""
+    """Raw bit error rates at which hard-input decoding with one call per word is timed."""
 
     @property
     def name(self) -> str:
-        """Name of the code in the result rows."""
+        """Name of the code in the result rows of the bench."""
         found = code(self.data_bytes, self.circulant)
         return f"ldpc {self.data_bytes} B rate {found.rate:.3f} girth {found.girth}"
 
@@ -230,8 +232,8 @@ class LdpcCase:
         )
 
     def operations(self) -> Iterator[tuple[str, dict[str, Call]]]:
-        """Yield each operation's name and its contenders by name. A call processes words_per_call
-        words.
+        """Yield the name of each timed operation and its contenders by name. A call processes
+        words_per_call words.
 
         Calls return the code words or a `kernels.ldpc.Decoded`. With one call per word, they return
         a list of `Decoded`, and the times are relative to CHECKSUM, which does not depend on the
@@ -273,5 +275,5 @@ CASES: dict[str, tuple[CodeCase, ...]] = {
     "bch": (BchCase(14, 40, 1024), BchCase(14, 60, 1024), BchCase(13, 8, 512)),
     "ldpc": (LdpcCase(4096, 1024, (0.0, 1e-3, 4e-3, 7e-3), (1e-2,), alone=(4e-3,)),),
 }
-"""Measured codes of each operation of `ondie bench kernels`."""
+"""Codes that `ondie bench kernels` measures for --op bch and for --op ldpc."""
 UNIT = "us/word"

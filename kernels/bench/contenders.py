@@ -78,7 +78,8 @@ Contender = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """An operation on ``n`` parameters with a storage format and a shape of the arrays."""
+    """One case of the bench: an operation on ``n`` parameters with a storage format and a shape of
+    the arrays."""
 
     op: str
     n: int
@@ -186,7 +187,8 @@ def torch_module() -> Any:
 
 
 def filled(kernel: Update, count: int) -> list[np.ndarray]:
-    """Return the arrays of an update whose values stay finite and normal in any number of steps."""
+    """Return the arrays of an update of ``count`` parameters. Their values stay finite and normal
+    in any number of steps."""
     arrays = []
     for slot in kernel.slots:
         array = aligned_empty(slot.size(count), slot.dtype)
@@ -202,7 +204,7 @@ def filled(kernel: Update, count: int) -> list[np.ndarray]:
 
 
 def _limit(kernel: Update, arrays: Sequence[np.ndarray], threads: int) -> Contender:
-    """Return a function that has the DRAM traffic of an update with almost no arithmetic.
+    """Return a function with the DRAM traffic of an update and almost no arithmetic.
 
     For FP32 it uses the given arrays, whose values stay normal. For other formats it uses separate
     arrays, because it leaves meaningless values in them.
@@ -259,12 +261,13 @@ def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray
 
 
 def sizes(count: int) -> list[int]:
-    """Return the number of parameters of each of the TENSORS tensors."""
+    """Return the number of parameters of each of the TENSORS tensors into which ``count``
+    parameters are divided."""
     return [count // TENSORS + (i < count % TENSORS) for i in range(TENSORS)]
 
 
 def cut(array: np.ndarray, parameters: int, share: int = 1) -> list[np.ndarray]:
-    """Split an array into the tensors of a model.
+    """Split an array of an update of ``parameters`` parameters into the arrays of TENSORS tensors.
 
     ``share``: number of parameters per array entry. Arrays of scales (share above 1) are not split
     but allocated for each tensor.
@@ -278,7 +281,7 @@ def cut(array: np.ndarray, parameters: int, share: int = 1) -> list[np.ndarray]:
 
 
 def _tensor(torch: Any, array: np.ndarray) -> Any:
-    """Return a tensor on the memory of an array; uint16 becomes BF16."""
+    """Return a torch tensor that uses the memory of an array; uint16 becomes BF16."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor
 
@@ -383,13 +386,15 @@ OPERATIONS = {
 }
 """Numbers of arithmetic operations per parameter of each update, in the canonical form.
 
-The line for l2 is not counted, because it is skipped when l2 = 0. Casts, codes and random bits of
-other formats are not counted, because they belong to the storage and not to the update.
+The operations with the coefficient l2 (coupled weight decay) are not counted, because they are
+skipped when l2 = 0. Casts, codes and random bits of other formats are not counted, because they
+belong to the storage and not to the update.
 """
 
 
 def multiply_adds(values: Any, times: int) -> None:
-    """Run ``times`` passes of multiply-adds over ``values`` (float32[n]), which converge to 1."""
+    """Run ``times`` passes of multiply-adds over ``values`` (float32[n]); the values converge to
+    1."""
     half = np.float32(0.5)
     for _ in range(times):
         for i in range(len(values)):

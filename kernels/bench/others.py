@@ -4,10 +4,11 @@ This module owns the creation of each optimizer and the check of its result. It 
 that fails in its first step, is not compiled in time or stores its states in a type other than the
 requested one, and reports the reason. It does not own torch's optimizers (contenders.py) or timing
 (run.py).
-Source: bitsandbytes 0.50 (Adam8bit selects 8-bit blockwise states on the CPU; below `min_8bit_size`
-the states are FP32), torchao 0.18 (8-bit states of whole blocks of 256, from 4096 parameters on;
-only _AdamW has stochastic rounding, and only of the weights), DeepSpeed 0.19 (DeepSpeedCPUAdam is
-compiled on first use, which requires a C++ compiler and ninja and takes most of a minute).
+Source: bitsandbytes 0.50, torchao 0.18, DeepSpeed 0.19. Adam8bit of bitsandbytes selects 8-bit
+blockwise states on the CPU; below `min_8bit_size` the states are FP32. torchao has 8-bit states of
+whole blocks of 256, from 4096 parameters on; only its _AdamW has stochastic rounding, and only of
+the weights. DeepSpeedCPUAdam is compiled on first use, which requires a C++ compiler and ninja and
+takes most of a minute.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from typing import Any
 
 Remark = Callable[[str], object]
 BUILD_S = 300.0
-"""Time limit for the compilation of a package's code on first use, s."""
+"""Time limit for the compilation of another package's code on its first use, s."""
 Make = Callable[[Any, str, Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
 class Other:
-    """A package with an optimizer: names of the states m and v, and their type in each format."""
+    """Another package whose optimizer is a contender of the bench: the names of the optimizer's
+    states m and v, and the type of these states in each format."""
 
     name: str  # the module name in lower case
     moments: tuple[str, str]
@@ -46,7 +48,8 @@ class Other:
         return find_spec(self.name.lower()) is not None
 
     def has(self, op: str, count: int, form: str) -> bool:
-        """Return True if the package supports the operation, size and format."""
+        """Return True if the package supports operation ``op`` on ``count`` parameters in format
+        ``form``."""
         if self.name == "torchao" and form == "int8_dynamic" and (count % 256 or count < 4096):
             return False  # the states would be FP32
         return op in ("adam", "adamw") and form in self.types
@@ -63,7 +66,8 @@ def contender(
 ) -> Callable[[], object] | None:
     """Return a function that runs a step of the package's optimizer on separate memory.
 
-    Returns None and calls ``remark`` if the optimizer fails or stores its states in another type.
+    Returns None and calls ``remark`` if the optimizer fails or stores its states in another type
+    than the format requires.
     """
     if other.builds and (reason := _build(other.name, tuple(sys.path))):
         remark(f"{other.name} is excluded from {op}, {form}: {reason}")
@@ -130,7 +134,8 @@ def first_step(name: str) -> None:
 
 
 def _type(moment: Any) -> str:
-    """Return the name of a moment tensor's type; for torchao, the name of its codes' type."""
+    """Return the name of the type of an optimizer state (first or second moment); for torchao, of
+    the type of its codes."""
     return str(getattr(getattr(moment, "codes", moment), "dtype", None))
 
 

@@ -35,7 +35,8 @@ ACROSS = 3  # panels per row
 
 @dataclass
 class Column:
-    """The contenders of one case, which have the same arithmetic intensity."""
+    """One case of a bench in the figure: the points of its contenders, which form a column because
+    they have the same arithmetic intensity."""
 
     update: str  # operation and format
     shape: str
@@ -104,7 +105,8 @@ def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
 
 
 def roofs(cases: Sequence[Column]) -> dict[int, float]:
-    """Return the highest memory limit (GB/s) of the cases with each number of parameters."""
+    """Return, for each number of parameters, the highest memory limit (GB/s) of the cases of this
+    size."""
     found: dict[int, float] = {}
     for column in cases:
         if column.limit is not None:
@@ -162,9 +164,8 @@ def _limits(axes: Axes, cases: Sequence[Column]) -> None:
 
 
 def _legend(markers: dict[str, str], colors: dict[str, Any]) -> list[Line2D]:
-    """Return the entries of the legend: one for each contender, one for each operation and
-    format.
-    """
+    """Return the legend's entries: one for each contender, and one for each operation and
+    format."""
     found = [
         Line2D([], [], linestyle="", marker=marker, color="#606060", label=name)
         for name, marker in markers.items()

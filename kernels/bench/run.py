@@ -50,7 +50,7 @@ MOST_S = 0.3  # or of those that fit into this time
 
 @dataclass(frozen=True)
 class Row:
-    """One measured value of a contender.
+    """One result of a bench: a measured value of a contender.
 
     `ratio` is the median over rounds of the value divided by the value of `anchor`.
     """
@@ -84,9 +84,10 @@ def run_kernels(
     """Measure update kernels relative to the memory limit and to other packages, if they are
     installed.
 
-    The packages are torch, DeepSpeed, bitsandbytes and torchao. The operations of ECC have fixed
-    word sizes and ignore `sizes`, `threads`, `formats` and `shapes`. They are measured in
-    microseconds per word, relative to bchlib if it is installed, else to the first contender.
+    The packages are torch, DeepSpeed, bitsandbytes and torchao. The error correcting codes
+    (operations "bch" and "ldpc") have fixed word sizes and ignore `sizes`, `threads`, `formats` and
+    `shapes`. They are measured in microseconds per word, relative to bchlib if it is installed,
+    else to the first contender.
 
     sizes: parameters per call; the default is 1e6 and 1e8, but at most the number that fits into
     half of the free memory. The shape "page" ignores `sizes`. repeat: number of rounds; the default
@@ -294,7 +295,7 @@ def timed(call: Contender, calls: int) -> float:
 
 
 def _rows(op: str, count: int, traffic: int, samples: dict[str, list[float]]) -> list[Row]:
-    """Return the rows of time per parameter and of traffic of all contenders."""
+    """Return the result rows of all contenders: time per parameter (ns) and traffic (GB/s)."""
 
     def ratio(name: str, anchor: str) -> float:
         pairs = zip(samples[name], samples[anchor], strict=True)
@@ -317,8 +318,8 @@ def _rows(op: str, count: int, traffic: int, samples: dict[str, list[float]]) ->
 
 
 def _arithmetic(case: Case, samples: dict[str, list[float]], done: int) -> list[Row]:
-    """Return the rows of operations per second of all contenders except the memory limit, and the
-    rows of their times relative to the in-run limit."""
+    """Return the result rows of all contenders except the memory limit: their rate of operations
+    (Gop/s) and their time relative to the in-run limit."""
     of = {name: sum(OPERATIONS[case.op]) * case.n for name in samples if name != LIMIT}
     of[PEAK] = done
     rows = []

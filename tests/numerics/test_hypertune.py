@@ -267,7 +267,8 @@ def test_eq_3_cannot_tell_batches_of_a_flat_curve_apart():
     for points in (((180, 32.0),), ((90, 32.0), (180, 32.0)), ((90, 33.0), (180, 32.0))):
         with pytest.raises(InputError, match="node: its speed does not rise"):
             fleet(1, rule=Rule(batch="eq3"), engines=[curve(*points)])
-    with pytest.raises(InputError, match="'eq3' needs the tuner's curves; give engines"):
+    text = "'eq3' requires the tuner's speed curves; pass them with engines="
+    with pytest.raises(InputError, match=text):
         fleet(1, rule=Rule(batch="eq3"))
 
 

@@ -130,7 +130,7 @@ def test_fields_follow_the_configuration():
 
 
 def test_structures_refuse_what_does_not_fit():
-    with pytest.raises(ValueError, match="overlaps"):
+    with pytest.raises(ValueError, match="x: B has bytes 3 to 6; it must begin at byte 4"):
         Structure("x", 8, "", (Field(0, 4, "A", ""), Field(3, 4, "B", "")))
     with pytest.raises(ValueError, match="does not fit"):
         Structure("x", 8, "", (Field(0, 1, "A", "", 256),)).pack()

@@ -163,8 +163,8 @@ DEPTHS = [(Job("randread", 4096, depth), 80.0) for depth in (1, 2, 4, 8)]
         ([*DEPTHS, (Job("randread", 2 << 20, 1), 800.0)],
          "bs = 2.00 MiB: drive gen4-tlc transfers at most 1.00 MiB per command"),
         ([*DEPTHS, (Job("randwrite", 1 << 20, 256), 800.0)],
-         "1.00 MiB randwrite depth 256: simulating this point would write 12.8 GiB; the limit is "
-         "4.00 GiB"),
+         "1.00 MiB randwrite depth 256: simulating this point would write 12.8 GiB (limit: "
+         "4.00 GiB)"),
     ],
 )  # fmt: skip
 def test_points_that_cannot_be_fitted(capsys, tmp_path, monkeypatch, jobs, words):

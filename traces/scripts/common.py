@@ -26,7 +26,7 @@ Update = Callable[..., Any]
 
 
 class Result(NamedTuple):
-    """Loss of every step, and the final weights by name, float32."""
+    """Result of train(): the loss of every step, and the final weights by name, float32."""
 
     losses: list[float]
     weights: dict[str, npt.NDArray[np.float32]]
@@ -51,9 +51,9 @@ def deterministic(seed: int) -> Iterator[None]:
 
 
 class Windows(Dataset[Any]):
-    """Data set of all windows of `context` characters of a text.
+    """Data set of all windows of `context` successive characters of a text.
 
-    A sample consists of a window and of the characters that follow each of its positions.
+    A sample consists of a window and of the character that follows each of the window's positions.
     """
 
     def __init__(self, tokens: npt.NDArray[np.int64], context: int) -> None:

@@ -29,7 +29,7 @@ NEAR_BOUND = 0.01
 """Largest distance of a constant from a bound of its range at which the constant is reported to be
 at this bound, as a fraction of the range in logarithms."""
 DIGITS = 4
-"""Significant digits of a fitted value."""
+"""Number of significant digits to which a fitted constant is rounded."""
 BUSY = 0.9
 """CPU utilization of fio, in cores, above which a remark states that the host may have limited the
 point."""
@@ -37,13 +37,14 @@ HOST_SHARE = 0.2
 """If more than this fraction of a request's time is spent in the host, a remark states the
 fraction."""
 MODEL_ERROR = 0.05
-"""Median deviation of the fitted metrics above which a remark states that the model differs from
-the drive."""
+"""Median absolute relative error of the simulated metrics of the fitted points, above which a
+remark states that the model differs from the drive."""
 WORSE = 1.5
-"""Mean error of held-out points divided by that of fitted points, above which a remark states both
-errors."""
+"""A remark states the mean errors of held-out and of fitted points if the mean error of the
+held-out points exceeds both MODEL_ERROR and this multiple of the mean error of the fitted
+points."""
 INTERVAL = 1.96
-"""Half-width of a 95 % interval in standard errors."""
+"""Half-width of a 95 % confidence interval of a fitted constant, in standard errors."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def _constant(of: Calibration, i: int) -> dict[str, Any]:
 
 
 def _row(of: Calibration, i: int) -> dict[str, Any]:
-    """Return the entry of point ``i`` in the JSON document."""
+    """Return the entry of measured point ``i`` in the JSON document of a calibration."""
     each = of.points[i]
     condition = each.condition
     return {
@@ -293,7 +294,8 @@ def measured_preset(of: Calibration, base: str, target: Path, measured: str) -> 
 
     ``base``: name of the preset, or TOML file, that was calibrated. ``target``: file to which the
     caller will write the text; if ``base`` is a file, its path is made relative to the folder of
-    ``target``. ``measured``: description of the measurement, for `ref`.
+    ``target``. ``measured``: description of the measurement, which the field ``ref`` (source) of
+    each fitted constant contains.
     """
     if base.endswith(".toml"):
         base = os.path.relpath(base, target.parent)
@@ -331,7 +333,8 @@ def measured_preset(of: Calibration, base: str, target: Path, measured: str) -> 
 
 
 def _kind(constant: Constant) -> str:
-    """Return the key of KINDS for quantities that have the constant's base unit."""
+    """Return the kind of quantity of a constant: the key in units.KINDS whose base unit is that of
+    the constant, such as "ps" for a time."""
     return next(name for name, kind in KINDS.items() if kind.shown[0] == constant.unit)
 
 

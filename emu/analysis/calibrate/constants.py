@@ -73,7 +73,7 @@ RANGES = {
 }  # fmt: skip
 """Constants that a calibration can fit: configuration key -> range."""
 DEFAULT = tuple(RANGES)[:MOST]
-"""Configuration keys of the constants that a calibration fits by default."""
+"""Configuration keys of the constants that a calibration fits unless the user names others."""
 
 
 @dataclass(frozen=True)

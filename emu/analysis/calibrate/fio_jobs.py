@@ -13,8 +13,8 @@ from ondie.emu.config.config import Config
 BLOCKS = (4 << 10, 16 << 10, 128 << 10)
 DEPTHS = (1, 4, 16, 64)
 READ_SHARES = (1.0, 0.7, 0.0)
-"""Fractions of reads, in the order of the jobs. The points of a calibration are all combinations of
-BLOCKS (bytes), DEPTHS and READ_SHARES."""
+"""Fractions of reads among the requests of a job, in the order of the jobs. A calibration measures
+these fractions with each request size of BLOCKS (bytes) and each queue depth of DEPTHS."""
 RAMP_S, RUN_S = 2, 10
 SIZE = "4g"
 
@@ -50,7 +50,8 @@ percentile_list={percentiles}
 
 def conditions(cfg: Config) -> list[Condition]:
     """Return the conditions to measure on a drive with configuration ``cfg``: all combinations of
-    BLOCKS, DEPTHS and READ_SHARES whose depth does not exceed the queue depth of the drive."""
+    request size (BLOCKS), queue depth (DEPTHS) and fraction of reads (READ_SHARES) whose depth does
+    not exceed the queue depth of the drive."""
     depths = [depth for depth in DEPTHS if depth <= cfg.frontend.queue_depth]
     return [
         Condition(share, True, block, depth)
@@ -75,7 +76,7 @@ def job_file(cfg: Config, preset: str, name: str) -> str:
 
 
 def _job(condition: Condition) -> str:
-    """Return the section of the job file that measures ``condition``."""
+    """Return the section of the fio job file that measures ``condition``."""
     share = round(100 * condition.read_share)
     pattern = {100: "randread", 0: "randwrite"}.get(share, "randrw")
     mix = f"rwmixread={share}\n" if pattern == "randrw" else ""

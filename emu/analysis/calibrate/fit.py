@@ -31,24 +31,25 @@ from ondie.emu.config.config import Config
 F64 = npt.NDArray[np.float64]
 
 ROWS = {4: (1, 1, 1, -1, 1, -1, -1), MOST: (1, 1, -1, 1, 1, 1, -1, -1, -1, 1, -1)}
-"""First row of the Plackett-Burman design of 8 or 12 runs, by the largest number of constants for
-which the design leaves three degrees of freedom for the error."""
+"""First row of a Plackett-Burman design, from which all rows of the design follow. The key is the
+largest number of constants for which the design leaves three degrees of freedom for the error: 4
+for the design of 8 simulations, MOST for that of 12."""
 WEIGHTS = {"iops": 1.0, "mean": 1.0, "p50": 1.0, "p90": 0.5, "p99": 0.25}
 """Weight of a metric by kind. Tail latencies have a small weight, because they depend on effects
 that the model does not include, such as refresh."""
 LEAST_ERROR = {"iops": 0.005, "mean": 0.005, "p50": 0.01, "p90": 0.01, "p99": 0.01}
 """Smallest relative error of a measured metric by kind; fio sorts latencies into bins of 1.6 %."""
 OUTLIER = 3.0
-"""Deviation, in multiples of the metric's error, above which the weight of a metric decreases (soft
-L1 loss)."""
+"""Deviation of a simulated metric from the measured one, in multiples of the metric's error, above
+which the weight of the metric decreases (soft L1 loss)."""
 SIGMA = 1.4826
 """Standard deviation of a normal distribution divided by its median absolute deviation."""
 SEEDS = 3
-"""Number of additional simulations with other request sequences, from which the error of a short
-window is estimated."""
+"""Number of additional simulations of each point with other random request sequences, from which
+the random error of the metrics of a short simulation is estimated."""
 SMALLEST_STEP, LARGEST_STEP, WANTED_CHANGE = 0.03, 0.5, 0.04
-"""Smallest and largest step of a design, in logarithms of the constants, and the change of a
-metric, in logarithms, that a step should cause."""
+"""Smallest and largest step of a constant in a design (natural logarithms), and the change of a
+metric (natural logarithm) that a step should cause."""
 FIRST_RADIUS, LARGEST_RADIUS = 0.7, 1.5
 """First and largest radius within which the linear model is used, in logarithms of the
 constants."""
@@ -56,24 +57,26 @@ UNDETERMINED = 0.3
 """Standard error of a constant, in logarithms, above which the measured points do not determine the
 constant."""
 SAME = 2.0
-"""Largest increase of the cost, in multiples of max(misfit, 1), at which a constant is reset to its
-value in the preset. This increase corresponds to a change of one constant by two standard
-errors."""
+"""Largest increase of the cost of the fit, in multiples of max(misfit, 1), at which an undetermined
+constant is reset to its value in the preset. The misfit is the sum of the squared weighted
+deviations per degree of freedom. This increase corresponds to a change of one constant by two
+standard errors."""
 MOST_DESIGNS = 30
 STAGES = 5
 GAIN_OF_STAGE = 0.7
 """The fit ends if the median deviation after a stage exceeds this fraction of the deviation before
-the stage."""
+the stage. A stage is a descent with fixed design steps and fixed weights."""
 CONVERGED = 0.002
-"""A stage ends if no constant changes by this value or more, in logarithms."""
+"""A stage of the fit ends if no constant changes by this value or more (natural logarithm)."""
 LEAST_GAIN = 0.3
-"""A stage ends if the cost decreases by less than LEAST_GAIN times max(misfit, 1). A change of one
-constant by half a standard error would decrease the cost by 0.13."""
+"""A stage of the fit ends if the cost decreases by less than LEAST_GAIN times max(misfit, 1). The
+misfit is the sum of the squared weighted deviations per degree of freedom. A change of one constant
+by half a standard error would decrease the cost by 0.13."""
 
 
 def design(constants: int) -> F64:
-    """Return the design for a number of constants: the signs (1 or -1) of the steps, float64[runs,
-    constants]."""
+    """Return the Plackett-Burman design for a number of constants: the signs (1 or -1) of the steps
+    of each constant in each simulation, float64[simulations, constants]."""
     row = next(row for most, row in ROWS.items() if constants <= most)
     runs = [np.roll(row, i) for i in range(len(row))] + [np.full(len(row), -1)]
     return np.array(runs, np.float64)[:, :constants]
@@ -99,10 +102,12 @@ def simulate_points(
 
 
 class Simulator:
-    """Simulator of points for given values of the constants, with a cache of the metrics.
+    """Simulator of measured points for given values of the constants, with a cache of the simulated
+    metrics.
 
     A point is simulated again only if a constant has changed that influences the directions of its
-    requests. ``run``: function that `pool` yields, or None to simulate in this process.
+    requests (reads, writes). ``run``: function that `pool` yields, or None to simulate in this
+    process.
     """
 
     def __init__(
@@ -159,7 +164,8 @@ class Simulator:
         return wanted.point, wanted.draw, *used
 
     def seed_of(self, i: int, draw: int = 0) -> int:
-        """Return the seed of the requests of point ``i`` in random sequence ``draw``."""
+        """Return the seed of the random number generator for the requests of point ``i``. ``draw``:
+        index of the random request sequence of this point."""
         return int(np.random.SeedSequence((self.seed, draw, i)).generate_state(1)[0])
 
 
@@ -368,8 +374,12 @@ class Fit:
         return self.result(surface, x)
 
     def descend(self, surface: Surface, x: F64) -> tuple[F64, Surface]:
-        """Run a stage from ``x``. Return the constants at which the cost no longer decreases,
-        float64[n] in logarithms, and the linear model around them."""
+        """Run a stage from ``x``: move the center of the linear model until the cost no longer
+        decreases.
+
+        Return the constants at this point, float64[n] in logarithms, and the linear model around
+        them.
+        """
         radius, cost = FIRST_RADIUS, self.cost(surface, x)
         rows = len(self.measured)
         while self.designs < MOST_DESIGNS:
@@ -441,7 +451,8 @@ class Fit:
         return x, kept
 
     def cost_of(self, x: F64) -> float:
-        """Simulate all metrics with the constants ``x``, and return the cost."""
+        """Simulate all metrics with the constants ``x`` (logarithms), and return the cost: half of
+        the sum of the squared residuals."""
         values, _ = self.simulated([(x, 0)])
         soft = _soft((values[0] - self.measured) * self.scale)
         return float((soft**2).sum() + (((x - self.start) / self.prior) ** 2).sum()) / 2

@@ -17,7 +17,8 @@ from ondie.emu.units import InputError, fmt_bytes
 PERCENTILES = (50.0, 90.0, 99.0)
 """Latency percentiles that a point must have for each direction of its requests."""
 FEWEST_POINTS = 4
-"""Smallest number of different conditions in a calibration; half of the conditions are held out."""
+"""Smallest number of different conditions in a calibration; half of the conditions are held out
+(not used by the fit)."""
 SPREAD = 1.5
 """Largest allowed ratio of IOPS, mean latency or median latency between the first and each later
 measurement under the same conditions."""
@@ -49,14 +50,15 @@ class Condition:
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Directions of the requests: "read", "write" or both."""
+        """Directions of the requests of this condition: "read", "write" or both."""
         shares = {"read": self.read_share, "write": 1 - self.read_share}
         return tuple(name for name, share in shares.items() if share > 0)
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Latencies of one direction in us: the mean, and the value at each of PERCENTILES."""
+    """Latencies of the requests of one direction (reads or writes) in us: the mean, and the value
+    at each of PERCENTILES."""
 
     mean: float
     percentiles: Mapping[float, float]

@@ -2,8 +2,8 @@
 
 Owns the requests of a point, the reduced size of the drive, the window, and the metrics of the
 window. Does not own the replay (replay/block_trace.py) or the fit (fit.py).
-Each simulation starts with a drive that has been written once sequentially and has enough free
-blocks for all writes of the run, so that garbage collection does not start.
+Each simulation starts with a drive that has been written once sequentially. The drive has enough
+free blocks for all writes of the run; garbage collection therefore does not start.
 Source: Little, A proof for the queuing formula L = lambda W, Operations Research 9(3), 1961.
 """
 
@@ -31,14 +31,15 @@ EXTENT = 4 << 30
 """Largest address range of the requests of a point in bytes; it is much larger than a data
 cache."""
 SPARE = 4 << 30
-"""Smallest capacity in bytes of the additional flash for the writes of a run."""
+"""Minimum size in bytes of the flash of a simulated drive in addition to EXTENT, so that the writes
+of a run do not start garbage collection."""
 WINDOW = 5000
 """Largest number of requests in the measured window of a point, unless TURNS requires more."""
 WINDOW_BYTES = 256 << 20
 """Largest total size in bytes of the requests in the measured window, unless FEWEST or TURNS
 requires more requests."""
 FEWEST = 500
-"""Smallest number of requests in the measured window."""
+"""Smallest number of requests in the measured window of a point."""
 TURNS = 40
 """Smallest number of requests in the measured window, in multiples of the depth."""
 CACHE_STRIPES = 4
@@ -49,9 +50,10 @@ CACHE_FILLS = 2
 cache. The amount may be smaller because of MOST_BEFORE, or larger because of the length of the
 window."""
 STRATUM = 20
-"""Number of consecutive requests in which the fraction of reads is exact."""
+"""Length of a group of consecutive requests in which the number of reads is the requested fraction,
+rounded up or down."""
 MOST_BEFORE = 24_000
-"""Largest number of requests that fill the cache before the measured window."""
+"""Largest number of requests that fill a write-back data cache before the measured window."""
 RANKS = {50.0: 3.0, 90.0: 2.0, 99.0: 0.4}
 """Uncertainty of the rank of a percentile, in percent of the requests: percentile -> uncertainty.
 
@@ -104,7 +106,7 @@ def check_simulated(point: Point, cfg: Config) -> None:
     if "write" in condition.directions and written > SPARE:
         raise InputError(
             f"{point.place}: {condition}: simulating this point would write "
-            f"{fmt_bytes(written, binary=True)}; the limit is {fmt_bytes(SPARE, binary=True)}; "
+            f"{fmt_bytes(written, binary=True)} (limit: {fmt_bytes(SPARE, binary=True)}); "
             "measure with a smaller block size or queue depth"
         )
 
@@ -124,8 +126,9 @@ def window_of(condition: Condition, cfg: Config) -> tuple[int, int]:
 def requests_of(condition: Condition, count: int, extent: int, seed: int) -> BlockTrace:
     """Return ``count`` requests within the first ``extent`` bytes of a drive.
 
-    The fraction of reads is as exact as possible in every STRATUM consecutive requests. Otherwise,
-    a short window could contain too many or too few requests of the slower direction.
+    In each group of STRATUM consecutive requests, the number of reads is the requested fraction,
+    rounded up or down. Otherwise, a short window could contain too many or too few requests of the
+    slower direction.
     """
     rng = np.random.default_rng(seed)
     places = extent // condition.block_bytes

@@ -18,7 +18,8 @@ from ondie.emu.nand import timing
 
 
 def undone(system: System) -> np.ndarray:
-    """Return the plan rows that were issued but are not complete, as an array of ROW records."""
+    """Return the rows of the path's plan that the engine has received but not completed, as an
+    array of ROW records."""
     ring = system.arrays.row.view(np.ndarray)
     ids = np.arange(system.rows_done, system.next_row) & (len(ring) - 1)
     found = ring[ids]
@@ -52,11 +53,11 @@ def _take_back(use: np.ndarray, phase: int, leaf: int, ps: int) -> None:
 
 
 SETTLED_STATIONS = {"link down": stages.DOWN, "link up": stages.UP, "DRAM": stages.DRAM}
-"""Stations of a drive from whose byte counts lost work is subtracted after a power cut: name in
-Totals.bytes_by -> number of the station."""
+"""Stations of a drive (its links and its DRAM) whose byte counts exclude lost work after a power
+cut: name in Totals.bytes_by -> number of the station."""
 SETTLED_CHANNELS = {"channels in": "size_in", "channels out": "size_out"}
-"""Fields of a channel that count bytes and from which lost work is subtracted after a power cut:
-name in Totals.bytes_by -> name of the field. The counts are summed over the channels of a drive."""
+"""Fields of a flash channel whose byte counts exclude lost work after a power cut: name in
+Totals.bytes_by -> name of the field. The counts are summed over the channels of a drive."""
 LOST_NAMES = {station_quantity(name): name for name in (*SETTLED_STATIONS, *SETTLED_CHANNELS)}
 
 
@@ -105,15 +106,15 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
 
 
 def _named(prefix: str, amounts: np.ndarray) -> dict[str, int]:
-    """Return the amounts of a drive under the names of PLANNED with ``prefix``, such as
-    planned_read_pages. ``amounts``: int64[len(PLANNED)]."""
+    """Return ``amounts`` by name. The names are ``prefix`` and a name of PLANNED (kinds of planned
+    work of a drive), such as planned_read_pages. ``amounts``: int64[len(PLANNED)]."""
     names = (f"{prefix}_{name}" for name in PLANNED)
     return {name: int(amount) for name, amount in zip(names, amounts, strict=True)}
 
 
 def _started_bytes(begun: np.ndarray) -> dict[str, int]:
-    """Return the number of bytes that the plan rows ``begun`` transfer, by kind of row. ``begun``:
-    rows in progress on the dies of one drive."""
+    """Return the number of bytes that the plan rows ``begun`` transfer, by name of the kind of
+    transfer, such as started_load_bytes. ``begun``: rows in progress on the dies of one drive."""
     return {
         f"started_{name}": int(begun[column][begun["kind"] == kind].sum())
         for name, column, kind in (

@@ -36,7 +36,7 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True)
 class Cut:
-    """Operations that a power cut interrupted, and the work that was lost."""
+    """Operations interrupted by a power cut, and the lost work."""
 
     at_ps: int
     """Simulated time of the cut in ps."""
@@ -48,8 +48,8 @@ class Cut:
     """(phase, end in ps) of each incomplete pass of the accelerator, which the cut does not
     interrupt."""
     lost: Mapping[str, int]
-    """Number of bytes and pages of operations that started but did not complete, by name of the
-    counter or resource."""
+    """Amount of work that started but did not complete (pages, bytes or operations), by name of the
+    counter or of the resource."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,15 @@ class Recovery:
     seconds: float
     """Simulated time from the cut to the end of the recovery."""
     scanned: int
-    """Number of super-pages whose out-of-band data was read."""
+    """Number of super-pages whose out-of-band data the recovery read."""
     checked: int
-    """Number of super-pages whose data was read in addition to their out-of-band data."""
+    """Number of super-pages whose data the recovery read in addition to their out-of-band data."""
     refused: int
-    """Number of physical super-pages that are not blank and contain no complete version, because a
-    cut interrupted their program or the erase of their block."""
+    """Number of physical super-pages that are neither blank nor usable, because a cut interrupted
+    their program or the erase of their block."""
     padded: int
-    """Number of super-pages that were padded, so that a later scan does not treat them as blank."""
+    """Number of super-pages filled with padding by the recovery, so that a later scan does not
+    treat them as blank."""
     kept: int
     """Number of super-pages that already hold the results of the interrupted step. These
     super-pages are not updated again."""
@@ -129,8 +130,8 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
 
 
 def rest(path: Path, step: int, found: Recovery, system: System) -> Iterator[np.ndarray]:
-    """Yield the plan rows for the remainder of a step, starting at the position that the recovery
-    ``found`` reports."""
+    """Yield the plan rows for the remainder of step ``step``, starting at the position that the
+    recovery ``found`` reports."""
     assert isinstance(path, OnDie)
     return recovery_plan.plan(path, step, found.cut.training, found.cursors, system, found.made)
 
@@ -142,7 +143,7 @@ def sent(system: System) -> int:
 
 def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery]) -> Work:
     """Return the work of a run including the work that the recoveries ``found`` repeated: stripes
-    that were computed but not programmed, and gradients that the host sent a second time."""
+    computed but not programmed, and gradients sent a second time by the host."""
     if not found:
         return work
     assert isinstance(path, OnDie)

@@ -94,8 +94,8 @@ class Interruptible:
 
         Returns the report, which contains the position from which the step resumes; the caller must
         then call :meth:`resume`. Returns None if the power fails again, after ``cut_after`` events.
-        Raises InputError if the power was not cut. Raises Unrecoverable if flash has no complete
-        version of a super-page.
+        Raises InputError if the power was not cut. Raises Unrecoverable if flash has no completely
+        programmed copy of a super-page.
         """
         if self.cut is None:
             raise InputError("there is nothing to recover, because the power has not been cut")

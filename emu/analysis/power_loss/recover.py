@@ -44,8 +44,8 @@ class Revival(ReservoirScan):
                 self.apply(entry)
 
     def found(self, sent_before: int) -> Recovery:
-        """Return the report of the recovery. ``sent_before``: value of :func:`sent` when the step
-        was started or last resumed."""
+        """Return the report of the recovery. ``sent_before``: number of gradient bytes that the
+        host had sent (:func:`sent`) when the step was started or last resumed."""
         path, happened = self.path, self.happened
         vain = sent(self.system) + happened.lost["down_bytes"] - sent_before
         stripe = path.stripes[0].gradient_bytes

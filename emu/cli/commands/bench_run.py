@@ -131,12 +131,13 @@ class ServeBenchOptions(OutputOptions):
 
 TARGETS = "Targets are this project's own."
 TIMES = ("s", "ms", "us", "ns")
-"""Units of values for which smaller is better."""
+"""Units of time. A measurement with one of these units meets its target if it is not above the
+target; with any other unit, if it is not below the target."""
 
 
 def judged(row: run.Row) -> str:
-    """Return the ratio of ``row`` as text; if the row has a target, the text states whether the
-    target is met."""
+    """Return, as text, the ratio of a measurement to the value with which it is compared. If this
+    value is a target, the text states whether the target is met."""
     text = f"{row.ratio:.3g}"
     if not row.anchor.startswith("target "):
         return text

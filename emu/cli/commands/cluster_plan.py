@@ -122,7 +122,7 @@ def print_batches(request: Request, fewer: Plan | None, screen: Console) -> None
 
 
 def _names(fleet: Fleet) -> list[str]:
-    """Return the names of the kinds of nodes."""
+    """Return the names of the kinds of nodes of a cluster."""
     return [kind.name for kind in fleet.kinds]
 
 
@@ -188,7 +188,8 @@ def _caption(request: Request) -> str | None:
 
 
 def _engines(request: Request) -> Table:
-    """Return a table of the batch of each kind of node by the chosen allocator."""
+    """Return the table of the batch, compute time and idle time of each kind of node, with the
+    batches that the options select."""
     chosen, fleet = request.chosen, request.fleet
     table = make_table(
         f"{request.workload.name}: {request.words}",

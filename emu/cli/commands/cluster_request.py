@@ -67,9 +67,7 @@ class FleetOptions:
     no_reading: bool = False
 
     def check_numbers(self) -> None:
-        """Raise InputError for a number that is out of range, before arrays of that size are
-        allocated.
-        """
+        """Raise InputError for a number out of range, before arrays of that size are allocated."""
         nodes = self.hosts + sum(preset_and_count(text)[1] for text in self.drives)
         if nodes > MOST_NODES:
             raise InputError(

@@ -45,7 +45,7 @@ def simulate(given: SimulateOptions, progress: Progress) -> None:
     """Run `ondie stannis simulate`: one run without interference, one with interference, one with
     HyperTune.
 
-    Interference consists of other programs that use cores, and of nodes that join, leave or die.
+    Interference: other programs use cores, and nodes join, leave or die.
     """
     given.check()
     request = given.make_request()
@@ -112,11 +112,9 @@ def print_events(runs: Mapping[str, History], screen: Console) -> None:
 
 
 def _load(given: SimulateOptions, request: Request) -> Load | Spells | None:
-    """Return the load of --load, --draw-load or --cores-taken; None if none of these options is
-    given.
-
-    Raises InputError if several of these options are given or if a value is invalid.
-    """
+    """Return the load by other programs that --load, --draw-load or --cores-taken describes; None
+    if none of these options is given. Raises InputError if several of these options are given or if
+    a value is invalid."""
     path, text, taken = given.load, given.draw_load, given.cores_taken
     options = {"--load": path is not None, "--draw-load": text is not None,
                "--cores-taken": taken > 0}  # fmt: skip
@@ -191,8 +189,8 @@ def _tuner(
 
 
 def _epoch(request: Request, own: Data) -> list[str]:
-    """Return lines that compare the speed with full batches to that of an epoch with smaller last
-    batches.
+    """Return a line that states the speed with full batches, and the mean number of samples per
+    step of an epoch with smaller last batches.
 
     Returns an empty list if the samples of an epoch fill all batches.
     """

@@ -108,10 +108,8 @@ class CompareOptions(DriveOptions, OutputOptions):
         return found if self.timeline is None else found | {"timeline": self.timeline}
 
     def users(self) -> Foreground:
-        """Check the options of the block trace that runs concurrently, and return them.
-
-        Raises InputError in the cases of Foreground.check.
-        """
+        """Check the options of the block trace that runs concurrently with the update, and return
+        them. Raises InputError in the cases of Foreground.check."""
         users = Foreground(
             self.foreground, self.foreground_from, self.foreground_time_unit,
             self.foreground_depth, self.foreground_speed,

@@ -30,7 +30,8 @@ COLUMNS = ("p50", "p99", "p999")
 
 @dataclass(frozen=True)
 class Foreground:
-    """Options of the block trace: file, format, and number of outstanding requests or speed."""
+    """Options of the block trace that runs concurrently with the update: file, format, unit of the
+    timestamps, and number of outstanding requests or replay speed."""
 
     file: Path | None = None
     form: str | None = None

@@ -203,7 +203,8 @@ def run_scale(given: ScaleOptions) -> None:
 
 
 def _scale_table(points: Sequence[cost.Point], title: str, counts: set[int]) -> Table:
-    """Return a table of the points whose number of stores is in ``counts``."""
+    """Return a table of cost, speed and energy of the systems. ``points``: results for each number
+    of stores. Only numbers of stores in ``counts`` get a row."""
     table = _table(f"{title[0].upper()}{title[1:]}")
     for column in (
         "stores", "system", "photos/s", "KB/photo", "J/photo", "$/hour", "$/million photos",
@@ -224,7 +225,7 @@ def _scale_table(points: Sequence[cost.Point], title: str, counts: set[int]) -> 
 
 
 def _table(title: str) -> Table:
-    """Return an empty table with a title."""
+    """Return an empty table with the title ``title``, to which the caller adds columns and rows."""
     return Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
 
 

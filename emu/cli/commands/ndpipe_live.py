@@ -20,7 +20,7 @@ from ondie.emu.units import InputError, digits, plural
 folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 photos_argument = click.argument("photos", nargs=-1, required=True)
 NEW = ("stores", "photos", "pretrain")
-"""Options that apply only to a new system."""
+"""Options of `ondie ndpipe train` that apply only if the command creates a new system."""
 
 
 @click.command()
@@ -85,7 +85,8 @@ def train(folder: Path, runs: str, kill: str | None, **values: Any) -> None:
 
 
 def _runs(text: str) -> list[int]:
-    """Return the numbers of --runs. Raises InputError if a number is invalid or occurs twice."""
+    """Return the numbers of pipelined training runs that --runs lists, such as "1,2,5". Raises
+    InputError if a number is invalid or occurs twice."""
     try:
         found = [digits(part.strip()) for part in text.split(",")]
     except ValueError:
@@ -96,7 +97,8 @@ def _runs(text: str) -> list[int]:
 
 
 def runs_lines(results: list[dict[str, Any]]) -> list[str]:
-    """Return the table that `ondie ndpipe train` prints for several numbers of runs."""
+    """Return the lines of the table that `ondie ndpipe train` prints if --runs lists several
+    numbers."""
     first = results[0]
     lines = [
         f"from version {first['base']}: held-out loss {{:.4f}}, accuracy {{:.3f}}".format(
@@ -115,7 +117,7 @@ def runs_lines(results: list[dict[str, Any]]) -> list[str]:
 
 
 def trained_lines(found: dict[str, Any]) -> list[str]:
-    """Return the lines that `ondie ndpipe train` prints for one number of runs."""
+    """Return the lines that `ondie ndpipe train` prints if --runs is a single number."""
     last, compared = found["losses"][-1][-1], found["central"]["losses"][-1]
     lines = [f"version {found['versions'] - 1}, from version {found['base']}"]
     lines += [
@@ -141,7 +143,7 @@ def trained_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _losses(found: dict[str, Any]) -> list[str]:
-    """Return lines that name the dead stores and the photos that were skipped."""
+    """Return lines that list the dead stores and the skipped photos of a run."""
     lines = [f"store {number} died" for number in found["deaths"]]
     if found["lost"]:
         lines.append(f"{plural(len(found['lost']), 'photo')} skipped")

@@ -151,7 +151,7 @@ def new_preset(path: Path, base: str, force: bool) -> None:
     check_target(path, base)
     name = base if Path(base).suffix != ".toml" else str(Path(base).resolve())
     write_atomically({path: preset_text(cfg, name, path.stem).encode()})
-    click.echo(f"wrote {path}; it describes {base} until you edit it; then run")
+    click.echo(f"Wrote {path}. It describes {base} until you edit it. After editing, run")
     click.echo(f"  ondie preset diff {base} {path}\n  ondie preset check {path}")
 
 

@@ -27,7 +27,7 @@ Trainings = Callable[..., tuple[Any, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions(FigureOptions):
-    """The options of a study; None selects the default of the study."""
+    """The options of `ondie study formats` or `errors`. None selects the default of the study."""
 
     steps: int | None
     seeds: list[int] | None
@@ -44,7 +44,7 @@ class StudyOptions(FigureOptions):
 
 @click.group(cls=Group)
 def study() -> None:
-    """Study number formats and bit errors in training, and the bytes of on-die updates."""
+    """Study number formats and bit errors in training. Check the bytes of on-die updates."""
 
 
 def seeds_option(text: str) -> list[int]:

@@ -113,7 +113,7 @@ class ConvertOptions(ReadOptions):
         return parse(self.offset_wrap + unit, KINDS["bytes"], "--offset-wrap")
 
     def dropped_types(self) -> list[str]:
-        """Return the names of the request types and fields in --drop."""
+        """Return the names of the request types and fields that --drop removes from the trace."""
         return [name.strip() for name in self.drop.split(",") if name.strip()]
 
 

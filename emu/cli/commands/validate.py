@@ -20,7 +20,8 @@ from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.units import InputError
 
 SWITCHES = {"runs": "--{value}"}
-"""Spelling of options whose name is their value: the value "own" of ``runs`` is given as --own."""
+"""Spelling of the suite options whose value is the name of a switch: option -> template of the
+switch. For example, the value "own" of ``runs`` is given as --own."""
 MOVED = ("errors", "formats")
 """Names of former suites that are now studies, because they train models and have no published
 results."""

@@ -32,7 +32,8 @@ TINTS = (0.15, 0.3, 0.45, 0.6, 1.0, 0.3)
 HATCHES = ("", "", "", "", "", "////")
 RANGE = "#666666"
 TRAINING = 1
-"""Number of leading phases (forward and backward) that the panel of the update does not show."""
+"""Number of leading entries of PHASES that the panel of the time outside forward and backward
+omits. The first entry is forward and backward together."""
 
 
 def draw(c: Comparison) -> dict[str, bytes]:

@@ -48,7 +48,7 @@ def over_stores(points: Sequence[Point], title: str) -> dict[str, bytes]:
             at.grid(axis="y", color="#d9d9d9", linewidth=0.6)
             if "traffic" in label:
                 at.set_yscale("log")
-                at.set_title("No line for ideal: its traffic is 0", fontsize=8)
+                at.set_title(f"{IDEAL}: 0 KB/photo (not drawn on a logarithmic axis)", fontsize=8)
             else:
                 at.set_ylim(bottom=0)
         for at in grid[1]:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 ACROSS = 3
 WIDE = 8.0
-"""Ratio of the largest to the smallest value; if the ratio is higher, the axis is logarithmic."""
+"""Ratio of the largest to the smallest value of a panel above which its y axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A quantity that a panel shows: label of its axis, function that returns it for a row, and
-    function that formats it."""
+    """A quantity shown in a panel: label of the axis, function that returns the value for a row,
+    and formatting function."""
 
     title: str
     of: Callable[[SweepRow], float | None]
@@ -97,11 +97,8 @@ def _panel(
     found: dict[tuple[tuple[str, ...], str], float],
     second: tuple[str, ...],
 ) -> None:
-    """Draw a line for each path in one panel.
-
-    ``found``: value of each point and path. ``second``: value of the second key, or () if only one
-    key is swept.
-    """
+    """Draw a line for each path in one panel. ``found``: value by (texts of a point of the sweep,
+    path). ``second``: value of the second key of the sweep, or () if only one key is swept."""
     first = swept.axes[0].texts
     named = any(isinstance(x, str) for x in swept.axes[0].values)  # names have no values in between
     for path in paths:

@@ -21,17 +21,19 @@ from ondie.emu.cli.figures import saved
 
 SHOWN = 12
 LEAST_WIDTH = 1.005
-"""Minimum width of a bar, as the ratio of its ends; narrower bars are not drawn."""
+"""Minimum width of a bar of the tornado figure, as the larger ratio divided by the smaller one;
+narrower bars are not drawn."""
 LOW, HIGH = "#0072b2", "#e69f00"
 NOTHING = 1e-3
-"""Minimum visible distance from the typical ratio, as a natural logarithm."""
+"""Distance of a bar's end from the typical ratio, as a natural logarithm of their quotient, up to
+which the end counts as equal to the typical ratio."""
 Of = Callable[[Bar], Ends]
 
 
 def draw(c: Comparison) -> dict[str, bytes]:
     """Draw the tornado figure. Returns {"png": bytes, "pdf": bytes}.
 
-    ``c.odds`` must not be None.
+    ``c.odds`` (the uncertainty of the energy ratio) must not be None.
     """
     odds = c.odds
     assert odds is not None
@@ -78,8 +80,8 @@ def draw(c: Comparison) -> dict[str, bytes]:
 
 
 def widest(odds: Odds, ends: Of, typical: float) -> list[Bar]:
-    """Return the widest bars of a panel, at most SHOWN, that are wider than LEAST_WIDTH; widest
-    first."""
+    """Return the bars of a panel that are wider than LEAST_WIDTH, widest first, at most SHOWN
+    bars."""
     wide = [b for b in odds.bars if width(ends(b), typical) > LEAST_WIDTH]
     return sorted(wide, key=lambda b: (-width(ends(b), typical), b.key))[:SHOWN]
 

@@ -1,1 +1,1 @@
-"""All-reduce algorithms and the links that they use."""
+"""All-reduce algorithms for gradients, and the links and IP tunnels that they use."""

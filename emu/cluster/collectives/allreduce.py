@@ -27,38 +27,42 @@ from ondie.emu.units import InputError, known_names
 
 ALGORITHMS = ("ring", "tree", "star")
 WAIT_PS = 1000
-"""Resolution (ps) of the search for the time for which a relay thread waits for a core."""
+"""Resolution of the search for the time for which a thread of the host's relay waits for a core,
+ps."""
 
 
 @dataclass(frozen=True)
 class Allreduce:
-    """Results of one all-reduce."""
+    """Results of one all-reduce of gradients over a host and its drives: times, traffic and
+    energy."""
 
     kind: str
     seconds: float
     """Time from the start until every node has the sum of all gradients, seconds."""
     host_s: float
-    """Time from the start until the host has this sum, seconds."""
+    """Time from the start until the host has the sum of all gradients, seconds."""
     drives_s: float
-    """Time from the start until the last drive has this sum, seconds."""
+    """Time from the start until the last drive has the sum of all gradients, seconds."""
     host_cpu_s: float
     """CPU time of the host's relay, summed over its threads, seconds."""
     commands: int
-    """Number of NVMe commands of all tunnels, in both directions."""
+    """Number of NVMe commands that the tunnels of all drives use, in both directions."""
     notifications: int
     bytes_up: int
-    """Number of bytes of all messages that drives send to the host, including messages that the
-    host relays to another drive."""
+    """Number of bytes of all messages from drives to the host, including messages that the host
+    relays to another drive."""
     bytes_down: int
     wire_bytes: int
-    """Number of bytes on all links, including the headers of packets and blocks."""
+    """Number of bytes on the links of all drives, including the headers of packets and of blocks of
+    packets."""
     host_dram_bytes: int
     """Number of bytes of host DRAM traffic: messages that pass through the host, and the host's
     additions of gradients."""
     wait_ps: int
-    """Time (ps) for which a relay thread waits for a core before each of its runs."""
+    """Time for which a thread of the host's relay waits for a core before each of its runs, ps."""
     limited_by: str
-    """Bottleneck: "tunnel up", "tunnel down", "host relay" or "uplink"."""
+    """Resource that determines the time of the all-reduce: "tunnel up", "tunnel down", "host relay"
+    or "uplink"."""
     joules: dict[str, float]
     """Energy by component (host relay, PCIe, controllers), J."""
 
@@ -92,7 +96,8 @@ def exchange(
 
 
 class Sent(NamedTuple):
-    """Group of ``number`` equal messages of ``n_bytes`` bytes each."""
+    """Group of ``number`` equal messages of ``n_bytes`` bytes each, which are sent through the
+    tunnels in an all-reduce."""
 
     message: Message
     number: int
@@ -100,7 +105,7 @@ class Sent(NamedTuple):
 
 
 class Took(NamedTuple):
-    """Time of a group of messages, ps.
+    """Time of messages that are sent at the same time, ps.
 
     ``ps``: total time. ``name``: name of the bottleneck. ``tunnel_ps``: time of the longest
     message. ``relay_ps``: time that the host's relay needs for all messages.

@@ -26,22 +26,22 @@ CLUSTER_ALGORITHMS = (*allreduce.ALGORITHMS, BEST)
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Results of one all-reduce of a cluster."""
+    """Results of one all-reduce of gradients over all nodes of a cluster."""
 
     kind: str
     seconds: float
     host_cpu_s: float
-    """CPU time of the relays of all servers, seconds."""
+    """CPU time of the relays of all servers for the all-reduce, seconds."""
     limited_by: str
 
 
 class Exchanging:
-    """Callable that returns the results of the all-reduce of ``n_bytes`` among the nodes that are
-    present.
+    """Callable that returns the results of an all-reduce of ``n_bytes`` bytes among the present
+    nodes of a cluster.
 
     ``drives``: (preset, number of drives) of each kind. Drive j, counted over all kinds, belongs to
-    server j mod hosts. ``network``: link between servers. ``kind``: one of CLUSTER_ALGORITHMS;
-    "best" selects the fastest algorithm. Raises InputError for an unknown kind.
+    server j mod hosts. ``network``: link between servers. ``kind``: algorithm, one of
+    CLUSTER_ALGORITHMS; "best" selects the fastest algorithm. Raises InputError for an unknown kind.
     """
 
     def __init__(

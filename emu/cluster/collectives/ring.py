@@ -23,14 +23,14 @@ def piece_bytes(n_bytes: int, nodes: int) -> int:
 
 
 def sender(hop: np.ndarray, nodes: int) -> np.ndarray:
-    """Return the node that sends each hop in ``hop``, int64. Hops are numbered by step, then by
-    node."""
+    """Return the node that sends each message in ``hop``, int64. A hop is one message from a node
+    to the next node of the ring. Hops are numbered by ring step, then by sending node."""
     return hop % nodes
 
 
 def awaited(hop: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays with the hops for which each hop in ``hop`` waits, int64 each; -1 for the
-    hops of the first ring step.
+    """Return two arrays with the hops (messages, see :func:`sender`) for which each hop in ``hop``
+    waits, int64 each; -1 for the hops of the first ring step.
 
     The hop in the first array delivers the data to the sender. The hop in the second array is the
     sender's previous hop, because a node sends one message at a time.
@@ -41,5 +41,6 @@ def awaited(hop: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def last_arrivals(nodes: int) -> np.ndarray:
-    """Return the hop that delivers the last piece of the sum to each node, int64[nodes]."""
+    """Return the number of the hop (message, see :func:`sender`) that delivers the last piece of
+    the sum to each node, int64[nodes]."""
     return (steps(nodes) - 1) * nodes + (np.arange(nodes) - 1) % nodes

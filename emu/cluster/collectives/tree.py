@@ -32,13 +32,13 @@ def levels(nodes: int) -> list[np.ndarray]:
 
 
 def parents(nodes: np.ndarray) -> np.ndarray:
-    """Return the parents of ``nodes``, which must not include the root."""
+    """Return the parent in the tree of each of ``nodes``, which must not include the root."""
     return (nodes - 1) // CHILDREN
 
 
 class Edges(NamedTuple):
-    """Times of one message between two drives, ps, by kind of sender and kind of receiver;
-    int64[kinds, kinds] each.
+    """Times of one message from a drive to another drive in the tree, ps, by kind of sender and
+    kind of receiver; int64[kinds, kinds] each.
 
     ``up``: upward transfer. ``body``, ``tail``: downward transfer (cost.Message). ``relay``: time
     that the host's relay needs.
@@ -51,7 +51,8 @@ class Edges(NamedTuple):
 
     @classmethod
     def of(cls, links: Links, n_bytes: int) -> Edges:
-        """Return the times of a message of ``n_bytes`` bytes."""
+        """Return the times of a message of ``n_bytes`` bytes between two drives with the tunnels
+        ``links``."""
         parts = [
             [
                 (
@@ -95,7 +96,8 @@ def queue(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:
 
 
 def seconds_ps(n_bytes: int, links: Links, shared: bool) -> tuple[int, int]:
-    """Return the times (ps) until the host has the sum and until the last drive has the sum.
+    """Return the times from the start of a tree all-reduce of ``n_bytes`` bytes until the host has
+    the sum and until the last drive has the sum, ps.
 
     ``shared``: True to include the host's relay, which serves one tree level after the other. If it
     is False, the relay is assumed to have enough threads.

@@ -22,7 +22,7 @@ reads and one write."""
 
 
 class Links:
-    """Tunnels of all drives of one host.
+    """IP tunnels of all drives of one host, through which the messages of an all-reduce are sent.
 
     ``cost``: one tunnel cost, or one per kind of drive. ``which``: kind of each drive,
     int64[drives]. Raises InputError if no cost is given, if the number of drives or a kind is
@@ -59,23 +59,24 @@ class Links:
             )
 
     def up(self, n_bytes: int) -> list[Message]:
-        """Return the message of ``n_bytes`` bytes from each kind of drive to the host."""
+        """Return the cost of a message of ``n_bytes`` bytes to the host, for each kind of drive."""
         return [cost.upward(n_bytes) for cost in self.costs]
 
     def down(self, n_bytes: int) -> list[Message]:
-        """Return the message of ``n_bytes`` bytes from the host to each kind of drive."""
+        """Return the cost of a message of ``n_bytes`` bytes from the host, for each kind of
+        drive."""
         return [cost.downward(n_bytes) for cost in self.costs]
 
     def across(self, n_bytes: int) -> list[list[Message]]:
-        """Return the message of ``n_bytes`` bytes from one drive to another drive, by kind of
-        sender and kind of receiver."""
+        """Return the cost of a message of ``n_bytes`` bytes from one drive to another drive, by
+        kind of sender and kind of receiver."""
         return [
             [sender.across(n_bytes, receiver) for receiver in self.costs] for sender in self.costs
         ]
 
     def waiting(self, ps: int) -> Links:
-        """Return tunnels that differ from these only in that a relay thread waits ``ps`` for a
-        core."""
+        """Return a copy of these tunnels in which a relay thread of the host waits ``ps``
+        picoseconds for a core before each of its runs."""
         return Links(self.drives, [cost.waiting(ps) for cost in self.costs], self.which)
 
 

@@ -1,1 +1,2 @@
-"""HyperTune: adapts batch sizes to the measured speed of each node."""
+"""HyperTune: resizes the batches of nodes during the training, according to the measured speed of
+each node."""

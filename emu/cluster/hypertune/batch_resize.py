@@ -1,7 +1,8 @@
 """Batch resizing: the batch for a node that trains slower than it was tuned for.
 
-Owns the rules: proportional, Eq. 3 corrected, and Eq. 3 as printed. Does not own the decision to
-resize (controller.py) or the measurement of curves (cluster/throughput_benchmark.py).
+Owns the three rules for the new batch: proportional to the speed, HyperTune's Eq. 3 corrected, and
+Eq. 3 as printed. Does not own the decision to resize (controller.py) or the measurement of curves
+(cluster/throughput_benchmark.py).
 Source: HyperTune (HeydariGorji et al.), Eq. 3 and the third method of the paper. The printed Eq. 3
 has its weights swapped, and it inverts the curve of an uninterrupted node, which is nearly flat.
 The published batches, 140 and 100 of 180, are those of the proportional rule.
@@ -43,7 +44,8 @@ class Curves:
                 raise InputError(f"engine {wrong}: must be from 0 to {len(self.engines) - 1}")
 
     def speed(self, batches: np.ndarray) -> np.ndarray:
-        """Return the speed of each node at these batches, samples per second, float64[n]."""
+        """Return the speed of each uninterrupted node with the batches ``batches``, samples per
+        second, float64[n]."""
         out = self.tuned.astype(np.float64)
         for kind, engine in enumerate(self.engines):
             mine = self.kinds == kind
@@ -52,7 +54,8 @@ class Curves:
         return out
 
     def within(self, seconds: np.ndarray) -> np.ndarray:
-        """Return the real-valued batch for which each node takes ``seconds``, float64[n]."""
+        """Return the batch size (not rounded) with which the step of each uninterrupted node takes
+        ``seconds``, float64[n]."""
         out = seconds * self.tuned
         for kind, engine in enumerate(self.engines):
             mine = self.kinds == kind
@@ -61,7 +64,7 @@ class Curves:
         return out
 
     def inverse(self, speeds: np.ndarray, literal: bool) -> np.ndarray:
-        """Return the real-valued batch at which each uninterrupted node has the given speed
+        """Return the batch size (not rounded) at which each uninterrupted node has the given speed
         (samples/s), by Eq. 3, float64[n].
 
         The function interpolates between the two measured points around a speed, on the rising part
@@ -83,9 +86,9 @@ class Curves:
 
 
 def rising(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
-    """Return the batches and speeds of the points that are faster than all earlier points, float64
-    each. Raises InputError if there are fewer than two such points, because the curve then does not
-    determine a batch."""
+    """Return the batches and speeds of those measured points of a speed curve that are faster than
+    all points with smaller batches, float64 each. Raises InputError if there are fewer than two
+    such points, because the curve then does not determine a batch."""
     sizes, speeds = np.array(engine.points, np.float64).T
     higher = np.append(True, speeds[1:] > np.maximum.accumulate(speeds)[:-1])
     if higher.sum() < 2:

@@ -34,18 +34,19 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Rule:
-    """Parameters of HyperTune's decisions. Raises InputError for an unknown choice, or for a number
-    that is negative or not finite."""
+    """Parameters of HyperTune's decisions to resize batches. Raises InputError for an unknown
+    choice, or for a number that is negative or not finite."""
 
     index: str = "gated"
-    """Form of Eq. 2: "gated" (declines in speed within the noise do not count) or "literal" (as
-    printed in the paper)."""
+    """Form of HyperTune's Eq. 2, which flags slow nodes: "gated" (declines in speed within the
+    noise do not count) or "literal" (as printed in the paper)."""
     batch: str = "proportional"
-    """Rule for the new batch: "proportional" (BS x SP_i / SP), "eq3" (the inverse of the tuner's
-    curve), or "eq3-literal" (Eq. 3 as printed)."""
+    """Rule for the new batch of a node: "proportional" (tuned batch x measured speed / speed
+    without other load), "eq3" (the inverse of the tuner's curve), or "eq3-literal" (Eq. 3 as
+    printed)."""
     ends_epoch: bool = False
-    """True if a change ends the epoch, as in the papers. If it is False, the remaining samples are
-    split again at the next step."""
+    """True if a change of batches ends the epoch, as in the papers. If it is False, the remaining
+    samples are split again at the next step."""
     learning_rate: str = "linear"
     """Scaling of the learning rate with the total batch: "linear", "sqrt" (with the square root of
     the total batch), or "none"."""
@@ -58,9 +59,11 @@ class Rule:
     without counting as a decline. At 5 % noise, the default corresponds to about half of a 20 %
     decline."""
     least_decline: float = 0.05
-    """Smallest relative decline that counts, however small the noise is [assumed, 0.02 to 0.1]."""
+    """Smallest relative decline of a node's speed that counts, however small the noise is [assumed,
+    0.02 to 0.1]."""
     least_change: float = 0.05
-    """Relative change of a batch above which the samples are split again [assumed, 0.02 to 0.1]."""
+    """Relative change of a node's batch above which the new batch is applied and the samples are
+    split again [assumed, 0.02 to 0.1]."""
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -75,16 +78,16 @@ class Rule:
 
 @dataclass(frozen=True)
 class Change:
-    """New batches for the next step."""
+    """Decision of HyperTune: the new batches for the next step."""
 
     batches: np.ndarray
-    """Batches of all nodes, int64[n]."""
+    """New batches of all nodes, int64[n]."""
     nodes: np.ndarray
-    """Nodes whose batch changed, int64[k], ascending."""
+    """Numbers of the nodes whose batch changed, int64[k], ascending."""
     before: np.ndarray
     """Previous batches of the changed nodes, int64[k]."""
     learning_rate: float
-    """Factor by which the learning rate is multiplied."""
+    """Factor by which the learning rate is multiplied when the new batches are applied."""
     ends_epoch: bool
     """True if the remaining samples of this epoch are dropped and a new epoch starts."""
 
@@ -121,7 +124,10 @@ class HyperTune:
         self.rule = rule
         if rule.batch != "proportional":
             if not engines:
-                raise InputError(f"batch {rule.batch!r} needs the tuner's curves; give engines")
+                raise InputError(
+                    f"batch {rule.batch!r} requires the tuner's speed curves; pass them with "
+                    "engines=..."
+                )
             for engine in engines:
                 rising(engine)
         batches, speeds = np.asarray(batches, np.int64), np.asarray(speeds, np.float64)
@@ -153,13 +159,13 @@ class HyperTune:
     @property
     def flags(self) -> np.ndarray:
         """Number of consecutive steps, up to the last observed step, in which each node was flagged
-        for a decline, int64[n]."""
+        for a decline of its speed, int64[n]."""
         return self._down
 
     @property
     def margin(self) -> np.ndarray:
-        """Smallest relative decline of the mean of recent speeds that counts as a decline, for each
-        node, float64[n]."""
+        """Smallest relative decline of the mean of a node's recent speeds below its expected speed
+        that counts as a decline, float64[n]."""
         return self._expected.margin
 
     def observe(
@@ -219,8 +225,8 @@ class HyperTune:
         return Change(self.batches.copy(), at, before, factor, self.rule.ends_epoch)
 
     def _wanted(self, ratio: np.ndarray) -> np.ndarray:
-        """Return the real-valued batch of each node that runs at ``ratio`` of its uninterrupted
-        speed, float64[n]."""
+        """Return the batch size (not rounded) of each node that runs at ``ratio`` of its
+        uninterrupted speed, float64[n]."""
         if self.rule.batch == "proportional":
             return self._curves.within(self._tuned / self._curves.speed(self._tuned) * ratio)
         return self._curves.inverse(ratio * self._unloaded, self.rule.batch == "eq3-literal")

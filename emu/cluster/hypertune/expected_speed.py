@@ -48,8 +48,9 @@ class Expectation:
         return off
 
     def decline(self, ratio: np.ndarray) -> np.ndarray:
-        """Return the relative decline of each node below its expected speed. If the expected ratio
-        is 0, the result is minus infinity, or NaN if ``ratio`` is also 0."""
+        """Return the relative decline of each node below its expected speed, float64[n]. ``ratio``:
+        mean of recent speeds relative to the uninterrupted speed. If the expected ratio is 0, the
+        result is minus infinity, or NaN if ``ratio`` is also 0."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return 1 - ratio / self.ratio
 
@@ -65,8 +66,9 @@ class Expectation:
         return back
 
     def as_tuned(self, cores: np.ndarray, ratio: np.ndarray) -> np.ndarray:
-        """Return True for each node whose fraction of free cores and speed equal, within the
-        margins, the values for which the node was tuned, bool[n]."""
+        """Return True for each node that runs as when it was tuned, bool[n]: its fraction of free
+        cores is below the tuned value by at most a margin, and its speed differs from its
+        uninterrupted speed by at most a margin."""
         cores_back = cores >= self._tuned_cores - self.cores_margin
         same: np.ndarray = cores_back & (np.abs(1 - ratio) <= self.margin)
         return same
@@ -84,8 +86,8 @@ class Expectation:
         self.margin[nodes] = self._off(self._noise, self._samples[nodes])
 
     def settle(self, left: np.ndarray, window: Window) -> None:
-        """Update the references after a step. ``left``: observations that have left the window,
-        float64[n].
+        """Update the expected speed of each node (its reference) after a step. ``left``:
+        observations that have left the window, float64[n].
 
         A reference averages at most 2 * WINDOW observations. Until this number is reached, ``left``
         is added to the average if more than WINDOW steps have passed since the last change of the

@@ -19,21 +19,24 @@ from __future__ import annotations
 import numpy as np
 
 DECLINE, REMAINING, THRESHOLD = 0.7, 0.3, 0.20
-"""Weights of the two terms of Eq. 2, and its threshold."""
+"""Weights of the two terms of HyperTune's Eq. 2 (relative decline of the speed, and fraction of the
+epoch that remains), and the threshold of their sum."""
 FLAGS, WINDOW, RECENT = 5, 10, 5
-"""FLAGS: number of consecutive flags that cause a resize. WINDOW: number of steps in the window.
-RECENT: number of recent steps that are averaged."""
+"""FLAGS: number of consecutive steps in which a node is flagged before its batch is resized.
+WINDOW: number of steps in the window of observations. RECENT: number of recent steps that are
+averaged."""
 
 
 def index(decline: np.ndarray, step: int, steps: int) -> np.ndarray:
-    """Return the left side of Eq. 2 for a relative decline in step ``step`` (from 0) of ``steps``,
-    float64[n]."""
+    """Return the left side of HyperTune's Eq. 2 for each node's relative decline of its speed in
+    step ``step`` (from 0) of ``steps``, float64[n]."""
     return DECLINE * decline + REMAINING * (steps - step) / steps
 
 
 def literal(decline: np.ndarray, step: int, steps: int) -> np.ndarray:
-    """Return True for each node that Eq. 2, as printed, flags in step ``step`` of ``steps``,
-    bool[n]. ``decline``: relative decline in this step alone, float64[n]."""
+    """Return True for each node that HyperTune's Eq. 2, as printed, flags as slow in step ``step``
+    of ``steps``, bool[n]. ``decline``: relative decline of the speed in this step alone,
+    float64[n]."""
     return index(decline, step, steps) > THRESHOLD
 
 
@@ -51,8 +54,8 @@ def gated(
 
 
 class Window:
-    """Window of the last observations of every node, float64[window, n]. The values of steps before
-    the first observation are NaN."""
+    """Window of the last observations (speeds or fractions of free cores) of every node,
+    float64[window, n]. The values of steps before the first observation are NaN."""
 
     def __init__(self, nodes: int, window: int = WINDOW, recent: int = RECENT) -> None:
         self._rows = np.full((window, nodes), np.nan)
@@ -62,19 +65,20 @@ class Window:
 
     def push(self, values: np.ndarray | float) -> np.ndarray:
         """Add the observations of a step to the window. Return the observations that leave the
-        window, float64[n]."""
+        window, which are the oldest ones, float64[n]."""
         left = self._rows[self._at].copy()
         self._rows[self._at] = values
         self._at = (self._at + 1) % len(self._rows)
         return left
 
     def mean(self) -> np.ndarray:
-        """Return the mean of each node's observations in the whole window, float64[n]."""
+        """Return the mean of each node's observations in the window, float64[n]; NaN if the window
+        contains a missing observation."""
         mean: np.ndarray = self._rows.mean(axis=0)
         return mean
 
     def recent(self) -> np.ndarray:
-        """Return the mean of each node's most recent observations, float64[n]."""
+        """Return the mean of each node's RECENT most recent observations, float64[n]."""
         last = (self._at - 1 - np.arange(self._recent)) % len(self._rows)
         mean: np.ndarray = self._rows[last].mean(axis=0)
         return mean

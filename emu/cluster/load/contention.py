@@ -18,22 +18,23 @@ from ondie.emu.cluster.collectives import ring
 from ondie.emu.units import InputError
 
 CORES = 8
-"""Number of cores of a node in the published runs."""
+"""Number of cores of a node in HyperTune's published runs."""
 BATCH, DRIVE_BATCH, LAGUNAS = 180, 15, 36
 GRADIENT_BYTES = 4 * 3_400_000
 """Size of MobileNetV2's parameters in FP32 as counted by HyperTune, bytes."""
 ALONE, WITH_DRIVES, WITH_DRIVES_2_LEFT = 33.4, 99.83, 49.26
-"""Published speeds of synchronous training in img/s: a host; a host with Lagunas; and a host with
-Lagunas while other programs take 6 of the host's 8 cores."""
+"""Published speeds of synchronous training in img/s: a host alone, a host with 36 Laguna drives,
+and the same host and drives while other programs take 6 of the host's 8 cores."""
 THREE, THREE_4_LEFT, THREE_2_LEFT = 93.4, 75.6, 53.3
-"""Published speeds of synchronous training in img/s: three equal nodes; the same nodes while other
-programs take 4 of the 8 cores of one node; and the same nodes while other programs take 6 of the 8
-cores of one node."""
+"""Published speeds of synchronous training in img/s: three equal nodes, the same nodes while other
+programs take 4 of the 8 cores of one node, and the same nodes while other programs take 6 of these
+cores."""
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Speed by fraction of free cores: ``points`` of (fraction, speed / speed with all cores).
+    """Training speed of a node by the fraction of its cores that other programs leave free:
+    ``points`` of (fraction, speed / speed with all cores).
 
     The time of a sample is linear in 1 / fraction between points, as in Amdahl's law. Below the
     smallest fraction, the line continues with the slope of the nearest segment. (1, 1) is an
@@ -81,7 +82,8 @@ class Slowdown:
 
 @dataclass(frozen=True)
 class Link:
-    """Link between nodes: its name and the payload rate in each direction, bytes per second."""
+    """Network link between nodes: its name and the payload rate in each direction, bytes per
+    second."""
 
     name: str
     bytes_per_s: float
@@ -97,8 +99,9 @@ class Link:
 def own_seconds(samples_per_s: float, samples: int, sync_s: float) -> float:
     """Return the compute time of the slowest node in a synchronous step, seconds.
 
-    ``samples``: number of samples of all nodes in a step. ``sync_s``: time of the synchronization.
-    Raises InputError if the synchronization takes the whole step.
+    ``samples``: number of samples of all nodes in a step. ``samples_per_s``: speed of all nodes
+    together. ``sync_s``: time of the gradient synchronization in a step, seconds. Raises InputError
+    if the synchronization takes the whole step.
     """
     seconds = samples / samples_per_s - sync_s
     if not seconds > 0:
@@ -113,7 +116,8 @@ TCP = 1448 / 1538
 """Payload fraction of a full Ethernet frame, including TCP timestamps, preamble and interpacket
 gap."""
 ETHERNET = Link("1 Gb/s Ethernet", TCP * 1e9 / 8)
-"""Link of the three nodes [assumed]; the paper does not name the network.
+"""Network link between the three nodes of HyperTune's published run [assumed]; the paper does not
+name the network.
 
 The assumed rate is between that of SLOW and 10 Gb/s. At 10 Gb/s, the result of the validation check
 "4 cores taken" is a batch of 145.6, which is outside the allowed range 140 +- 5.
@@ -123,14 +127,14 @@ SLOW = Link(
     "rest of the step of a node alone at 33.4 img/s",
     ring.steps(3) * ring.piece_bytes(GRADIENT_BYTES, 3) / (3 * BATCH / THREE - BATCH / ALONE),
 )
-"""Slowest assumed network of the three nodes, on which the ring all-reduce takes 0.39 s. This time
-is the step time minus the compute time, if the three nodes are as fast as the host of the other
-published runs."""
+"""Slowest assumed network link between the three nodes of HyperTune's published run, on which the
+ring all-reduce takes 0.39 s. This time is the step time minus the compute time, if the three nodes
+are as fast as the host of the other published runs."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """Published cluster with fitted compute speeds and slowdown.
+    """Cluster of a published run of HyperTune, with fitted compute speeds and slowdown.
 
     ``batches``, ``speeds``, ``counts``: tuned batch, compute speed (samples/s) and number of nodes
     of each kind. ``sync_s``: synchronization time of a step, seconds. ``slowdown``: slowdown model
@@ -144,8 +148,8 @@ class Published:
     slowdown: Slowdown
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (batches, speeds) of all nodes, int64[n] and float64[n], in the order of the
-        kinds."""
+        """Return the tuned batches and the compute speeds (samples/s) of all nodes, int64[n] and
+        float64[n], in the order of the kinds."""
         return np.repeat(np.array(self.batches), self.counts), np.repeat(
             np.array(self.speeds), self.counts
         )

@@ -23,8 +23,8 @@ from ondie.emu.units import InputError
 from ondie.kernels.jit import njit
 
 MOST_SPELLS = 1_000_000_000
-"""Maximum number of loaded spells of all nodes in one run. Drawing this number of spells takes one
-to two minutes."""
+"""Maximum number of loaded spells (periods in which other programs use a node's cores) of all nodes
+in one run. Drawing this number of spells takes one to two minutes."""
 _FIRST, _LENGTH, _CORES = 0, 1, 2
 """Purpose of a random draw: the type of a node's first spell, the length of a spell, or the number
 of cores that a spell takes."""
@@ -44,7 +44,8 @@ class Spells:
     share: float
     seed: int
     most: int = MOST_SPELLS
-    """Maximum number of loaded spells. A run that needs more loaded spells raises InputError."""
+    """Maximum number of loaded spells of all nodes. A run that needs more loaded spells raises
+    InputError."""
 
     def __post_init__(self) -> None:
         if not 0 < self.busy_s < np.inf:
@@ -61,16 +62,17 @@ class Spells:
 
     @property
     def key(self) -> int:
-        """Seed of the random draws, reduced to 63 bits."""
+        """Seed of the random number generator that draws the spells, reduced to 63 bits."""
         return self.seed & ((1 << 63) - 1)
 
     @property
     def free_s(self) -> float:
-        """Mean time between two loaded spells, seconds."""
+        """Mean time between two loaded spells of a node, seconds."""
         return self.busy_s * (1 - self.share) / self.share
 
     def check(self, nodes: int, seconds: float) -> None:
-        """Raise InputError if a run of ``seconds`` on ``nodes`` nodes needs too many spells."""
+        """Raise InputError if the expected number of loaded spells in a run of ``seconds`` seconds
+        on ``nodes`` nodes exceeds :attr:`most`."""
         expected = nodes * seconds / (self.busy_s + self.free_s)
         if expected > self.most:
             least = nodes * seconds * self.share / self.most
@@ -84,12 +86,14 @@ class Spells:
     def pace(
         self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> SpellPace:
-        """Return the relative speed over time of nodes with ``cores`` cores, int64[nodes].
-        ``pace``: function as in trace.Pace."""
+        """Return the relative training speed over time of nodes under this load. ``cores``: number
+        of cores of each node, int64[nodes]. ``pace``: function from free cores to relative speed,
+        as in trace.Pace."""
         return SpellPace(self, cores, pace)
 
     def until(self, seconds: float, cores: np.ndarray) -> Load:
-        """Return the periods of load that begin before ``seconds`` as a load trace."""
+        """Return the loaded spells that begin before the time ``seconds`` as a load trace.
+        ``cores``: number of cores of each node, int64[nodes]."""
         at, node, taken = [], [], []
         for one, own in enumerate(cores.tolist()):
             number, begun, ended, cut = _begin(self.key, one, own, self.busy_s, self.free_s)
@@ -129,8 +133,8 @@ class SpellPace:
         self._pace, self._row = _table(self._cores, pace)
 
     def left(self) -> np.ndarray:
-        """Return the fraction of free cores of each node at its last queried start time,
-        float64[nodes]."""
+        """Return the fraction of free cores of each node at the last start time that was passed to
+        :meth:`finish`, float64[nodes]."""
         out: np.ndarray = 1 - self._taken / self._cores
         return out
 

@@ -20,11 +20,11 @@ SLOWDOWNS: Mapping[str, Callable[[], Slowdown]] = {
     LAGUNA_HOST: lambda: host_and_lagunas().slowdown,
     LINEAR: lambda: Slowdown(((0.5, 0.5),)),
 }
-"""Slowdown models by name: the measured model of one of three equal nodes, the measured model of a
-host with 36 Lagunas (which includes the relays of its drives), and a speed in proportion to the
-free cores [assumed]."""
+"""Slowdown models (training speed by fraction of free cores) by name: the measured model of one of
+three equal nodes, the measured model of a host with 36 Lagunas (which includes the relays of its
+drives), and a speed in proportion to the free cores [assumed]."""
 OF_A_DRIVE = LINEAR
-"""Name of the slowdown model of a drive's cores [assumed]."""
+"""Name of the slowdown model that is used for the cores of a drive [assumed]."""
 _OF_A_HOST = {"laguna": LAGUNA_HOST}
 
 

@@ -25,15 +25,15 @@ class Load:
     cores of node ``node[i]``. A node has no load before its first change."""
 
     seconds: np.ndarray
-    """Time of each change, seconds, float64[changes], 0 or more."""
+    """Time of each change of the load, seconds, float64[changes], 0 or more."""
     node: np.ndarray
-    """Node of each change, int64[changes]."""
+    """Number of the node whose load changes, int64[changes]."""
     cores: np.ndarray
     """Number of cores that other programs use after each change, float64[changes], 0 or more."""
 
     @staticmethod
     def none() -> Load:
-        """Return a load without changes."""
+        """Return a load trace in which no other program uses a core."""
         return Load(np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
 
     @staticmethod
@@ -64,8 +64,9 @@ class Load:
         return "\n".join(lines) + "\n"
 
     def pace(self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Pace:
-        """Return the relative speed over time of nodes with ``cores`` cores, int64[nodes].
-        ``pace``: function as in :class:`Pace`."""
+        """Return the relative training speed over time of nodes under this load. ``cores``: number
+        of cores of each node, int64[nodes]. ``pace``: function from free cores to relative speed,
+        as in :class:`Pace`."""
         return Pace(self, cores, pace)
 
     def check(self, cores: np.ndarray) -> None:
@@ -85,8 +86,8 @@ class Load:
 
 
 class Pace:
-    """Relative speed of every node over time, piecewise constant; the speed is 1 while all cores
-    are free.
+    """Relative training speed of every node over time under a load, piecewise constant; the speed
+    is 1 while all cores are free.
 
     ``pace(left, node)``: returns the relative speed of node ``node[i]`` while the fraction
     ``left[i]`` of its cores is free; ``left`` and the result are float64[k], ``node`` is int64[k].
@@ -122,8 +123,8 @@ class Pace:
         seconds at full speed."""
 
     def left(self) -> np.ndarray:
-        """Return the fraction of free cores of each node at its last queried start time,
-        float64[nodes]."""
+        """Return the fraction of free cores of each node at the last start time that was passed to
+        :meth:`finish`, float64[nodes]."""
         out: np.ndarray = self._left[self._now]
         return out
 

@@ -1,12 +1,12 @@
 """Constants of processors, for drives without a processor.
 
-Owns the keys that each kind of processor requires, and the error that lists missing constants. Does
+Owns the keys required by each kind of processor, and the error that lists missing constants. Does
 not own the limits of these constants (processors.py).
 Source: this project.
 
-For a constant that a drive does not have, a preset states 0, "none" or a default, with a reference
-that begins with NOT_APPLICABLE. Such values must not be used in a simulation. With them, for
-example, a processing element would consume no energy.
+If a drive does not have a constant, its preset states 0, "none" or a default, with a reference that
+begins with NOT_APPLICABLE. Such values must not be used in a simulation. With them, for example, a
+processing element would consume no energy.
 """
 
 from __future__ import annotations

@@ -52,8 +52,9 @@ def bch_degree(word_bytes: int, t: int) -> int | None:
 
 def _bch_errors_that_fit(key: str, word_bytes: int, words: int, room: int) -> str:
     """Return a phrase that states the largest value of ``key``, a number of correctable bit errors,
-    for which the check bytes of BCH codes fit ``room`` bytes, or that no code fits. ``words``:
-    number of code words that share these bytes. ``word_bytes``: data bytes of a code word."""
+    for which the check bytes of BCH codes fit ``room`` bytes. If no code fits, the phrase states
+    this. ``words``: number of code words that share these bytes. ``word_bytes``: data bytes of a
+    code word."""
     fits = [
         t
         for t in range(1, MOST_BCH_ERRORS + 1)
@@ -63,12 +64,14 @@ def _bch_errors_that_fit(key: str, word_bytes: int, words: int, room: int) -> st
 
 
 def ldpc_check_bytes(circulant: int) -> int:
-    """Return the number of check bytes of the LDPC code, including the CRC."""
+    """Return the number of check bytes of the LDPC code with circulants of ``circulant`` bits,
+    including the CRC."""
     return CRC_BYTES + LDPC_ROWS * circulant // 8
 
 
 def ldpc_circulant(config: Tree) -> int | None:
-    """Return the largest LDPC circulant whose check bytes fit the spare area, or None."""
+    """Return the size in bits of the largest LDPC circulant whose check bytes fit the spare area,
+    or None if none fits."""
     room = spare_of_word(config)
     return max((z for z in CIRCULANTS if ldpc_check_bytes(z) <= room), default=None)
 

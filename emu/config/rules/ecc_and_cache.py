@@ -44,8 +44,8 @@ UPKEEP = Condition(
 )
 PS_PER_DAY = 86_400 * 10**12
 CLOCK_END_PS = 1 << 62
-"""Value of clock.NEVER in ps. The module clock is not imported here, because it loads the compiler.
-"""
+"""Time of an event that never occurs (clock.NEVER), in ps: the end of the engine's clock. The
+module clock is not imported here, because it loads the compiler."""
 
 
 def fmt_days(ps: float) -> str:

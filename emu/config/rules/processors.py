@@ -1,4 +1,4 @@
-"""Rules for the in-storage processor and processing elements on the dies.
+"""Rules for the in-storage processor and for processing elements on the dies.
 
 Owns these rules, in the order in which they are checked. Does not own their check (check.py).
 Source: this project.

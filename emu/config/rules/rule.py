@@ -15,8 +15,8 @@ from ondie.emu.units import KINDS, exact
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition that every configuration must meet, and the error message for a configuration
-    that does not meet it.
+    """A mandatory condition of every configuration, and the error message for a configuration that
+    does not meet it.
 
     `holds(config)` returns True if the condition is met. The message has `keys`, their values, and
     `right`, a text that states the allowed values.
@@ -114,7 +114,7 @@ GEOMETRY = (
 
 MOST_DEVICES = 4096
 MOST_OUTSTANDING = 4096
-"""Maximum number of outstanding commands of a tunnel in each direction."""
+"""Maximum number of outstanding NVMe commands in each direction of a TCP-over-NVMe tunnel."""
 MOST_SECTORS = 64
 """Maximum number of sectors of a page. An entry of the sector map has one bit per sector."""
 MOST_PLANES = 31

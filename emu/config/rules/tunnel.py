@@ -1,4 +1,4 @@
-"""Rules for the tunnel, and for errors at a fixed rate.
+"""Rules for the TCP-over-NVMe tunnel, and for errors at a fixed rate.
 
 Owns these rules, in the order in which they are checked. Does not own their check (check.py).
 Source: this project.

@@ -5,11 +5,11 @@ quantities, which these modules supply by name: totals.py (Totals.quantities), f
 replay/player.py and analysis/power_loss/conservation.py.
 Source: this project. Rule: bytes in = bytes out, issued = completed, valid pages = mapped pages.
 
-Both sides of a law are integer expressions over named quantities. A name is that of a counter
-(counters.py), of one of TERMS below, or of another quantity that the caller supplies. ``planned_X``
-is the amount that plans or requests require. ``station_X`` is the number of bytes that have passed
-a station. ``started_X`` is the amount of work in progress, and ``lost_X`` the excess that an
-earlier law subtracted from X.
+Both sides of a law are integer expressions over named quantities. A name denotes a counter
+(counters.py), one of TERMS below, or another quantity that the caller supplies. ``planned_X`` is
+the amount that plans or requests require. ``station_X`` is the number of bytes that have passed a
+station. ``started_X`` is the amount of work in progress, and ``lost_X`` the excess that an earlier
+law subtracted from X.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class Law:
-    """Conservation law: ``left`` equals ``right`` at each of ``places``.
+    """Conservation law: ``left`` equals ``right`` at each of ``places``. Both are integer
+    expressions over named quantities, such as counters.
 
     At a power cut, ``left`` includes work in progress and may exceed ``right`` by ``least`` to
     ``most``. The excess is lost work. The excess is subtracted from each quantity in ``settles``,
@@ -111,7 +112,7 @@ _EVENT, _IDLE, _RUN, _CUT = (Place.EVENT,), (Place.IDLE,), (Place.RUN,), (Place.
 
 
 def _planned(name: str, counter: str, *, least: str = "0", most: str = "0") -> Law:
-    """Return the law that a counter of die operations equals the amount that the plans request."""
+    """Return the law that a counter of die operations equals the amount requested by the plans."""
     settles = () if most == "0" else (counter,)
     return Law(name, counter, f"planned_{counter}", _DIES, least, most, settles)
 
@@ -374,8 +375,8 @@ def evaluate(expression: str, values: Mapping[str, int]) -> int:
 
 
 def station_quantity(name: str) -> str:
-    """Return the name of the quantity that counts the bytes that have passed a station. ``name``:
-    name of the station, for example "link down"."""
+    """Return the name of the quantity that counts the bytes passed through a station (a shared
+    resource of host or drive). ``name``: name of the station, for example "link down"."""
     return "station_" + name.lower().replace(" ", "_")
 
 

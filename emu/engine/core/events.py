@@ -150,8 +150,8 @@ OWN, ROW, REQUEST, CACHED = range(4)
 
 @inline
 def set_leaf(st, leaf, time):
-    """Set the next event time of resource ``leaf`` to ``time`` (ps) and update the tree up to the
-    root.
+    """Set the time of the next event of the resource with leaf number ``leaf`` to ``time`` (ps),
+    and update the event tree up to the root.
 
     Each node stores the earliest time below it, so the loads along the path to the root do not
     depend on each other.
@@ -355,8 +355,9 @@ def enter(st, station, tid, n_bytes, service, step):
 
 @inline
 def occupy(st, station, tid, n_bytes, service):
-    """Occupy a station with transaction ``tid`` as :func:`enter` does, but without an event at the
-    end of the service.
+    """Occupy a station with transaction ``tid`` for ``service`` ps, without an event at the end of
+    the service. If ``service`` is negative, the service time is that of ``n_bytes`` at the
+    station's rate.
     """
     fifo = st.fifo[station]
     if service < 0:
@@ -436,7 +437,7 @@ def calm(st):
 
 @inline
 def rest(st, leaf):
-    """Clear the next event time of resource ``leaf``."""
+    """Clear the next event time of resource ``leaf``, so that the resource has no pending event."""
     if st.key[(st.key.shape[0] >> 1) + int(leaf)] != NEVER:
         set_leaf(st, leaf, NEVER)
 

@@ -21,7 +21,9 @@ DECODER = CFUNCTYPE(c_int64, c_uint64, c_double, c_int64)
 decode a page (nand/codec.py).
 """
 POLICIES: list[Any] = []
-"""Policy functions by index, for uncompiled runs. Compiled runs call policies by address."""
+"""Policy functions (functions that a user may replace, such as the choice of victim blocks) by
+index, for uncompiled runs. Compiled runs call policy functions by address.
+"""
 
 if numba.config.DISABLE_JIT:
 

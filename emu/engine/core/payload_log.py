@@ -110,7 +110,7 @@ def log_cached(st, what, tid, lpn, ppn, old, place, sectors):
 
 @inline
 def log_sectors(st, sectors):
-    """Restrict the last record of the log to ``sectors`` (bit mask) of its page."""
+    """Restrict the last record of the log of moved bytes to ``sectors`` (bit mask) of its page."""
     if st.reg[0].log_on != 0:
         st.log[st.reg[0].logged - 1].sectors = sectors
 
@@ -126,7 +126,9 @@ def log_held(st, sectors):
 
 @cold
 def note_log(st, what, tid, lpn, ppn, old, count, dev, die):
-    """Append a record to the log of moved bytes."""
+    """Append a record to the log of moved bytes. The caller has checked that the simulation stores
+    payload.
+    """
     reg = st.reg[0]
     record = st.log[reg.logged]
     record.what = what
@@ -157,8 +159,8 @@ def note_log(st, what, tid, lpn, ppn, old, count, dev, die):
 
 @cold
 def log_read(st, tid):
-    """Log the pages that are sensed by flash read ``tid`` and by the reads that field ``mate``
-    links to this read.
+    """Log the pages sensed by flash read ``tid`` and by the reads that field ``mate`` links to this
+    read.
 
     The blocks of these pages are not erased before the data is transferred. If bit errors are
     modeled, the record names the physical page of the transaction, because the errors are drawn for

@@ -86,15 +86,15 @@ PHASE = record_type(first="i8", last="i8", rows="i8", done="i8")
 
 @njit
 def room(st):
-    """Return the number of free rows in the ring."""
+    """Return the number of free rows in the ring of plan rows."""
     reg = st.reg[0]
     return st.row.shape[0] - (reg.next_row - reg.tail)
 
 
 @njit
 def load(st, plan):
-    """Load ``plan`` (dtype PLAN, 1-D) into the ring. The ring must have a free row for each row of
-    ``plan``.
+    """Load the plan rows in ``plan`` (dtype PLAN, 1-D) into the ring. The ring must have a free row
+    for each row of ``plan``.
     """
     reg = st.reg[0]
     ring = st.row.shape[0] - 1
@@ -141,7 +141,9 @@ def load(st, plan):
 
 @njit
 def make_ready(st, rid):
-    """Append row ``rid`` (a ring index), whose dependencies must be complete, to the ready list."""
+    """Append plan row ``rid`` (a ring index), whose dependencies must be complete, to the ready
+    list.
+    """
     reg = st.reg[0]
     st.row[rid].next = -1
     if reg.ready_head < 0:
@@ -153,7 +155,9 @@ def make_ready(st, rid):
 
 @njit
 def complete(st, rid):
-    """Complete row ``rid``. Rows that waited only for this row become ready, in plan order."""
+    """Complete plan row ``rid`` (a ring index). Rows that waited only for this row become ready, in
+    plan order.
+    """
     reg = st.reg[0]
     row = st.row[rid]
     row.state = DONE
@@ -176,7 +180,9 @@ def complete(st, rid):
 
 @njit
 def advance(st):
-    """Advance the tail past completed rows. A fence that becomes the oldest row is completed."""
+    """Advance the tail of the ring past completed rows, to the oldest incomplete row. A fence that
+    becomes the oldest incomplete row is completed.
+    """
     reg = st.reg[0]
     ring = st.row.shape[0] - 1
     while reg.tail < reg.next_row:
@@ -197,7 +203,9 @@ PIECE = 1 << 10
 
 
 class Ring(Protocol):
-    """Interface of the system whose ring of rows the plans share."""
+    """Interface of a system that runs several plans. The plans share the system's ring of plan
+    rows.
+    """
 
     arrays: Arrays
 
@@ -263,8 +271,8 @@ class MixedPlan:
         return True
 
     def take(self, first: int) -> np.ndarray | None:
-        """Return the next piece of rows, renumbered so that ids start at ``first``. Return None if
-        all rows have been taken.
+        """Return the next rows of the plan, at most PIECE, renumbered so that ids start at
+        ``first``. Return None if all rows have been taken.
         """
         if not len(self._rest) and not self._ended:
             try:

@@ -42,8 +42,7 @@ the memory page is swapped out, bit 63 if the memory page is present.
 def map_table(
     shape: tuple[int, int], dtype: type[np.number], scattered: bool = False
 ) -> np.ndarray:
-    """Return a zeroed mapping table that occupies memory only for the memory pages that are
-    touched.
+    """Return a zeroed mapping table that occupies memory only for touched memory pages.
 
     The tables of a server with 32 TB drives are larger than the server's memory, but almost
     untouched. Tables larger than SPARSE_BYTES are therefore mapped without reserving memory. Tables
@@ -75,7 +74,7 @@ def map_table(
 
 
 def touched_parts(*tables: np.ndarray) -> Iterator[slice]:
-    """Yield slices, each of at most PART entries, that cover every entry that may have been written
+    """Yield slices of at most PART entries each. They cover every entry that may have been written
     in at least one of ``tables``.
 
     Entries outside the slices are zero. ``tables``: contiguous, one-dimensional, of equal length.

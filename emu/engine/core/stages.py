@@ -95,7 +95,7 @@ WAITS = -1
 
 
 class Crossing(IntEnum):
-    """Resource that a transaction occupies in a stage."""
+    """Resource that a transaction occupies in a stage of its data path."""
 
     NOTHING = 0  # the transaction is finished
     CONTINUE = 1  # nothing; the next stage follows at once
@@ -128,7 +128,8 @@ STAGE = rounded_up(
         passes="i1",  # times that the bytes cross the DRAM
     )
 )
-"""Record type of a stage of a drive. The stage table (engine/run/stage_table.py) is indexed by step
+"""Record type of a stage of a drive's data paths: the resource to cross, the number of bytes, and
+the step that is complete afterwards. The stage table (engine/run/stage_table.py) is indexed by step
 or branch.
 """
 

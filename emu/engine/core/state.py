@@ -1,8 +1,9 @@
 """Mutable state of a simulation, shared by all compiled functions.
 
 Owns the list of the state's arrays, the arrays' addresses for compiled code, and the compilation of
-policies. Does not own the arrays' types in compiled code (state_type.py) or the record types (the
-modules that are named next to the tables in FIELDS).
+policies (functions that a user may replace, such as the choice of victim blocks). Does not own the
+arrays' types in compiled code (state_type.py) or the record types (the modules that are named next
+to the tables in FIELDS).
 Source: this project. Uncompiled functions access the arrays as plain attributes.
 """
 

@@ -242,7 +242,7 @@ def _inside(
 
 def _refuse_write(kind: TableType | RowType, field: str = "") -> None:
     """Raise LoweringError for a user's policy that writes to table ``kind``, or to field ``field``
-    of the records of that table.
+    of its records.
     """
     place = f"st.{kind.table}[...]" + (f".{field}" if field else "")
     raise LoweringError(f"it writes {place}; a policy may only read the state, except for st.lots")

@@ -159,8 +159,8 @@ def build(
     per command. ``adapter``: number of entries of a single queue that all pairs share, or 0 if
     there is no such queue. The completions of this queue occupy the host as long as submissions do.
     ``entries``: number of entries of each pair's submission queue, of which one stays free.
-    ``budget``: number of transactions for outstanding work, if larger than the default. ``maps``:
-    number of zones with translation pages in separate blocks, and number of map caches.
+    ``budget``: minimum number of transactions for outstanding work. ``maps``: number of zones with
+    translation pages in separate blocks, and number of cached mapping tables.
 
     Raises InputError if the reservoir is too small for its super-pages.
     """
@@ -259,7 +259,7 @@ def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarra
 
 def _transactions(table: np.record, devices: int) -> int:
     """Return the size of the transaction pool: transactions for plan rows, for the erases of blocks
-    that the rows open, for garbage collection, and for background work that the configuration
+    opened by the rows, for garbage collection, and for background work that the configuration
     enables.
     """
     motion = min(int(table.gc_parallel), int(table.blocks)) * (

@@ -44,7 +44,7 @@ REPORTED = 1 << 12
 
 
 class Entries(NamedTuple):
-    """Functions compiled for the types of a drive's arrays (kernels.jit.entry)."""
+    """Functions compiled for a drive's arrays: accept commands, run events, take completions."""
 
     accept: Callable[..., int]
     run: Callable[..., int]
@@ -105,8 +105,8 @@ class CommandSystem(System):
         self.capacity = self.units * self.unit_bytes
         """Capacity of the drive in bytes."""
         self.requested = np.zeros(4, np.int64)
-        """Number of mapping units that the loaded reads and writes access, and number of bytes that
-        they transfer: int64[units read, units written, bytes read, bytes written]."""
+        """Number of mapping units accessed and number of bytes transferred by the loaded reads and
+        writes: int64[units read, units written, bytes read, bytes written]."""
         self._transfers = as_records(np.zeros(len(self.arrays.req), TRANSFER))
         pair = self.arrays.pair
         pair["depth"] = self.arrays.cfg["queue_depth"]
@@ -399,7 +399,7 @@ class CommandSystem(System):
         return super().start_beside(plan)
 
     def _begin_now(self) -> None:
-        """Set the clock so that rows that are loaded next start at the time already reached."""
+        """Set the clock so that rows loaded next start at the time already reached."""
         if self.next_event >= self._reached:
             self.registers[NOW] = max(self._reached, super().now)
 

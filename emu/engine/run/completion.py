@@ -67,8 +67,9 @@ def on_erase_done(st, tid):
 
 @njit
 def check_unit(st, dev, unit):
-    """Perform the check of unit ``unit`` that schedule_check has scheduled: retry internal writes
-    that wait for a free block and, unless events are ordered, the other stalled writes.
+    """Check unit ``unit`` (blocks that are written and collected together) after schedule_check has
+    scheduled the check: retry internal writes that wait for a free block and, unless events are
+    ordered, the other stalled writes.
 
     With ordered events, stalled host writes are retried only after erases, as in MQSim.
     """
@@ -80,7 +81,9 @@ def check_unit(st, dev, unit):
 
 @njit
 def retry_stalled(st, dev, unit):
-    """Retry stalled writes, in order of arrival, after a block of unit ``unit`` has become free."""
+    """Retry stalled writes, in order of arrival, after a block of unit ``unit`` (blocks that are
+    written and collected together) has become free.
+    """
     write_path.retry_internal(st, dev, unit)
     if st.cfg[0].cache == 1:
         data_cache.run_deferred(st, dev)

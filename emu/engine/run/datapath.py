@@ -47,7 +47,9 @@ from ondie.kernels.jit import inline, njit
 
 @njit
 def decide(st, tid, step):
-    """Call the handler that decides stage ``step``. Return the next stage, or WAITS."""
+    """Call the handler that selects the next stage of transaction ``tid`` after ``step``. Return
+    that stage, or WAITS if the transaction waits.
+    """
     if step == stages.ENCODED:
         return queue_program(st, tid)
     if step == stages.WRITE_IN_DRAM:

@@ -17,7 +17,7 @@ from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import Arrays
 
 LAST_ENTRIES = 256
-"""Maximum number of log entries in a report."""
+"""Maximum number of entries of the log of moved bytes in a report."""
 
 
 def report(

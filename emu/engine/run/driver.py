@@ -30,10 +30,10 @@ NOW, EVENTS, ERROR, TAIL, NEXT_ROW, LOGGED, CLOSING, PAUSE, COMPLETED, WANTED, U
         "wanted", "upkeep",
     ),
 )  # fmt: skip
-"""Indices of registers in ``Driver.registers``."""
+"""Indices in ``Driver.registers`` of the engine's registers (fields of events.REG)."""
 EVENTS_PER_CALL = 1 << 22
-"""Maximum number of events between two checks for interrupts and progress. These events take less
-than a second of wall time."""
+"""Maximum number of events in one call of the event loop. Between two calls, the driver checks for
+interrupts and reports progress. These events take less than a second of wall time."""
 
 
 class PowerCut(Exception):

@@ -127,8 +127,8 @@ def raise_full(arrays: Arrays, cfg: Config) -> None:
 
 
 def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
-    """Raise an error that names the plan rows, requests, or writes from the data cache to flash
-    that are incomplete although no event is pending.
+    """Raise an error for a run with incomplete work but no pending event. The error names the
+    incomplete plan rows, requests, or writes from the data cache to flash.
 
     Raises InputError for a full drive, otherwise SimulationError.
     """

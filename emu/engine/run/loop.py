@@ -72,7 +72,7 @@ from ondie.emu.nvme import (
 from ondie.kernels.jit import apart, cold, njit
 
 STEPPED = 1 << 12
-"""Number of events at the end of a call that are handled one at a time, so that the call ends
+"""Number of events handled one at a time at the end of a call of :func:`run`, so that the call ends
 exactly at the requested event.
 """
 
@@ -256,8 +256,8 @@ def start_isp_io(st, rid, tid):
 
 @apart
 def finish_part(st, tid):
-    """Finish transaction ``tid`` of a row or request. If it was the last unfinished transaction of
-    the row or request, complete the row or request.
+    """Finish transaction ``tid`` of a plan row or host request. If it was the last unfinished
+    transaction of the row or request, complete the row or request.
     """
     if st.txn[tid].kind == REQUEST:
         queue_pair.on_part_done(st, tid)
@@ -300,7 +300,7 @@ def register_next(st, leaf):
 
 @njit
 def on_station_left(st, tid):
-    """Advance transaction ``tid`` after it has left a station."""
+    """Advance transaction ``tid``, whose service at a station has ended."""
     if st.txn[tid].step == stages.ARRIVED:
         submit_command(st, tid)
         return

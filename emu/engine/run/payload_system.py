@@ -38,7 +38,8 @@ int64[5], ``STATUS`` the index of field ``status`` if it is viewed as int32[10].
 
 
 class MemoryLimits(NamedTuple):
-    """Fields of submission.LIMITS that describe a buffer, each int64[1].
+    """Views of the fields of submission.LIMITS that describe the data buffer of commands, each
+    int64[1].
 
     Assigning an item of a memoryview takes a tenth of the time of assigning a field of a record.
     """
@@ -285,8 +286,8 @@ class PayloadSystem(CommandSystem):
         """Run one command that arrives at ``arrival`` ps, not before ``earliest_arrival``, and
         return its status.
 
-        Equivalent to submit, run_until and completions, in a third of the time.
-        :attr:`takes_single` must be True. The end time (ps) of the command is stored in
+        Equivalent to calls of submit, run_until and completions, but takes a third of their wall
+        time. :attr:`takes_single` must be True. The end time (ps) of the command is stored in
         ``single.end_ps``.
 
         Return IN_FLIGHT if the command has not completed by ``until`` ps, after an error, or if

@@ -2,8 +2,8 @@
 
 Owns the opening and closing of the store, power cuts, and the start of a drive from a checkpoint or
 by recovery. Does not own the bytes of commands (payload_system.py), files (nand/store_folder.py),
-recovery (ftl/recovery.py, recovery_time.py), the data that power-loss protection saves
-(nvme/power_loss_protection.py) or the contents that an interrupted operation leaves
+recovery (ftl/recovery.py, recovery_time.py), the data saved by power-loss protection
+(nvme/power_loss_protection.py) or the contents left by an interrupted operation
 (nand/torn_pages.py, nvme/power_cut.py).
 Source: NVMe base specification (shutdown).
 """
@@ -59,8 +59,9 @@ class StoreOptions:
     path: str | os.PathLike[str] | None = None
     """Folder of the store; None if the pages are in memory only."""
     durability: str | None = None
-    """One of superblock.DURABILITIES. None selects the durability of an existing store, and
-    "process" for a new store.
+    """Durability of the store's data: "process" (survives the end of the process) or "host" (data
+    of a completed FLUSH or write with FUA also survives a power loss of the host). None selects the
+    durability of an existing store, and "process" for a new store.
     """
     read_only: bool = False
     """True if the files of the store must not be changed."""
@@ -90,8 +91,8 @@ class StoreOptions:
 
 @dataclass
 class EndedStarts:
-    """Sums over the ended starts of a drive since the drive was opened. A start ends with a power
-    cut and is added at the next power-on."""
+    """Sums over the ended starts of a drive since the drive was opened. A start is the period from
+    a power-on to the next power cut. Its values are added at the power-on after that cut."""
 
     number: int = 0
     time_ps: int = 0
@@ -100,7 +101,9 @@ class EndedStarts:
     have ended the current start.
     """
     counts: np.ndarray = field(default_factory=lambda: np.zeros(len(COUNTERS), np.int64))
-    """Sums of the counters (engine/core/counters.py), int64[len(COUNTERS)]."""
+    """Sums of the activity counters (engine/core/counters.py) over the ended starts of the drive,
+    int64[len(COUNTERS)].
+    """
 
     def add(self, counts: np.ndarray, now_ps: int) -> None:
         """Add a start that ended at ``now_ps`` with the counters ``counts``."""
@@ -295,8 +298,8 @@ class PowerSystem(PayloadSystem):
             self.store.close()
 
     def _unsaved(self) -> str:
-        """Return a text that lists the data that would be lost if the drive were closed now, or ""
-        if no data would be lost."""
+        """Return, as text, a list of the data that would be lost if the drive were closed now, or
+        "" if no data would be lost."""
         lost = []
         if self.outstanding:
             lost.append(f"{plural(self.outstanding, 'command')} in flight")

@@ -30,13 +30,14 @@ WINDOW = 2
 def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
     """Simulate the flash operations of recovery ``found`` and return their time (ps).
 
-    In each conventional block, the out-of-band data of all pages up to the last visible page is
-    read. In a blank block, only the out-of-band data of the first page is read. Then the newest
-    visible stripes are read as whole pages, and the stripe after the last visible stripe is
-    overwritten. Pages with the same offset in all planes of a unit are read together. Operations on
-    blocks in pSLC mode take the times that apply in pSLC mode. If recovery used a checkpoint of the
-    mapping table, only scanned blocks are treated in this way. In other blocks, only the
-    out-of-band data of the first page is read. The metadata pages are read as whole pages.
+    A page is visible if the scan does not read the page as blank. In each conventional block, the
+    out-of-band data of all pages up to the last visible page is read. In a blank block, only the
+    out-of-band data of the first page is read. Then the newest visible stripes are read as whole
+    pages, and the stripe after the last visible stripe is overwritten. Pages with the same offset
+    in all planes of a unit are read together. Operations on blocks in pSLC mode take the times that
+    apply in pSLC mode. If recovery used a checkpoint of the mapping table, only scanned blocks are
+    treated in this way. In other blocks, only the out-of-band data of the first page is read. The
+    metadata pages are read as whole pages.
     """
     together = geometry.unit_planes * geometry.slots
     own = conventional(geometry, np.arange(len(found.visible_stripes)))

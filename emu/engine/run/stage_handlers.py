@@ -73,9 +73,7 @@ def count_entry(st, tid):
 
 @inline
 def route_command(st, tid):
-    """Select the firmware latency of a decoded command: that of reads, or that of other
-    commands.
-    """
+    """Select the firmware latency of a decoded command: for reads or for other commands."""
     return stages.PARSED if st.txn[tid].op == timing.READ else stages.PARSED_WRITE
 
 
@@ -313,7 +311,9 @@ def resume_translated(st, tid):
 
 @njit
 def continue_transfer(st, tid):
-    """Pass the next piece of a row's DRAM traffic through DRAM, or finish after the last piece."""
+    """Pass the next piece of a plan row's DRAM traffic through DRAM, or finish after the last
+    piece.
+    """
     if st.command[tid].bytes_left == 0:
         return stages.FINISHED
     next_piece(st, tid, stages.TRAFFIC_PIECE)

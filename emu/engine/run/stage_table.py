@@ -306,7 +306,7 @@ STAGES = (
 
 
 def names() -> dict[int, str]:
-    """Return the names of all steps and branches by number."""
+    """Return the names of all steps and branches of a transaction, by number."""
     every = vars(stages)
     first, last = list(every).index("ARRIVED"), list(every).index("FINISHED")
     return {every[name]: name for name in list(every)[first : last + 1]}
@@ -333,8 +333,7 @@ def _stages_under(held: tuple[str, ...]) -> Iterator[Stage]:
 
 @functools.cache
 def _constant_stages(held: tuple[str, ...]) -> tuple[np.ndarray, dict[str, dict[str, list[int]]]]:
-    """Return the part of the stages that is common to all drives that meet exactly the conditions
-    ``held``.
+    """Return the part of the stages common to all drives that meet exactly the conditions ``held``.
 
     Return (records stages.STAGE[STEPS], fields). The records lack the values that come from the
     integer configuration. ``fields`` lists the steps whose records need such values, by column

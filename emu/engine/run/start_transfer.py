@@ -21,7 +21,7 @@ from ondie.emu.engine.run.start_die import take_part
 from ondie.kernels.jit import cold, njit
 
 MAX_PIECES = 64
-"""Maximum number of pieces into which a row's transfer down the link is split."""
+"""Maximum number of pieces into which a plan row's transfer from host to drive is split."""
 
 
 @njit

@@ -39,13 +39,13 @@ PLANNED = (
     "tunnel_commands", "tunnel_wire_bytes",
 )  # fmt: skip
 EVENTS_PER_TURN = 1 << 14
-"""Maximum number of events between two calls of ``ForegroundFeed.supply``."""
+"""Maximum number of events between two calls of ``ForegroundFeed.supply``, which loads requests."""
 
 
 @dataclass(frozen=True)
 class ReservoirOptions:
-    """Sizes of the reservoir of a drive that also executes commands, and phases of the plans that
-    use the reservoir.
+    """Sizes of the reservoir of a drive that also executes commands, and phases of the plans using
+    the reservoir.
     """
 
     super_pages: int
@@ -53,7 +53,7 @@ class ReservoirOptions:
     planes: int
     """Number of planes that a super-page uses."""
     phases: tuple[str, ...]
-    """Names of the phases of the plans' rows."""
+    """Names of the phases that the plans' rows refer to by index."""
 
 
 NO_RESERVOIR = ReservoirOptions(0, 0, ("",))
@@ -297,8 +297,8 @@ class System(Driver):
         }
 
     def requested_amounts(self, chunk: np.ndarray) -> np.ndarray:
-        """Return the amounts that rows request, computed from the columns: int64[devices,
-        PLANNED].
+        """Return the amounts of work (pages, bytes, commands) that the plan rows in ``chunk``
+        request: int64[devices, PLANNED].
         """
         amounts = np.zeros_like(self.planned)
         bytes_in, bytes_out = chunk["bytes_in"], chunk["bytes_out"]

@@ -36,7 +36,7 @@ def precondition(
     """Put a stand-alone drive (device 0), which has executed no command, into the state ``kind``
     (PRECONDITIONS). "fill" writes all logical pages once in order. "steady" calls
     set_steady_state() with uniform writes and returns its result. ``accesses``: pages that the run
-    will access; a fill leaves other pages unmapped if that cannot change the results of the run.
+    will access. A fill leaves other pages unmapped if this cannot change the results of the run.
     Raises InputError if the kind is unknown, if the pages do not fit on flash, or if "steady" does
     not support the victim policy.
     """
@@ -91,7 +91,8 @@ def whole_pages(arrays: Arrays, lpns: slice | np.ndarray) -> None:
 
 
 def make_plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Plan:
-    """Return the Plan (steady_state.py) of the drive with writes to ``regions``.
+    """Return the parameters of the steady state (Plan, plan.py) of the drive with writes to
+    ``regions``.
 
     Raises InputError if the victim policy is user-defined, because the untimed simulation supports
     only the built-in policies.

@@ -75,7 +75,8 @@ def occupy(
 
 
 def _by_unit(arrays: Arrays, die: Geometry, stream: int, one: Occupied) -> np.ndarray:
-    """Return the number of pages of a stream on each unit, int64[units]."""
+    """Return the number of pages that contain data in the zone of a stream, for each unit,
+    int64[units]."""
     table = unit_table(arrays, stream)
     assert table is not None
     return np.bincount(table[one.lpns % len(table)], minlength=die.units)
@@ -158,8 +159,8 @@ def _blocks_of(
 ) -> None:
     """Copy a steady state to the blocks ``usable`` (bool[units, blocks]) of the units ``units``.
 
-    Also set the two write frontiers of each unit. ``fronts``: their streams, for host writes and
-    for collected pages.
+    Also set the two write frontiers of each unit. ``fronts``: streams of the two frontiers: for
+    host writes and for collected pages.
     """
     geometry = Geometry.of(cfg)
     states = np.array([page_map.FREE, page_map.OPEN, page_map.FULL], np.int32)

@@ -8,12 +8,12 @@ distributions as in Desnoyers (ACM TOS 2014), Van Houdt (SIGMETRICS 2013).
 To overwrite 1 TB several times takes billions of page programs in mapping tables that are far
 larger than any CPU cache. However, the units of a drive (planes, or dies with super-blocks) are
 alike, and garbage collection never moves a page to another unit. Therefore one unit is simulated
-exactly, on tables that fit in a CPU cache, from a start close to its steady state until it reaches
-that state. The state of this unit at any later time is a sample of the steady state. Each time
-every block has been rewritten once on average, the state is used for the next unit of the drive.
-The states of adjacent units are therefore not independent. To keep LPNs from aligning across units,
-the order of the labels (the logical pages of a unit) within each region of a unit is rotated by a
-random amount. This does not bias the result, because all orders are equally likely.
+exactly, on tables small enough for a CPU cache, from a start close to its steady state until it
+reaches that state. The state of this unit at any later time is a sample of the steady state. Each
+time every block has been rewritten once on average, the state is used for the next unit of the
+drive. The states of adjacent units are therefore not independent. To keep LPNs from aligning across
+units, the order of the labels (the logical pages of a unit) within each region of a unit is rotated
+by a random amount. This does not bias the result, because all orders are equally likely.
 
 With static allocation, a table gives the unit of each LPN. With dynamic allocation, writes use the
 units round-robin. All units have then been written equally often, so their user frontiers are at

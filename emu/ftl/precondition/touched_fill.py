@@ -1,4 +1,4 @@
-"""Sequential fill of a drive that maps only the logical pages that a run accesses.
+"""Sequential fill of a drive that maps only the logical pages accessed by a run.
 
 Owns the condition under which the other pages of the drive cannot change the run, and the fill that
 maps only the accessed pages. Does not own the fill of the whole drive (write_frontier.py) or the
@@ -58,8 +58,7 @@ def rest_is_idle(arrays: Arrays, cfg: Config, accesses: Accesses) -> bool:
     """Return True if no block of the filled drive can be collected or moved in the run.
 
     The result is conservative. It assumes that each write needs at most its pages, one further
-    incomplete stripe, and the stripes that are padded for the write. Writes use the units
-    round-robin.
+    incomplete stripe, and the stripes padded for the write. Writes use the units round-robin.
     """
     table, ftl = arrays.cfg[0], cfg.ftl
     if (
@@ -85,9 +84,9 @@ def rest_is_idle(arrays: Arrays, cfg: Config, accesses: Accesses) -> bool:
 
 
 def intervals(arrays: Arrays, accesses: Accesses) -> tuple[I64, I64]:
-    """Return the accessed stripes as disjoint intervals in ascending order: (first stripe, last
-    stripe + 1), both int64[k]. The intervals include the last stripe of the drive.
-    """
+    """Return the accessed stripes (``stripe_pages`` consecutive logical pages each) as disjoint
+    intervals in ascending order: (first stripe, last stripe + 1), both int64[k]. The intervals
+    include the last stripe of the drive."""
     stripe = stripe_pages(arrays)
     end = (int(arrays.cfg.lpns[0]) - 1) // stripe
     low = np.append(accesses.first // stripe, end)
@@ -107,7 +106,7 @@ def touched_pages(arrays: Arrays, accesses: Accesses) -> int:
 def fill(arrays: Arrays, accesses: Accesses) -> None:
     """Fill device 0 in order, without simulated time or erases, and map only the accessed stripes.
 
-    Requires that ``rest_is_idle`` is True and that the drive has executed no command.
+    ``rest_is_idle`` must be True, and the drive must not have executed a command.
     """
     low, high = intervals(arrays, accesses)
     sectors = int(arrays.cfg.page_bytes[0]) // SECTOR_BYTES

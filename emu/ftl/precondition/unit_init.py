@@ -74,7 +74,8 @@ def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Ge
 
 
 def start(unit: Unit, plan: Plan, counts: np.ndarray, rng: np.random.Generator) -> int:
-    """Fill an empty unit with ``counts`` (int64[regions]) labels, close to its steady state.
+    """Fill an empty unit with ``counts`` (int64[regions]) labels (logical pages), close to its
+    steady state.
 
     Return the number of pages programmed. If the plan has several regions, the unit is overwritten
     until most pages of the coldest region have been overwritten. A large unit is simulated as a
@@ -151,9 +152,8 @@ def _lay(unit: Unit, counts: np.ndarray, rng: np.random.Generator) -> None:
 
 def _grow(unit: Unit, small: Unit, counts: np.ndarray, times: int) -> int:
     """Copy each full block of ``small`` to ``times`` blocks of the empty ``unit``, and each label
-    to ``times`` labels. Then write the labels that have no slot. Return the number of pages
-    programmed.
-    """
+    (logical page) to ``times`` labels. Then write the labels that have no slot (physical page).
+    Return the number of pages programmed."""
     pages, shift = int(unit.reg.pages[0]), int(unit.reg.shift[0])
     full = np.flatnonzero(small.score[:-1] < NOT_FULL)
     full = full[: (int(unit.reg.free[0]) - int(unit.reg.low[0]) - 1 - len(unit.block)) // times]
@@ -189,9 +189,8 @@ def write(unit: Unit, labels: np.ndarray) -> None:
 
 
 def resize(unit: Unit, counts: np.ndarray) -> None:
-    """Set the number of labels of each region to ``counts`` (int64[regions]): write new labels, and
-    invalidate surplus labels.
-    """
+    """Set the number of labels (logical pages) of each region to ``counts`` (int64[regions]): write
+    new labels, and invalidate surplus labels."""
     reg = unit.reg[0]
     new = []
     for region, count in enumerate(counts):
@@ -221,8 +220,8 @@ def set_blocks(unit: Unit, live: np.ndarray, count: int) -> None:
 
 @njit
 def copy_out(unit, held, at, first_ppn, turn):
-    """Write ppn + 1 of each label of the unit to ``held``, starting at index ``at``, with the
-    labels of each region rotated by ``turn``.
+    """Write ppn + 1 of each label (logical page) of the unit to ``held``, starting at index ``at``,
+    with the labels of each region rotated by ``turn``.
 
     ``first_ppn``: int64[blocks], ppn of the first page of each block; ``turn``: int64[regions].
     """

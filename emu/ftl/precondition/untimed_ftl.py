@@ -59,7 +59,8 @@ free block.
 
 
 class Unit(NamedTuple):
-    """Arrays of one simulated unit. Label: logical page of the unit. Slot: physical page."""
+    """Arrays of the simulated allocation unit: one plane, or one die with super-blocks. Label:
+    logical page of the unit. Slot: physical page."""
 
     reg: np.recarray  # REG[1]
     rng: np.ndarray  # uint64[1]
@@ -282,9 +283,8 @@ def make_room(unit):
 
 @njit
 def _draw(unit, count):
-    """Store the labels of the next ``count`` writes in ``unit.draw``. If the unit has several
-    regions, store the regions of these labels in ``unit.drawn``.
-    """
+    """Store the labels (logical pages) of the next ``count`` writes in ``unit.draw``. If the unit
+    has several regions, store the regions of these labels in ``unit.drawn``."""
     reg = unit.reg[0]
     draw, drawn = unit.draw, unit.drawn
     if reg.order == BY_LIST:
@@ -312,10 +312,10 @@ def _draw(unit, count):
 
 @njit
 def overwrite(unit, writes, programs):
-    """Issue user writes until ``writes`` pages have been written or ``programs`` pages have been
-    programmed, including pages that garbage collection programs. The number of programs can exceed
-    ``programs``, because garbage collection runs whenever a block has been opened.
-    """
+    """Overwrite pages of the unit with user writes until ``writes`` pages have been written or
+    ``programs`` pages have been programmed, including pages that garbage collection programs. The
+    number of programs can exceed ``programs``, because garbage collection runs whenever a block has
+    been opened."""
     reg = unit.reg[0]
     where, who, score, draw, drawn = unit.where, unit.who, unit.score, unit.draw, unit.drawn
     block, cursor, user_front = unit.block, unit.cursor, unit.user_front

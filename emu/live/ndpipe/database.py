@@ -15,7 +15,7 @@ from typing import Any
 from ondie.emu.units import InputError
 
 WAIT_S = 30.0
-"""Maximum time to wait while another process writes, s."""
+"""Maximum time to wait while another process writes to the SQLite file, s."""
 
 
 class Database:
@@ -52,13 +52,13 @@ class Database:
             raise InputError(f"{self.path}: cannot be used as {self.what}: {error}") from error
 
     def rows(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
+        """Return the rows that the SQL query ``text`` with the parameters ``values`` returns."""
         with self._named():
             return self._base.execute(text, values).fetchall()
 
     def write(self, text: str, rows: Sequence[Sequence[object]]) -> int:
-        """Execute a statement once for each row of values, in one transaction. Return the number of
-        changed rows."""
+        """Execute the SQL statement ``text`` once for each row of values, in one transaction.
+        Return the number of changed rows."""
         with self._named(), self._base:
             before = self._base.total_changes
             self._base.executemany(text, rows)

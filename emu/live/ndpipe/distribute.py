@@ -1,6 +1,8 @@
-"""Distribution of new versions over a connection; an interrupted transfer is resumed.
+"""Distribution of new model versions from NDPipe's Tuner to a store over a connection; an
+interrupted transfer is resumed.
 
-Owns the exchange of frames. Does not own versions, deltas and their checks (emu/ndpipe/versions).
+Owns the exchange of frames. Does not own model versions, deltas and their checks
+(emu/ndpipe/versions).
 Source: NDPipe (ASPLOS 2024), version-aware redistribution; the frames are defined by this project.
 """
 
@@ -14,9 +16,10 @@ from ondie.emu.units import InputError
 def send_update(
     link: Link, versions: Versions, version: int | None, checksum: bytes, chunk: int = CHUNK_BYTES
 ) -> Update:
-    """Update the store at the other end of ``link`` to the latest version, and return the update.
+    """Send the latest model version to the store at the other end of ``link``, and return the
+    update.
 
-    ``version``, ``checksum``: current version of the store and checksum of its model. ``chunk``:
+    ``version``, ``checksum``: version and checksum of the model that the store has now. ``chunk``:
     maximum number of bytes of the update in one frame. Raises LinkLost if the connection is lost or
     an unexpected frame arrives. Raises InputError if the store refuses the update or reports
     another version after it.
@@ -41,8 +44,9 @@ def send_update(
 
 
 def answer(link: Link, kind: Kind) -> Frame:
-    """Return the next frame, which must have the kind ``kind``. Raises InputError if the frame is a
-    refusal. Raises LinkLost if the frame has any other kind, or if the connection is lost."""
+    """Return the next frame from the store, which must have the kind ``kind``. Raises InputError if
+    the frame is a refusal. Raises LinkLost if the frame has any other kind, or if the connection is
+    lost."""
     found = link.receive()
     if found.kind == Kind.REFUSED:
         raise InputError(str(found.fields["why"]))

@@ -1,4 +1,5 @@
-"""Content of a system, and a description of the content that an interrupted job has added.
+"""Content of an NDPipe system (model versions, photos and labels), and a description of the content
+that an interrupted job has added.
 
 Owns the counts of the content, and the text of the description. Does not own the label database
 (labels.py) or the versions (kept_models.py).
@@ -18,8 +19,8 @@ from ondie.emu.units import InputError, plural
 
 @dataclass(frozen=True)
 class Holdings:
-    """Content of a system. ``versions``, ``photos``: numbers of versions and photos. ``labels``:
-    number of labels by version."""
+    """Content of an NDPipe system. ``versions``, ``photos``: numbers of model versions and of
+    photos. ``labels``: number of labels by the model version that produced them."""
 
     versions: int
     photos: int
@@ -27,8 +28,8 @@ class Holdings:
 
 
 def holdings(folder: Path) -> Holdings | None:
-    """Return the content of the system in ``folder``, or None if the label database of the system
-    is missing or cannot be used."""
+    """Return the content of the NDPipe system in ``folder``, or None if the label database of the
+    system is missing or cannot be used."""
     try:
         labels = Labels(folder / "labels.sqlite")
         try:
@@ -41,7 +42,7 @@ def holdings(folder: Path) -> Holdings | None:
 
 
 def added(folder: Path, before: Holdings | None) -> str:
-    """Return a text that lists the versions, photos and labels that were added to the system in
+    """Return a text that lists the model versions, photos and labels added to the NDPipe system in
     ``folder`` since ``before``. The text is part of the message about an interruption."""
     now = holdings(folder)
     if now is None:

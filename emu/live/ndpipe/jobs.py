@@ -1,4 +1,4 @@
-"""Jobs of the Tuner.
+"""Jobs of NDPipe's Tuner: training, labeling of new photos, and replacement of labels.
 
 Owns the parameters of jobs and their checks. Does not own the execution of jobs (tuner.py).
 Source: this project.
@@ -15,15 +15,17 @@ FORMAT_NAMES = ("fp32", "fp16")
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """Job that fine-tunes the head.
+    """Job that fine-tunes the head (last layer) of the network.
 
     ``stores``, ``photos``: number of stores and photos of a new system. ``runs``: number of
-    pipelined runs. ``cut``: last layer that the stores run. ``format``: format of the features on
-    the wire. ``epochs``: number of epochs of the pretraining and of each run. ``pretrain``,
-    ``held_out``: number of crops for the pretraining and for the test. ``base``: version from which
-    the training starts, or None for the latest version. ``kill``: (store, number of photos); the
-    store kills itself after it has sent the features of this number of photos. Raises InputError
-    for an unknown format, for a number out of range, or if there are fewer photos than stores.
+    training runs; the stores compute the features of a run while the Tuner trains on the previous
+    run. ``cut``: last layer of the network that the stores compute. ``format``: format of the
+    features on the wire. ``epochs``: number of epochs of the pretraining and of each run.
+    ``pretrain``, ``held_out``: number of crops for the pretraining and for the test. ``base``:
+    model version from which the training starts, or None for the latest version. ``kill``: (store,
+    number of photos); the store kills itself after it has sent the features of this number of
+    photos. Raises InputError for an unknown format, for a number out of range, or if there are
+    fewer photos than stores.
     """
 
     stores: int = 3
@@ -65,8 +67,8 @@ class Infer:
 
 @dataclass(frozen=True)
 class Relabel:
-    """Job that replaces outdated labels. ``photos``: names of JPEG files that are inserted during
-    the job."""
+    """Job that replaces the labels produced by earlier model versions. ``photos``: names of JPEG
+    files that are inserted during the job."""
 
     photos: tuple[str, ...] = ()
 

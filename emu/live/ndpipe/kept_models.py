@@ -22,16 +22,16 @@ NAME = "versions.npy"
 
 
 def write_versions(folder: Path, versions: Versions) -> None:
-    """Write all versions to ``folder`` in one atomic operation."""
+    """Write all model versions to the file in ``folder`` in one atomic operation."""
     out = io.BytesIO()
     np.save(out, np.stack([versions.model(each) for each in range(versions.latest + 1)]))
     write_atomically({folder / NAME: out.getvalue() + digest(out.getvalue())})
 
 
 def read_models(folder: Path, size: int) -> np.ndarray:
-    """Return the models in ``folder``, uint8[versions, size]. Raises InputError if the file cannot
-    be read or is damaged, if it was written by a version of ondie without checksums, or if its
-    models have another size."""
+    """Return the parameters of all model versions in ``folder``, uint8[versions, size]. Raises
+    InputError if the file cannot be read or is damaged, if it was written by a version of ondie
+    without checksums, or if its models have another size."""
     path = folder / NAME
     try:
         data = path.read_bytes()
@@ -68,8 +68,8 @@ def _is_array(data: bytes) -> bool:
 
 
 def count_versions(folder: Path) -> int:
-    """Return the number of versions according to the header of the file, or 0 if the file is
-    missing or cannot be read."""
+    """Return the number of model versions according to the header of the file in ``folder``, or 0
+    if the file is missing or cannot be read."""
     try:
         models = np.load(folder / NAME, mmap_mode="r")
     except (OSError, ValueError, EOFError):

@@ -1,4 +1,4 @@
-"""Labels of all photos in an SQLite database.
+"""Labels (classes) of all photos of an NDPipe system, in an SQLite database.
 
 Owns the schema, inserts, and the replacement of outdated labels. Does not own photos (shelf.py),
 the file (database.py) or the computation of labels (store_process.py).
@@ -19,9 +19,10 @@ TABLE = (
     "CREATE TABLE labels (photo INTEGER PRIMARY KEY, store INTEGER NOT NULL, "
     "copy INTEGER NOT NULL, truth INTEGER, label INTEGER, version INTEGER)"
 )
-"""``store``, ``copy``: numbers of the stores that contain the photo and its copy. ``truth``: class
-for training, or NULL if it is unknown. ``label``, ``version``: result of inference and the version
-of the model that produced it, both NULL before the first inference."""
+"""Statement that creates the table of labels. ``photo``: number of the photo. ``store``, ``copy``:
+numbers of the stores that contain the photo and its copy, equal if there is no copy. ``truth``:
+class for training, or NULL if it is unknown. ``label``, ``version``: result of inference and the
+version of the model that produced it, both NULL before the first inference."""
 
 
 class Labels:
@@ -48,19 +49,20 @@ class Labels:
             raise
 
     def insert(self, rows: Iterable[tuple[int, int, int, int | None]]) -> None:
-        """Add photos without labels, given as (number, store, copy, truth), in one transaction."""
+        """Add photos without labels in one transaction. Each row is (photo number, number of its
+        store, number of the store of its copy, true class or None)."""
         self._base.write(
             "INSERT INTO labels (photo, store, copy, truth) VALUES (?, ?, ?, ?)", [*rows]
         )
 
     def places(self) -> list[tuple[int, int, int, int | None]]:
-        """Return (number, store, copy, truth) of every photo, in ascending order of the photo
-        numbers."""
+        """Return (photo number, number of its store, number of the store of its copy, true class or
+        None) of every photo, in ascending order of the photo numbers."""
         return self._base.rows("SELECT photo, store, copy, truth FROM labels ORDER BY photo")
 
     def outdated(self, version: int) -> list[tuple[int, int, int]]:
-        """Return (number, store, copy) of the photos whose label is missing or belongs to a version
-        before ``version``."""
+        """Return (photo number, number of its store, number of the store of its copy) of the photos
+        whose label is missing or was produced by a model version before ``version``."""
         return self._base.rows(
             "SELECT photo, store, copy FROM labels WHERE version IS NULL OR version < ? "
             "ORDER BY photo",
@@ -68,9 +70,9 @@ class Labels:
         )
 
     def replace(self, version: int, found: Iterable[tuple[int, int]]) -> int:
-        """Write the labels ``found``, given as (photo, label), in one transaction. ``version``:
-        version of the model that produced them. Only missing labels and labels of earlier versions
-        are replaced. Return the number of changed photos."""
+        """Write the labels ``found``, given as (photo number, label), in one transaction.
+        ``version``: version of the model that produced them. Only missing labels and labels that
+        earlier versions produced are replaced. Return the number of changed photos."""
         return self._base.write(
             "UPDATE labels SET label = ?2, version = ?3 "
             "WHERE photo = ?1 AND (version IS NULL OR version < ?3)",
@@ -78,12 +80,13 @@ class Labels:
         )
 
     def all(self) -> dict[int, tuple[int | None, int | None]]:
-        """Return (label, version) of every photo, by photo number."""
+        """Return (label, version of the model that produced it) of every photo, by photo number.
+        Both are None before the first inference."""
         rows = self._base.rows("SELECT photo, label, version FROM labels")
         return {photo: (label, version) for photo, label, version in rows}
 
     def counts(self) -> tuple[int, dict[int, int]]:
-        """Return the number of photos, and the number of labels by the version that produced
+        """Return the number of photos, and the number of labels by the model version that produced
         them."""
         rows = self._base.rows("SELECT version, count(*) FROM labels GROUP BY version")
         found = dict(rows)

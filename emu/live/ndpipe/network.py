@@ -1,5 +1,5 @@
-"""Network of the live system: a small backbone, its cut, its parameters as bytes, and the training
-of its head.
+"""Image classification network of the live NDPipe system: a small backbone, its division at a layer
+("cut") between stores and Tuner, its parameters as bytes, and the training of its head.
 
 Owns the torch model, pretraining, and fine-tuning of the head on given features. Does not own the
 computation of features (store_process.py) or the runs (tuner.py).
@@ -32,13 +32,13 @@ ADAM_RATE, RISE = 1e-2, 0.3
 rate rises to the maximum. ADAM_RATE, RISE and RATE were chosen with five photographs of TRAINED for
 training and the other four for validation."""
 TESTED = 256
-"""Maximum number of crops in one batch of a test."""
+"""Maximum number of crops in one batch when the network is tested."""
 FORMATS = {"fp32": np.float32, "fp16": np.float16}
-"""Formats of the features on the wire, by name."""
+"""NumPy types of the features that stores send to the Tuner, by the name of the format."""
 
 
 def torch() -> Any:
-    """Return the module torch, limited to one thread. Raises InputError if torch is not
+    """Return the Python module torch, limited to one thread. Raises InputError if torch is not
     installed."""
     try:
         import torch as module
@@ -51,7 +51,8 @@ def torch() -> Any:
 
 
 def network(seed: int) -> Any:
-    """Return the torch model with random weights, which are determined by ``seed``."""
+    """Return the torch model of the classification network with random weights, which are
+    determined by ``seed``."""
     nn = torch().nn
     torch().manual_seed(seed)
     sizes = (3, 16, 32, 64)
@@ -65,12 +66,13 @@ def network(seed: int) -> Any:
 
 
 def table(model: Any) -> Network:
-    """Return the layer table of the torch model ``model``."""
+    """Return the layer table (size and operations of each layer) of the torch model ``model``."""
     return from_torch(model, SHAPE, TITLE)
 
 
 def check_cut(model: Any, cut: str) -> None:
-    """Raise InputError unless ``cut`` is a frozen layer of the model."""
+    """Raise InputError unless ``cut``, the last layer that the stores compute, is a frozen layer of
+    the model (every layer except the head)."""
     names = [name for name, _ in model.named_children()][:-1]
     if cut not in names:
         raise InputError(f"cut {quoted(cut)}: is not a frozen layer; use one of {', '.join(names)}")
@@ -179,8 +181,8 @@ def descend(
 
 
 def damped(run: int, runs: int) -> float:
-    """Return the learning rate of run ``run`` (from 0) of ``runs`` runs: RATE, decreasing linearly
-    with the run."""
+    """Return the learning rate of training run ``run`` (from 0) of ``runs`` runs: RATE, decreasing
+    linearly with the run."""
     return RATE * (runs - run / 2) / runs
 
 
@@ -188,8 +190,8 @@ def tune(
     model: Any, cut: str, features: np.ndarray, labels: Sequence[int], run: int, runs: int,
     epochs: int, seed: int,
 ) -> list[float]:  # fmt: skip
-    """Train the head of ``model`` on the features of one run, computed at the layer ``cut``. Return
-    the mean loss of each epoch."""
+    """Train the head of ``model`` on the features of training run ``run`` of ``runs``.
+    ``features``: outputs of the layer ``cut``. Return the mean loss of each epoch."""
     inputs = layers(model, cut, features.astype(np.float32), behind=True)
     head, rate = model[-1], damped(run, runs)
     descent = torch().optim.SGD(head.parameters(), lr=rate, momentum=MOMENTUM)
@@ -205,7 +207,8 @@ def held_out(count: int, seed: int, sources: tuple[str, ...]) -> tuple[np.ndarra
 
 
 def tested(model: Any, inputs: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
-    """Return the mean loss and the accuracy of the model on the crops of :func:`held_out`."""
+    """Return the mean loss and the accuracy of the model on the crops ``inputs`` with the classes
+    ``wanted`` (see :func:`held_out`)."""
     loss, right = 0.0, 0
     with torch().no_grad():
         for at in range(0, len(wanted), TESTED):

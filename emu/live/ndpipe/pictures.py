@@ -25,14 +25,15 @@ TRAINED = (
     "china.jpg", "astronaut.png", "rocket.jpg", "gravel.png", "coins.png", "ihc.png", "grass.png",
     "motorcycle_left.png", "hubble_deep_field.jpg",
 )  # fmt: skip
-"""Photographs for pretraining and for the photos of the stores."""
+"""Names of the photographs from which the crops for pretraining and the photos of the stores are
+cut."""
 HELD_OUT = ("flower.jpg", "chelsea.png", "coffee.png", "camera.png", "brick.png", "retina.jpg")
-"""Photographs for tests only."""
+"""Names of the photographs from which only crops for tests are cut."""
 CLASSES = ("as it is", "blurred", "moved sideways", "moved upwards", "noisy", "few levels")
 PRETRAINED = 4
 """Number of classes on which the backbone is pretrained: the first elements of CLASSES."""
 QUALITY = 90
-"""Quality of the JPEG files."""
+"""Quality setting of Pillow for the JPEG files."""
 BORDER = 4
 """Width of the border around a crop, pixels. Blurring and shifting a crop use the pixels of its
 border."""

@@ -1,4 +1,4 @@
-"""Requests of the Tuner for many photos: the store that handles each photo, and the results.
+"""Requests of NDPipe's Tuner to the stores for features or labels of many photos.
 
 Owns the distribution of photos over stores, and the choice of another store for photos whose store
 is dead or cannot read them. Does not own frames (wire.py) or the processing of results (tuner.py).
@@ -18,9 +18,11 @@ from ondie.emu.live.ndpipe.wire import Frame, Kind, Link, LinkLost
 from ondie.emu.units import InputError
 
 Take = Callable[[Frame], list[int]]
-"""Function that processes the results in a frame and returns the numbers of their photos."""
+"""Function that processes the features or labels in a frame and returns the numbers of their
+photos."""
 SILENCE_S = 120.0
-"""Time without a frame after which all stores with open requests count as dead, s."""
+"""Time without a frame from any store after which all stores with open requests count as
+dead, s."""
 
 
 @dataclass
@@ -34,11 +36,11 @@ class _Request:
 
 @dataclass
 class Requests:
-    """Open requests to the stores.
+    """Requests of the Tuner to the stores that have not been completed.
 
     ``links``: connections of the live stores; the connection of a dead store is removed.
-    ``places``: numbers of the stores that have each photo. ``lost``: photos that no live store can
-    read, each with the reason. ``deaths``: numbers of the stores that died.
+    ``places``: numbers of the stores that have a photo, by photo number. ``lost``: reason for each
+    photo that no live store can read, by photo number. ``deaths``: numbers of the stores that died.
     """
 
     links: dict[int, Link]
@@ -50,11 +52,13 @@ class Requests:
     _next: int = 0
 
     def ask(self, kind: Kind, group: int, photos: list[int], **more: Any) -> None:
-        """Request each of ``photos`` from the first live store that has the photo and has not been
-        tried. If there is no such store, add the photo to ``lost``.
+        """Request the results for each of ``photos`` from the first live store that has the photo
+        and has not been asked for it in this group before. If there is no such store, add the photo
+        to ``lost``.
 
-        ``group``: number of the run; requests of several groups may be open at the same time.
-        ``more``: additional fields of the frames.
+        ``kind``: EXTRACT for features or RELABEL for labels. ``group``: number of the training run,
+        or of the half of the outdated labels; requests of several groups may be open at the same
+        time. ``more``: additional fields of the frames.
         """
         by_store: dict[int, list[int]] = {}
         for photo in photos:
@@ -78,11 +82,12 @@ class Requests:
                 self._die(store, kind, more)
 
     def collect(self, kind: Kind, group: int, take: dict[int, Take], **more: Any) -> None:
-        """Receive frames until all requests of ``group`` have been completed.
+        """Receive frames from the stores until all requests of the group ``group`` (see
+        :meth:`ask`) have been completed.
 
-        ``take``: function that processes the results, by group. ``more``: additional fields of
-        requests that are sent again to another store. Raises InputError if a store refuses a
-        request or sends an invalid frame.
+        ``take``: function that processes the features or labels in a frame, by group. ``more``:
+        additional fields of requests that are sent again to another store. Raises InputError if a
+        store refuses a request or sends an invalid frame.
         """
         while any(each.group == group for each in self._open.values()):
             for store in self._ready():

@@ -1,4 +1,4 @@
-"""Photos of one store: JPEG files in the pages of an emulated drive, and their index.
+"""Photos of one NDPipe store: JPEG files in the pages of an emulated drive, and their index.
 
 Owns the location of a photo on the drive, and the reading and decoding of photos. Does not own the
 drive (drive.py) or the assignment of photos to stores (labels.py).
@@ -25,7 +25,7 @@ TABLE = (
     "bytes INTEGER NOT NULL, crc INTEGER NOT NULL)"
 )
 DEVICE = "gen4-tlc"
-"""Preset of the drive of each store."""
+"""Configuration preset of the emulated drive of each store."""
 EDGE = 32
 """Width and height of the network's input, pixels."""
 
@@ -80,7 +80,7 @@ class Shelf:
 
     def jpeg(self, number: int) -> bytes:
         """Return the JPEG file of a photo. Raises InputError if the store does not have the photo,
-        or if the data that was read differs from the data that was stored."""
+        or if the data that was read differs from the stored data."""
         found = self._index.rows("SELECT offset, bytes, crc FROM photos WHERE photo = ?", (number,))
         if not found:
             raise InputError(f"photo {number}: this store does not have the photo")

@@ -1,4 +1,5 @@
-"""Process of a store: sends features and labels and stores new photos on request of the Tuner.
+"""Process of an NDPipe store: sends features and labels and stores new photos on request of the
+Tuner.
 
 Owns the loop of a store and its model. Does not own the frames (wire.py), the drive and the photos
 (shelf.py) or the requests (tuner.py).
@@ -30,8 +31,9 @@ LABEL = np.dtype([("photo", "<u8"), ("label", "<u4")])
 
 @dataclass(frozen=True)
 class Place:
-    """Start parameters of a store. ``die_after``: for tests, the number of photos after whose
-    features the process kills itself with SIGKILL, or None."""
+    """Start parameters of a store process: its folder, its number, the port of the Tuner, and the
+    token with which it identifies itself. ``die_after``: for tests, the number of photos after
+    whose features the process kills itself with SIGKILL, or None."""
 
     folder: Path
     number: int
@@ -66,7 +68,7 @@ def run_store(place: Place) -> None:
 
 
 def cut(error: InputError) -> str:
-    """Return the text of an error, shortened to MOST_TEXT characters."""
+    """Return the text of an error, shortened to MOST_TEXT characters, for a frame to the Tuner."""
     text = str(error)
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}..."
 

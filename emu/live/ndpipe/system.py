@@ -1,4 +1,4 @@
-"""The live system in a folder: its photos, and the processes of one job.
+"""A live NDPipe system in a folder: its photos, and the processes of one job.
 
 Owns the creation of a system, the start and the termination of stores and Tuner, and central
 fine-tuning for comparison. Does not own the work of the processes (store_process.py, tuner.py).
@@ -38,7 +38,8 @@ JOB_S = 3600.0
 
 
 def create(folder: Path, job: Train) -> None:
-    """Create a system with photos in all of its stores. Each photo has a copy in the next store.
+    """Create an NDPipe system with photos in all of its stores. Each photo has a copy in the next
+    store.
 
     Raises InputError if the folder exists and is not empty, if ``job.base`` is not version 0 (the
     only version of a new system), if ``job.cut`` is not a frozen layer, if a photograph is missing,
@@ -76,13 +77,13 @@ def create(folder: Path, job: Train) -> None:
 
 
 def stores_of(folder: Path) -> dict[int, Path]:
-    """Return the folders of the stores of a system, by store number."""
+    """Return the folders of the stores of the system in ``folder``, by store number."""
     found = ((each.name.removeprefix("store-"), each) for each in folder.glob("store-*"))
     return dict(sorted((int(number), each) for number, each in found if number.isdecimal()))
 
 
 def is_system(folder: Path) -> bool:
-    """Return True if the folder contains a label database, and therefore a system."""
+    """Return True if the folder contains a label database, and therefore an NDPipe system."""
     return (folder / "labels.sqlite").is_file()
 
 

@@ -1,5 +1,5 @@
-"""Process of the Tuner: trains the head on features of the stores, distributes versions, and
-replaces labels.
+"""Process of NDPipe's Tuner: trains the head of the network on features from the stores,
+distributes model versions, and replaces labels.
 
 Owns the three jobs of the Tuner. Does not own the processes (system.py), requests (requests.py),
 frames (wire.py), the network (network.py) or the label database (labels.py).
@@ -34,11 +34,11 @@ from ondie.emu.ndpipe.versions import Versions
 from ondie.emu.units import InputError, plural
 
 Photos = list[tuple[str, bytes]]
-"""JPEG files as (name, content)."""
+"""Type of a list of JPEG files, as (name, content)."""
 KEPT = 1 << 20
-"""Maximum number of versions that the Tuner keeps. It is never reached in practice."""
+"""Maximum number of model versions that the Tuner keeps. It is never reached in practice."""
 START_S = 120.0
-"""Maximum time until a store connects, s."""
+"""Maximum time until a store process connects to the Tuner, s."""
 
 
 def run_tuner(pipe: Any, folder: Path, stores: int, token: str, job: Job) -> None:
@@ -65,7 +65,7 @@ def run_tuner(pipe: Any, folder: Path, stores: int, token: str, job: Job) -> Non
 
 
 class Tuner:
-    """Tuner of the system in ``folder``. The constructor waits until ``stores`` stores have
+    """Tuner of the NDPipe system in ``folder``. The constructor waits until ``stores`` stores have
     connected to ``server``. ``token``: text with which a store identifies itself as a store of this
     job. Raises InputError as :meth:`connect` does, or if the label database cannot be used."""
 
@@ -116,7 +116,7 @@ class Tuner:
         self.states[number] = hello.fields["version"], bytes.fromhex(hello.fields["checksum"])
 
     def run(self, job: Job) -> dict[str, Any]:
-        """Run the job; return its result."""
+        """Run the job (Train, Infer or Relabel) with the connected stores; return its result."""
         self.versions = self._kept(job)
         match job:
             case Train():
@@ -166,7 +166,7 @@ class Tuner:
         return versions
 
     def distribute(self) -> None:
-        """Update every live store to the latest version."""
+        """Send the latest model version to every live store."""
         for number in list(self.links):
             version, checksum = self.states[number]
             if version is not None and version > self.versions.latest:
@@ -185,9 +185,10 @@ class Tuner:
     # --- jobs
 
     def train(self, job: Train) -> dict[str, Any]:
-        """Fine-tune the head in runs, then publish and distribute the new version. Return the
-        result of the job. Raises InputError if ``job.base`` or ``job.cut`` is invalid, if no photo
-        of a run can be read, or if a store refuses a request."""
+        """Fine-tune the head of the network in ``job.runs`` runs, then publish the result as a new
+        model version and distribute it. Return the result of the job. Raises InputError if
+        ``job.base`` or ``job.cut`` is invalid, if no photo of a run can be read, or if a store
+        refuses a request."""
         base = self.versions.latest if job.base is None else job.base
         network.load_bytes(self.net, self.versions.model(base))
         network.check_cut(self.net, job.cut)
@@ -210,7 +211,10 @@ class Tuner:
                 self.requests.ask(Kind.EXTRACT, run + 1, runs[run + 1], **more)
             here = [photo for photo in photos if photo in features[run]]
             if not here:
-                raise InputError(f"run {run}: no photo could be read; nothing was published")
+                raise InputError(
+                    f"run {run}: none of its {len(photos)} photos could be read, so no model "
+                    "version was published; check the stores' photo files, or use fewer runs"
+                )
             trained += here
             losses.append(
                 network.tune(
@@ -255,7 +259,8 @@ class Tuner:
             count, rest = divmod(len(frame.body), size)
             if frame.kind != Kind.FEATURES or rest:
                 raise InputError(
-                    f"frame {frame.kind.name} of {len(frame.body)} bytes: invalid features"
+                    f"frame {frame.kind.name} of {len(frame.body)} bytes: must be a frame FEATURES "
+                    f"whose size is a multiple of {size} bytes"
                 )
             photos = np.frombuffer(frame.body, "<u8", count).tolist()
             values = np.frombuffer(frame.body, self._type(job), offset=8 * count)
@@ -268,9 +273,10 @@ class Tuner:
         return take
 
     def relabel(self, files: Photos) -> dict[str, Any]:
-        """Replace outdated labels. The new photos ``files`` are inserted after the first half of
-        the labels. Raises InputError as :meth:`insert` does, or if a store refuses a request.
-        Labels that were replaced before the error are kept."""
+        """Replace the labels that earlier model versions have produced. The new photos ``files``
+        are inserted after the first half of the labels has been replaced. Raises InputError as
+        :meth:`insert` does, or if a store refuses a request. Labels that were replaced before the
+        error are kept."""
         self.distribute()
         latest = self.versions.latest
         asked = [photo for photo, *_ in self.labels.outdated(latest)]
@@ -303,10 +309,10 @@ class Tuner:
         }  # fmt: skip
 
     def insert(self, files: Photos) -> list[tuple[str, int, int]]:
-        """Store new photos, given as (file, data), each in two stores, and write their labels.
-        Return (file, number, label) of each photo. If a store dies, another store takes its place.
-        Raises InputError if no live store is left, or if a store refuses a photo; photos that were
-        stored before are kept."""
+        """Store new photos, given as (file, data), each in two stores if two are alive, and write
+        their labels. Return (file, number, label) of each photo. If a store dies, another store
+        takes its place. Raises InputError if no live store is left, or if a store refuses a photo;
+        photos that were stored before are kept."""
         found: list[tuple[str, int, int]] = []
         for path, data in files:
             number = max(self.places) + 1
@@ -356,8 +362,8 @@ class Tuner:
 
 
 def read_photos(paths: Iterable[str]) -> Photos:
-    """Return the files as (name, content). Raises InputError if a file cannot be read or is not a
-    JPEG file."""
+    """Return the JPEG files in ``paths`` as (name, content). Raises InputError if a file cannot be
+    read or is not a JPEG file."""
     files = []
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""Frames between stores and Tuner, and their counters.
+"""Frames (messages) between NDPipe's stores and the Tuner, and their counters.
 
 Owns the format of a frame, its checksum, the maximum size of each kind of frame, and the byte
 counts by kind. Does not own the meaning of frames (store_process.py, tuner.py).
@@ -19,55 +19,60 @@ from ondie.emu.units import InputError
 
 MAGIC = b"NDPW"
 HEADER = struct.Struct("<4sHHIQI")
-"""Header of a frame: magic number, kind, 0, size of the fields, size of the body, and CRC-32 of
-header, fields and body. Sizes are in bytes."""
+"""Header of a frame: magic number, kind, 0, size of the JSON fields, size of the body, and CRC-32
+of header, fields and body. Sizes are in bytes."""
 MOST_FIELDS = 1 << 16
-"""Maximum size of the fields of a frame, bytes."""
+"""Maximum size of the JSON fields of a frame, bytes."""
 BATCH = 32
 """Maximum number of photos whose features, labels or errors are in one frame."""
 MOST_TEXT = 1000
 """Maximum number of characters of an error text in a frame; longer texts are shortened."""
 CHUNK_BYTES = 1 << 16
-"""Maximum size of the part of an update in one frame, bytes."""
+"""Maximum size of the part of a model update in one frame, bytes."""
 MOST_UPDATE = 1 << 30
-"""Maximum size of an update, bytes."""
+"""Maximum size of a model update, bytes."""
 MOST_JPEG = 1 << 26
-"""Maximum size of a photo, bytes."""
+"""Maximum size of the JPEG file of a photo, bytes."""
 MOST_PHOTOS = 1 << 21
-"""Maximum number of photos of one request."""
+"""Maximum number of photos in one request to a store."""
 
 
 class Kind(IntEnum):
-    """Kinds of frames. S marks a frame that a store sends, T a frame that the Tuner sends."""
+    """Kinds of frames between an NDPipe store and the Tuner. Frames identify each photo by its
+    number."""
 
     HELLO = 1
-    """S: token, store number, number of photos, and version and checksum of the store's model."""
+    """Store to Tuner: token of the job, store number, total number of photos, and version and
+    checksum of the store's model."""
     EXTRACT = 2
-    """T: request for the features of photos at a cut of the network."""
+    """Tuner to store: request for the features of photos, which are the outputs of one layer of the
+    network."""
     FEATURES = 3
-    """S: numbers of photos, followed by their features."""
+    """Store to Tuner: number of each requested photo, followed by the features of these photos."""
     END = 4
-    """S: end marker of the results of a request."""
+    """Store to Tuner: end of the results for one request."""
     UPDATE = 5
-    """T: announcement of an update: form, version, checksum and size of the update."""
+    """Tuner to store: announcement of a model update: form, version, checksum and size of the
+    update."""
     RESUME = 6
-    """S: number of bytes of the update that the store has already received."""
+    """Store to Tuner: number of bytes of the model update that the store has already received."""
     CHUNK = 7
-    """T: part of an update."""
+    """Tuner to store: part of a model update."""
     APPLIED = 8
-    """S: version and checksum of the store's model after the update."""
+    """Store to Tuner: version and checksum of the store's model after a model update."""
     RELABEL = 9
-    """T: request for the labels of photos."""
+    """Tuner to store: request for the labels (classes) of photos, computed with the store's current
+    model."""
     LABELS = 10
-    """S: numbers of photos and their labels."""
+    """Store to Tuner: number and label of each photo."""
     INSERT = 11
-    """T: number of a new photo, and its JPEG file."""
+    """Tuner to store: number of a new photo, and its JPEG file."""
     REFUSED = 12
-    """S: reason why the store refuses a request."""
+    """Store to Tuner: reason why the store refuses a request."""
     STOP = 13
-    """T: end marker of the connection."""
+    """Tuner to store: end of all requests; the store then closes the connection."""
     SKIPPED = 14
-    """S: photos of a request that cannot be read or decoded, each with the reason."""
+    """Store to Tuner: photos of a request that cannot be read or decoded, each with the reason."""
 
 
 MOST_BODY = {
@@ -84,7 +89,7 @@ class LinkLost(ConnectionError):
 
 @dataclass
 class Count:
-    """Number of frames of one kind, and the bytes of their headers, fields and bodies."""
+    """Number of frames of one kind, and the total bytes of their headers, fields and bodies."""
 
     frames: int = 0
     header_bytes: int = 0
@@ -106,7 +111,8 @@ class Count:
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame. ``fields``: content of the JSON object. ``body``: binary data."""
+    """One frame between a store and the Tuner. ``fields``: content of the JSON object in the frame.
+    ``body``: binary data."""
 
     kind: Kind
     fields: dict[str, Any] = field(default_factory=dict)
@@ -114,7 +120,8 @@ class Frame:
 
 
 class Link:
-    """Connection that carries frames and counts them in ``sent`` and ``received``, by kind."""
+    """Connection between a store and the Tuner. It counts the sent and received frames in ``sent``
+    and ``received``, by kind."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -174,8 +181,8 @@ class Link:
 
 
 def too_long(kind: Kind, fields: int, body: int) -> str:
-    """Return the reason why a frame of ``kind`` is too long, or "" if its size is allowed.
-    ``fields``, ``body``: sizes in bytes."""
+    """Return the reason why a frame of ``kind`` is longer than its kind allows, or "" if its size
+    is allowed. ``fields``, ``body``: sizes in bytes."""
     most = MOST_BODY.get(kind, 0)
     for what, size, limit in (("fields", fields, MOST_FIELDS), ("body", body, most)):
         if size > limit:

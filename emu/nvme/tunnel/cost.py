@@ -4,9 +4,10 @@ Owns the conversion of a configuration to the constants of the cost model, the c
 tunnel's rate, and the cost of messages up, down, and from drive to drive. Does not own the times of
 single commands (timing.py), exchanges of many messages (cluster/collectives/allreduce.py), or the
 values of the constants (presets).
-Source: this project. The rate of a direction is the smallest of three rates: payload / command time
-x outstanding commands; the rate of the link; the rate of the host's relay divided by the number of
-active tunnels. From drive to host, the drive signals a block before the relay receives it.
+Source: this project. The rate of a direction is the smallest of three rates: the tunnel's rate
+(payload / command time x outstanding commands), the link's rate, and the rate of the host's relay
+divided by the number of active tunnels. From drive to host, the drive signals a block before the
+relay receives it.
 """
 
 from __future__ import annotations
@@ -31,31 +32,34 @@ FJ_PER_J = 1e15
 
 @dataclass(frozen=True)
 class Message:
-    """Cost of one message through the tunnel without other traffic. Times are in ps."""
+    """Cost of one message through the TCP/IP tunnel without other traffic. Times are in ps."""
 
     received: int
-    """Number of receive commands, which carry the message from the drive to the host."""
+    """Number of receive commands, which carry a message from the drive to the host."""
     written: int
-    """Number of write commands, which carry the message from the host to the drive."""
+    """Number of write commands, which carry a message from the host to the drive."""
     notified: int
     """Number of notifications with which the drive announces blocks to the host."""
     up_ps: int
     """Time from the start of the message until the host has received its last block, ps; 0 for a
     message from the host."""
     down_ps: int
-    """Total busy time of the downward tunnel, ps; 0 for a message to the host."""
+    """Time for which the message occupies the tunnel from host to drive, ps; 0 for a message to the
+    host."""
     end_ps: int
     """Time from the start of the message until its last byte has arrived, ps."""
     cpu_ps: int
     """CPU time that the host's relay spends on the message, ps."""
     wire_up: int
-    """Bytes from drive to host on the link, including the headers of packets and blocks."""
+    """Bytes of the message on the link from drive to host, including the headers of packets and
+    blocks."""
     wire_down: int
-    """Bytes from host to drive on the link, including the headers of packets."""
+    """Bytes of the message on the link from host to drive, including the headers of packets."""
 
     @property
     def commands(self) -> int:
-        """Number of completions that the host handles: one per command, one per notification."""
+        """Number of completions of the message that the host handles: one per command, one per
+        notification."""
         return self.received + self.written + self.notified
 
     @property
@@ -65,18 +69,19 @@ class Message:
 
     @property
     def body_ps(self) -> int:
-        """Busy time of the downward tunnel while blocks still arrive at the host, ps."""
+        """Time for which the message occupies the tunnel from host to drive while its blocks still
+        arrive at the host, ps."""
         return min(max(self.down_ps - self.tail_ps, 0), self.up_ps)
 
     @property
     def wire(self) -> int:
-        """Total number of bytes on the links, in both directions."""
+        """Total number of bytes of the message on the links, in both directions."""
         return self.wire_up + self.wire_down
 
 
 @dataclass(frozen=True)
 class TunnelCost:
-    """Cost model of one drive's tunnel and of the host's relay that all tunnels share."""
+    """Cost model of one drive's TCP/IP tunnel and of the host's relay that all tunnels share."""
 
     up: Times
     down: Times
@@ -86,9 +91,9 @@ class TunnelCost:
     """Rate in each direction of an uplink that all drives share, bytes/s; 0 if there is no shared
     uplink."""
     core_mw: int = 0
-    """Power of a CPU core that runs the relay, mW."""
+    """Power of a CPU core that runs the host's relay, mW."""
     fj_per_bit: int = 0
-    """Energy of the link per bit and port, fJ."""
+    """Energy of a drive's link per bit and port, fJ."""
     controller_mw: int = 0
     """Controller power of each drive during an exchange of messages, mW."""
     host_dram: int = 0
@@ -139,7 +144,7 @@ class TunnelCost:
 
     @cached_property
     def form(self) -> Format:
-        """Format of the packet stream, on which host and drive must agree."""
+        """Parameters of the packet stream, on which host and drive must agree."""
         times = self.down
         notify = "burst" if times.burst else "command"
         return Format(times.room, times.outstanding, times.mtu, bool(times.concatenate), notify)
@@ -181,9 +186,9 @@ class TunnelCost:
         """Return the maximum rate of message bytes that each resource allows, in bytes/s.
 
         ``active``: number of tunnels that transfer messages in all directions of ``ways`` (UP,
-        DOWN). Keys of the result: "tunnel up", "tunnel down" (limited by the time of a command and
-        the number of outstanding commands); "link up", "link down"; "uplink"; "host relay" (CPU
-        time of its threads for all active tunnels and directions).
+        DOWN). Keys of the result: "tunnel up" and "tunnel down" (limited by the time of a command
+        and the number of outstanding commands), "link up", "link down", "uplink", and "host relay"
+        (CPU time of its threads for all active tunnels and directions).
         """
         found: dict[str, float] = {}
         relay = 0.0
@@ -204,7 +209,8 @@ class TunnelCost:
         return found
 
     def rate(self, active: int = 1, ways: tuple[str, ...] = (UP, DOWN)) -> tuple[str, float]:
-        """Return (limiting resource, rate in bytes/s): the smallest value of :meth:`limits`."""
+        """Return (name of the limiting resource, its rate in bytes/s): the entry of :meth:`limits`
+        with the smallest rate."""
         return min(self.limits(active, ways).items(), key=lambda item: item[1])
 
     # --- energy

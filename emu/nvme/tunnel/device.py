@@ -30,7 +30,7 @@ detected.
 
 
 class State(Enum):
-    """State of the drive's end of a tunnel."""
+    """State of the drive's end of a TCP/IP tunnel."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -38,17 +38,17 @@ class State(Enum):
 
 
 class _Write(NamedTuple):
-    """Write command that is not completed yet."""
+    """Write command of the host that the drive has not completed yet."""
 
     cid: int
     block: Data
     first: int
     until: int
-    """Time at which the command is completed at the latest, ps."""
+    """Latest time at which the drive completes this write command, ps."""
 
 
 class _Read(NamedTuple):
-    """Receive command that is not completed yet."""
+    """Receive command of the host that the drive has not completed yet."""
 
     cid: int
     until: int
@@ -123,11 +123,11 @@ class DeviceRelay:
         return True
 
     def announce(self) -> None:
-        """Announce the packets that were sent with ``more``."""
+        """Announce the packets that were queued by :meth:`send` with ``more``."""
         self._signal()
 
     def close(self) -> None:
-        """Request the host to close the tunnel after all packets have been transferred."""
+        """Request that the host closes the tunnel after all packets have been transferred."""
         if self.state is State.OPEN:
             self._closing = True
             self._signal()
@@ -139,8 +139,8 @@ class DeviceRelay:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Numbers of the next block down and the next block up, which are the positions in the two
-        streams."""
+        """Numbers of the next block from the host and of the next block to the host, which are the
+        positions in the two streams."""
         return self._expected, self._cut
 
     def events(self) -> list[Event]:
@@ -186,7 +186,7 @@ class DeviceRelay:
         return min((*writes, *(each.until for each in self._reads.values())), default=None)
 
     def tick(self, now: int) -> None:
-        """End the commands whose hold time is over at ``now`` (ps)."""
+        """End the commands whose hold time has expired at time ``now`` (ps)."""
         for number, read in list(self._reads.items()):
             if read.until <= now:
                 del self._reads[number]
@@ -199,7 +199,7 @@ class DeviceRelay:
     # --- the host's side
 
     def completions(self) -> list[Completion]:
-        """Return the completions of commands since the last call."""
+        """Return the completions of the host's commands since the last call."""
         found, self._done = self._done, []
         return found
 
@@ -400,7 +400,8 @@ class DeviceRelay:
         return None
 
     def _send_blocks(self) -> None:
-        """Complete the receive commands of the next blocks while packets are available."""
+        """Send the next blocks to the host as data of its receive commands, while packets are
+        available."""
         form = self.form
         burst = form.notify == "burst"
         while self._cut in self._reads:
@@ -428,7 +429,7 @@ class DeviceRelay:
 
     def _signal(self) -> None:
         """Announce blocks that the host may receive by completing event requests, or complete the
-        receive commands that are held for the blocks."""
+        receive commands held for the blocks."""
         if self.state is State.CLOSED:
             return
         if self.form.notify == "hold":
@@ -467,7 +468,7 @@ class DeviceRelay:
         self._finish(wire.BAD_FRAGMENT if self._in.partial or self._writes else wire.SUCCESS)
 
     def _finish(self, status: int) -> None:
-        """Close the tunnel. ``status``: status of the close command, if there is one."""
+        """Close the tunnel. ``status``: status of the host's close command, if there is one."""
         for cid in [write.cid for write in self._writes.values()] + self._listening:
             self._answer(cid, wire.ABORTED)
         if self._close_cid >= 0:

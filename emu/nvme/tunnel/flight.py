@@ -23,29 +23,30 @@ OPCODES = {
     "receive": wire.TUNNEL_RECEIVE,
     "event": wire.ASYNC_EVENT_REQUEST,
 }
-"""Opcode by kind of command."""
+"""NVMe opcode of each kind of tunnel command."""
 MOST_TRIES = 100
-"""Number of attempts with a retryable status after which a command fails."""
+"""Number of attempts after which a tunnel command fails, if the drive has rejected each attempt
+with a retryable status."""
 
 Key = tuple[str, int]
-"""Kind of a command, and number of its block."""
+"""Key of a command in flight: its kind (see OPCODES), and the number of its block."""
 
 
 @dataclass(slots=True)
 class _Active:
-    """Command that is not completed yet."""
+    """Command of the host's relay that is not completed yet, with its attempts."""
 
     entry: bytes
-    """Submission queue entry; its identifier is set at each attempt."""
+    """Submission queue entry of the command; its identifier is set at each attempt."""
     data: Data
     cid: int
-    """Identifier of the last attempt, or -1 if the command is to be issued again."""
+    """Identifier of the last attempt of the command, or -1 if the command is to be issued again."""
     tries: int = 0
-    """Number of attempts that the drive rejected with a retryable status."""
+    """Number of attempts of the command that the drive rejected with a retryable status."""
 
 
 class Flight:
-    """Commands in flight.
+    """Commands of the host's relay that are in flight.
 
     ``cids``: identifiers that may be used. ``need``: minimum number of identifiers. ``timeout_ps``:
     time after which :meth:`lose_old` treats a command as lost; 0 if commands cannot be lost. Raises
@@ -71,16 +72,16 @@ class Flight:
         self._events = 0
 
     def count(self, kind: str) -> int:
-        """Return the number of commands of kind ``kind`` that are not completed."""
+        """Return the number of commands of kind ``kind`` (see OPCODES) that are not completed."""
         return self._counts[kind]
 
     def has(self, kind: str, number: int) -> bool:
-        """Return True if the command of this kind and block number is not completed."""
+        """Return True if the command of kind ``kind`` for block ``number`` is not completed."""
         return (kind, number) in self._active
 
     @property
     def lost(self) -> int:
-        """Number of attempts that are treated as lost but may still be executed."""
+        """Number of attempts of commands that are treated as lost but may still be executed."""
         return len(self._lost)
 
     @property
@@ -91,9 +92,9 @@ class Flight:
     # --- issue
 
     def issue(self, kind: str, number: int, now: int, data: Data = b"", **fields: int) -> Command:
-        """Create and return a command. ``number``: number of its block; this method numbers event
-        requests itself. ``now``: current time, ps. ``fields``: fields of the submission queue
-        entry. At least one identifier must be free or held by a lost command."""
+        """Create a tunnel command and return it. ``number``: number of its block; this method
+        numbers event requests itself. ``now``: current time, ps. ``fields``: fields of the
+        submission queue entry. At least one identifier must be free or held by a lost command."""
         if kind == "event":
             number = self._events = self._events + 1
         active = _Active(Sqe(OPCODES[kind], **fields).pack(), data, -1)
@@ -119,7 +120,7 @@ class Flight:
         return Command(entry[:2] + cid.to_bytes(2, "little") + entry[4:], active.data)
 
     def again(self, now: int) -> list[Command]:
-        """Return the commands that must be issued again, as new attempts."""
+        """Return the commands that must be issued again at time ``now`` (ps), as new attempts."""
         found = []
         while self._again:
             key = self._again.popleft()
@@ -132,7 +133,7 @@ class Flight:
     # --- loss
 
     def lose_old(self, now: int) -> None:
-        """Mark commands that were issued more than the timeout before ``now`` (ps) as lost, so that
+        """Mark commands issued more than the timeout before ``now`` (ps) as lost, so that
         :meth:`again` returns them. Event requests are never marked as lost."""
         first = now - self.timeout_ps
         for cid, (key, at) in list(self._under_way.items()):
@@ -167,7 +168,8 @@ class Flight:
                 self._end(key)
 
     def forget(self, *kinds: str) -> None:
-        """Give up the commands of these kinds: do not repeat them, and ignore their completions."""
+        """Give up the commands of the kinds ``kinds``: do not repeat them, and ignore their
+        completions."""
         for key in [key for key in self._active if key[0] in kinds]:
             self._end(key)
 

@@ -21,22 +21,22 @@ from ondie.emu.nvme import wire
 from ondie.emu.units import InputError
 
 HEADER = 2
-"""Size in bytes of the length field in front of a packet."""
+"""Size in bytes of the length field in front of an IP packet in the stream."""
 READ_HEADER = 4
-"""Size in bytes of the header in the data of a receive command, which contains the length of the
-block."""
+"""Size in bytes of the header in the data of a receive command. The header contains the length of
+the block."""
 LONGEST = (1 << 8 * HEADER) - 1
-"""Maximum length of a packet in bytes, equal to the maximum in an IP header."""
+"""Maximum length of an IP packet in bytes, equal to the maximum in an IP header."""
 OFFLOAD_HEADER = 10
 """Size in bytes of the header in front of each packet of a tunnel with offloads, virtio_net_hdr."""
 LARGEST = 1 << 24
-"""Maximum size of a command's data buffer in bytes."""
+"""Maximum size of the data buffer of a tunnel command, bytes."""
 NONE = 0xFFFFFFFF
 NOTIFICATIONS = ("burst", "command", "hold")
 PS_PER_MS = 10**9
 MOST_HOLD_MS = (1 << 16) - 1
 Data = bytes | memoryview
-"""Packet or block."""
+"""Bytes of an IP packet or of a data block."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,21 @@ class Format:
     value is invalid."""
 
     payload: int = 4096
-    """Size of a command's data buffer in bytes. From drive to host, READ_HEADER of these bytes do
-    not contain stream data."""
+    """Size of the data buffer of a tunnel command in bytes. From drive to host, READ_HEADER of
+    these bytes do not contain stream data."""
     outstanding: int = 1
-    """Maximum number of commands in flight in each direction."""
+    """Maximum number of tunnel commands in flight in each direction."""
     mtu: int = 1500
-    """Maximum size of a packet in bytes, including the IP header."""
+    """Maximum size of an IP packet in bytes, including its header."""
     concatenate: bool = True
-    """True if a block may hold several packets."""
+    """True if a block may hold several IP packets."""
     notify: str = "command"
     """"command": the drive signals each block. "burst": the drive signals a block only if all
     earlier blocks have been received. "hold": the drive does not signal; it holds receive commands
     until there is a block for them, or until ``hold_ps`` has passed."""
     hold_ps: int = 10 * 10**12
-    """Maximum time for which the drive holds a command, ps. It must be whole milliseconds and
-    shorter than the timeout of the host's driver."""
+    """Maximum time for which the drive holds a tunnel command before it completes the command, ps.
+    It must be whole milliseconds and shorter than the timeout of the host's driver."""
     offloads: bool = False
     """True if each packet is preceded by an OFFLOAD_HEADER, may be longer than the mtu, and may
     lack its checksum; the receiver then splits the TCP segments."""
@@ -88,7 +88,7 @@ class Format:
 
     @property
     def lead(self) -> int:
-        """Number of bytes between the length field of a packet and the packet."""
+        """Number of bytes between the length field of a packet in the stream and the IP packet."""
         return OFFLOAD_HEADER if self.offloads else 0
 
     @property
@@ -120,7 +120,8 @@ def is_ip(packet: Data) -> bool:
 
 
 class Packer:
-    """Packs packets into blocks of at most ``room`` bytes. Each byte of a packet is copied once."""
+    """Packs IP packets into blocks of at most ``room`` stream bytes. Each byte of a packet is
+    copied once."""
 
     def __init__(self, room: int, concatenate: bool) -> None:
         self.room = room
@@ -132,7 +133,7 @@ class Packer:
         self._blocks = 0  # number of blocks without concatenation
 
     def push(self, packet: Data) -> None:
-        """Append a packet to the stream. The packet must not change before it is packed."""
+        """Append an IP packet to the stream. The packet must not change before it is packed."""
         size = len(packet)
         self._pieces.append(size.to_bytes(HEADER, "little"))
         self._pieces.append(packet)
@@ -183,7 +184,7 @@ class Packer:
 
 
 class Unpacker:
-    """Unpacks packets from blocks given in the order in which they were packed."""
+    """Unpacks IP packets from blocks given in the order in which they were packed."""
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
@@ -193,7 +194,7 @@ class Unpacker:
 
     @property
     def partial(self) -> bool:
-        """True if the end of the last packet has not been received."""
+        """True if the end of the last packet of the stream has not been received."""
         return bool(self._head or self._missing)
 
     def feed(self, data: Data, first: int) -> tuple[int, list[Data]]:
@@ -234,9 +235,9 @@ class Unpacker:
         return wire.SUCCESS, packets
 
     def _accept(self, begun: Data, missing: int, packets: list[Data], short: int) -> None:
-        """Accept a block. ``begun``: bytes that continue the incomplete packet; ``missing``: bytes
-        of that packet that are still missing. ``short``: missing bytes of the last element of
-        ``packets``. On return, ``packets`` contains only complete packets."""
+        """Accept a block. ``begun``: bytes that continue the incomplete packet. ``missing``: number
+        of bytes still missing from this packet. ``short``: number of bytes missing from the last
+        element of ``packets``. On return, ``packets`` contains only complete packets."""
         if len(begun):
             self._parts.append(begun)
             if not missing:

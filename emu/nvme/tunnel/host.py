@@ -31,7 +31,7 @@ from ondie.emu.nvme.wire import Command, Completion, Cqe
 
 
 class State(Enum):
-    """State of the host's end of a tunnel."""
+    """State of the host's end of a TCP/IP tunnel."""
 
     CLOSED = "closed"
     OPENING = "opening"
@@ -55,11 +55,12 @@ TRANSITIONS: dict[tuple[State, str], State] = {
     (State.FAILED, "closed"): State.ENDING,
     (State.ENDING, "nothing under way"): State.CLOSED,
 }
-"""Next state of the host's end by (state, event). Other pairs do not change the state."""
+"""Next state of the host's end of a tunnel by (state, event). Other pairs do not change the
+state."""
 
 
 RECEIVING = (State.OPEN, State.DRAINING, State.CLOSING, State.ENDING)
-"""States in which the host receives blocks."""
+"""States of the host's end of a tunnel in which the host receives blocks."""
 
 
 class HostRelay:
@@ -166,28 +167,28 @@ class HostRelay:
 
     @property
     def issued(self) -> Counter[str]:
-        """Number of commands issued so far, by kind: open, close, event, receive, write."""
+        """Number of tunnel commands issued so far, by kind: open, close, event, receive, write."""
         return self._flight.issued
 
     @property
     def strays(self) -> int:
-        """Number of completions that do not match a command of this relay."""
+        """Number of completions that do not match a command of the host's relay."""
         return self._flight.strays
 
     @property
     def repeated(self) -> int:
-        """Number of commands that were issued again."""
+        """Number of tunnel commands that were issued again."""
         return self._flight.repeated
 
     @property
     def lost(self) -> int:
-        """Number of lost commands that have not completed since. Each of them occupies an
+        """Number of lost commands that have not completed since. Each of them occupies a command
         identifier. If no identifier is free for a new command, the identifier of the oldest lost
         command is reused."""
         return self._flight.lost
 
     def in_flight(self, kind: str) -> int:
-        """Return the number of commands of kind ``kind`` that are not completed."""
+        """Return the number of tunnel commands of kind ``kind`` that are not completed."""
         return self._flight.count(kind)
 
     def events(self) -> list[Event]:
@@ -225,15 +226,15 @@ class HostRelay:
         self._advance()
 
     def commands(self, now: int = 0) -> list[Command]:
-        """Return all commands that may be submitted now. ``now``: current time, ps."""
+        """Return all tunnel commands that may be submitted now. ``now``: current time, ps."""
         found = self.requests(now)
         while (command := self.write(now)) is not None:
             found.append(command)
         return found
 
     def requests(self, now: int = 0) -> list[Command]:
-        """Return the open, close, event and receive commands that may be submitted now, and all
-        commands that must be issued again."""
+        """Return the open, close, event and receive commands to submit now, and all commands that
+        must be issued again."""
         self._advance()
         flight, most = self._flight, self.form.outstanding
         found = flight.again(now)
@@ -300,7 +301,7 @@ class HostRelay:
         return fields | {"cdw13": self._opening, "cdw14": sizes}
 
     def completed(self, completion: Completion) -> None:
-        """Handle the completion of a command of this relay."""
+        """Handle the completion of a command of the host's relay."""
         found = self._flight.completed(completion)
         if found is not None:
             kind, number, cqe = found

@@ -16,14 +16,14 @@ from ondie.emu.nvme.tunnel.framing import READ_HEADER
 from ondie.emu.nvme.tunnel.timing import handling, spacing
 
 SLACK_PS = 50 * 10**9
-"""Maximum delay that a direction may make up for, ps: several time slices of a scheduler, or
-hundreds of blocks."""
+"""Maximum delay of the blocks of one direction that may be made up for, ps: several time slices of
+an operating system's scheduler, or hundreds of blocks."""
 
 
 class Pace:
-    """Schedule of one drive's blocks by its cost model. ``host``: True to include the time of the
-    host's relay and of commands; False to include only the time of the link, because the host is
-    real."""
+    """Schedule of one drive's blocks by the cost model of its tunnel. ``host``: True to include the
+    time of the host's relay and of commands; False to include only the time of the link, because
+    the host is real."""
 
     def __init__(self, cost: TunnelCost, host: bool = True) -> None:
         self.cost, self._host = cost, host
@@ -44,11 +44,11 @@ class Pace:
         return max(int(cycle) // times.outstanding, int(busy), crossing)
 
     def due(self, up_bytes: int, down_bytes: int, now: int, ready: int | None = None) -> int:
-        """Return the earliest time at which a command may complete, ps. ``up_bytes``: bytes of its
-        data to the host, including READ_HEADER; ``down_bytes``: bytes from the host. A command
-        without a block completes immediately. ``now``: current time, ps. ``ready``: time since
-        which the block has been ready for transfer, ps, or None if it has been ready since the
-        previous block."""
+        """Return the earliest time at which a tunnel command may complete, ps. ``up_bytes``: bytes
+        of its data to the host, including READ_HEADER; ``down_bytes``: bytes from the host. A
+        command without a block completes immediately. ``now``: current time, ps. ``ready``: time
+        since which the block has been ready for transfer, ps, or None if it has been ready since
+        the previous block."""
         due = now
         for way, size in ((UP, up_bytes - READ_HEADER), (DOWN, down_bytes)):
             if size > 0:

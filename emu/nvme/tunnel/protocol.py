@@ -17,8 +17,8 @@ ways, which it selects in the open command:
   far. With bursts (framing.Format.notify), completions of receive commands announce further blocks.
 - hold: the relay keeps receive commands outstanding for the next blocks. The drive holds each of
   them until there is a block, or completes it with length 0 when the hold time has passed. This way
-  is required with a driver that reserves asynchronous event requests for itself, such as that of
-  Linux.
+  is required with a driver that reserves asynchronous event requests for itself, such as the Linux
+  driver.
 
 | command | opcode | cdw10 | cdw11          | cdw12   | cdw13      | cdw14          | cdw15        |
 |---------|--------|-------|----------------|---------|------------|----------------|--------------|
@@ -42,7 +42,7 @@ A drive without offloads rejects an open with OFFLOADS (Invalid Field); the host
 tunnel without offloads.
 
 Lost commands and completions: the host repeats a command with another command identifier. Repeating
-any command has no further effect. For that purpose, the drive keeps the last `outstanding` blocks
+any command has no further effect. For this purpose, the drive keeps the last `outstanding` blocks
 that it sent, even after a close. It recognizes a repeated write by its block number, and a repeated
 open by the number of the opening (cdw13; 0 is never recognized). If the repetition arrives while
 the original command still waits in the drive, the original command is aborted. Thus, a tunnel
@@ -59,9 +59,9 @@ from ondie.emu.units import InputError
 
 COMMUNICATE, OPEN, CLOSE = 64, 128, 129
 HOLD, TAKE_OVER, OFFLOADS = 1 << 0, 1 << 1, 1 << 2
-"""Flags of an open. HOLD: the drive holds receive commands. TAKE_OVER: an open tunnel of another
-opening is closed immediately; without this flag, the open is rejected. OFFLOADS: each packet is
-preceded by a framing.OFFLOAD_HEADER."""
+"""Flags of an open command. HOLD: the drive holds receive commands. TAKE_OVER: an open tunnel of
+another opening is closed immediately; without this flag, the open command is rejected. OFFLOADS:
+each packet is preceded by a framing.OFFLOAD_HEADER."""
 HOLD_SHIFT = 16
 TRANSIENT = frozenset(
     {
@@ -69,11 +69,11 @@ TRANSIENT = frozenset(
         wire.TRANSIENT_TRANSPORT, wire.PATH_ERROR, wire.ABORTED_BY_HOST,
     }
 )  # fmt: skip
-"""Statuses after which the host repeats a command."""
+"""NVMe statuses after which the host repeats a tunnel command."""
 RECEIVE, WRITE = 0, 1
 DATA, CLOSING = 1, 2
-"""Meanings of an event: blocks wait to be received (DATA), or the drive requests a close
-(CLOSING)."""
+"""Meanings of an asynchronous event of the drive: blocks wait to be received (DATA), or the drive
+requests a close (CLOSING)."""
 MASK = 0xFFFFFFFF
 
 
@@ -88,19 +88,19 @@ def behind(number: int, other: int) -> int:
 
 
 class Opened(NamedTuple):
-    """Event: the drive has opened the tunnel and assigned a descriptor to it."""
+    """Event of a tunnel: the drive has opened the tunnel and assigned a descriptor to it."""
 
     descriptor: int
 
 
 class Packet(NamedTuple):
-    """Event: a complete packet has arrived through the tunnel."""
+    """Event of a tunnel: a complete packet has arrived through the tunnel."""
 
     data: Data
 
 
 class Failed(NamedTuple):
-    """Event: the drive rejected a command or sent invalid data, so the tunnel closes.
+    """Event of a tunnel: the drive rejected a command or sent invalid data, so the tunnel closes.
 
     ``status``: NVMe status (wire.py). ``what``: description of the command that failed.
     """
@@ -110,13 +110,13 @@ class Failed(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """Event: the tunnel is closed, and none of its commands are outstanding."""
+    """Event of a tunnel: the tunnel is closed, and none of its commands are outstanding."""
 
 
 Event = Opened | Packet | Failed | Closed
 
 
 def check(packet: Data, form: Format) -> None:
-    """Raise InputError if ``packet`` is empty or longer than ``form.longest``."""
+    """Raise InputError if ``packet`` is empty or longer than ``form.longest`` bytes."""
     if not 0 < len(packet) <= form.longest:
         raise InputError(f"tunnel packet of {len(packet)} B: must be from 1 to {form.longest} B")

@@ -1,9 +1,9 @@
 """Number of commands and time of one message through the tunnel, computed command by command.
 
 Owns the times at which the blocks of one message have passed the tunnel, without other traffic.
-Does not own the protocol (host.py, device.py; a test checks that the results agree) or resources
-that several tunnels share (cost.py). All values are integers, and times are in ps. The functions
-are compiled.
+Does not own the protocol (host.py, device.py) or resources that several tunnels share (cost.py). A
+test checks that the results agree with host.py and device.py. All values are integers, and times
+are in ps. The functions are compiled.
 Source: this project. The host's relay has one thread per direction, which handles each command
 before it is submitted. Up to `outstanding` commands are in flight. From drive to host, the drive
 signals a block before the relay receives it.
@@ -23,7 +23,7 @@ from ondie.emu.nvme.tunnel.framing import HEADER
 from ondie.kernels.jit import njit
 
 SEGMENT_HEADER = 52
-"""Header bytes of a packet: IPv4 20, TCP 20 and its timestamp option 12."""
+"""Bytes of the headers of an IP packet: IPv4 20, TCP 20, and TCP's timestamp option 12."""
 PS = 10**12
 LATER = 1 << 62
 
@@ -32,23 +32,23 @@ class Times(NamedTuple):
     """Times and sizes of one direction of a tunnel (times in ps, sizes in bytes)."""
 
     room: int
-    """Maximum number of stream bytes in a block."""
+    """Maximum number of bytes of the packet stream in a block."""
     mtu: int
     concatenate: int
     """1 if a block may hold several packets, or 0 if a block ends where a packet ends."""
     burst: int
-    """1 if the drive signals once per message, or 0 if it signals once per block. Used only from
-    drive to host."""
+    """Used only from drive to host: 1 if the drive signals once per message, or 0 if it signals
+    once per block."""
     outstanding: int
     command: int
-    """Time of a command from submission to completion without the host's CPU time, ps."""
+    """Time of a tunnel command from submission to completion without the host's CPU time, ps."""
     notify: int
     """Time from the moment when a block is ready in the drive until the host's relay is notified,
     ps. Used only from drive to host."""
     cpu: int
-    """CPU time of the relay per command, and per notification, ps."""
+    """CPU time of the host's relay per tunnel command, and per notification, ps."""
     copy_rate: int
-    """Rate at which the relay copies data, bytes/s; 0 if copying takes no time."""
+    """Rate at which the host's relay copies data, bytes/s; 0 if copying takes no time."""
     link: int
     """Rate of the drive's link, bytes/s; 0 if transfers take no time."""
     wait: int = 0
@@ -115,14 +115,14 @@ def whole(at, total, mtu):
 
 @njit
 def handling(size, tid):
-    """Return the time that the relay's thread spends on a command that transfers ``size`` bytes,
-    ps."""
+    """Return the time spent by a thread of the host's relay on a command that transfers ``size``
+    bytes, ps."""
     return tid.cpu + (ceiling(size * PS, tid.copy_rate) if tid.copy_rate > 0 else 0)
 
 
 @njit
 def spacing(size, tid):
-    """Return the time for which a block of ``size`` bytes occupies the link, ps."""
+    """Return the time for which a block of ``size`` bytes occupies the drive's link, ps."""
     return ceiling(size * PS, tid.link) if tid.link > 0 else 0
 
 
@@ -208,7 +208,7 @@ def downward(n, there, ready, tid):
 
 @njit
 def copied(there, tid):
-    """Return the total time that the relay spends on copying the blocks of a message, ps.
+    """Return the total time that the host's relay spends on copying the blocks of a message, ps.
     ``there``: position in the stream at which each block ends, bytes, int64[blocks]. ``tid``: Times
     of the direction."""
     before, sum_ps = 0, 0

@@ -42,8 +42,8 @@ def checked(name: str) -> str:
 
 
 def refused(name: str, op: str) -> str | None:
-    """Return the reason why the states of operation ``op`` cannot be stored in format ``name``, or
-    None if they can be stored."""
+    """Return the reason why the states of optimizer operation ``op`` cannot be stored in format
+    ``name``, or None if they can be stored."""
     if FORMATS[name].codes and not get(op, backend="numpy").states:
         return f"{op} has no states that can be stored in 8 bits"
     return None
@@ -119,8 +119,9 @@ class Vector:
 
 @dataclass(frozen=True)
 class Stored:
-    """Vectors of operation ``op`` in the storage format ``name``. Raises InputError if the format
-    cannot store the states of the operation."""
+    """Storage of the weights, gradient and states of optimizer operation ``op``, for example
+    "adam", in the storage format ``name``. Raises InputError if the format cannot store the states
+    of the operation."""
 
     name: str
     op: str
@@ -161,8 +162,8 @@ class Stored:
 
     @property
     def shown(self) -> np.dtype:
-        """Dtype of the updated weights that the model computes with: that of the format's 16-bit
-        copy if the format has such a copy, else that of the stored weights."""
+        """Dtype of the updated weights that the model computes with: the dtype of the format's
+        16-bit copy if the format has such a copy, else the dtype of the stored weights."""
         form = self.format
         return TYPES[form.w if form.out == NONE else form.out]
 

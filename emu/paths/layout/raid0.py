@@ -73,8 +73,9 @@ class Striping:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradient elements of a drive that Top-K compresses together: the elements at storage
-    positions [start, stop), of which ``k`` are kept."""
+    """Elements of a drive's part of the gradient that Top-K compresses together: the elements at
+    storage positions [start, stop), of which ``k`` are kept. Storage positions are defined in
+    :class:`Striping`."""
 
     device: int
     start: int
@@ -102,8 +103,9 @@ class Bucket:
 
 
 class Striped(Conventional):
-    """Payload of striped vectors. The vectors are stored in the order of storage positions. Vectors
-    from the trace, and vectors that are compared with the trace, are reordered."""
+    """Stored bytes (payload) of vectors that are striped over drives. Each vector is stored drive
+    by drive, in the order of storage positions (:class:`Striping`). Vectors from the trace, and
+    vectors that are compared with the trace, are reordered."""
 
     def __init__(
         self,
@@ -125,8 +127,8 @@ class Striped(Conventional):
         return self.parameters(super().stored(name))
 
     def parameters(self, by_place: np.ndarray) -> np.ndarray:
-        """Return a vector in parameter order. ``by_place``: the vector in the order of storage
-        positions, [n_params]."""
+        """Return a vector in parameter order. ``by_place``: the vector in the order in which the
+        drives store its elements (order of storage positions), [n_params]."""
         out = np.empty_like(by_place)
         out[self.order] = by_place
         return out

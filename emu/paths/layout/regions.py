@@ -25,7 +25,7 @@ F32 = np.dtype(np.float32)
 
 @dataclass(frozen=True)
 class Shard:
-    """Range of parameters [start, stop) that is stored on one device."""
+    """Range of parameters [start, stop) whose vectors are stored on one device."""
 
     device: int
     start: int
@@ -65,8 +65,8 @@ class Regions:
         return next(vector for vector in self.vectors if vector.name == name)
 
     def used(self, name: str) -> int:
-        """Return the number of pages of a region that hold parameters. The other pages of the
-        region are padding."""
+        """Return the number of pages that hold parameters in the region of vector ``name``. The
+        other pages of the region are padding."""
         return self.vector(name).pages(self.shard.size, self.page_bytes)
 
     @cached_property
@@ -96,9 +96,9 @@ class Regions:
     def blocks(
         self, name: str, start: int, stop: int, block_bytes: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return requests of at most ``block_bytes`` for an FP32 vector's parameters [start, stop).
-        The result is (first logical page, bytes, first parameter), int64[n] each. ``start`` must be
-        the first parameter of a page."""
+        """Return the block requests for parameters [start, stop) of FP32 vector ``name``, each of
+        at most ``block_bytes``. The result is (first logical page, bytes, first parameter),
+        int64[n] each. ``start`` must be the first parameter of a page."""
         step = block_bytes // VALUE_BYTES
         first = np.arange(start, stop, step, dtype=np.int64)
         size = np.minimum(stop - first, step) * VALUE_BYTES

@@ -4,7 +4,7 @@ Owns the table from stripe to super-page and the inverse table. Does not own the
 of a super-page (ftl/reservoir.py), or the choice of stripes to move (on_die/wear_leveling.py).
 Source: this project. The number of a super-page determines its die: super-page i is on die i modulo
 the number of dies. Initially stripe i is in super-page i. A stripe that moves to another die gets
-the first free super-page of that die.
+the first free super-page of the new die.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from ondie.emu.nand.geometry import Geometry
 
 
 class Extent(NamedTuple):
-    """Parameters [start, stop) of a vector, stored from byte offset ``at`` of its region."""
+    """Contiguously stored range of parameters [start, stop) of a vector. The range starts at byte
+    offset ``at`` of the vector's region in the volume."""
 
     start: int
     stop: int
@@ -29,8 +30,8 @@ class Extent(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """Requests of at most one block each. Every column is int64[n]: drive, first logical page,
-    bytes, first parameter."""
+    """Block requests to the drives of a volume, each of at most one block. Every column is
+    int64[n]: drive, first logical page, bytes, first parameter."""
 
     device: np.ndarray
     lpn: np.ndarray
@@ -39,8 +40,8 @@ class Requests(NamedTuple):
 
 
 class File(NamedTuple):
-    """Description of a vector to store: its extents, the ``width`` of an entry (a value or a scale)
-    in bytes, and the number of parameters per entry (``share``)."""
+    """Description of a file that holds one vector: its extents, the ``width`` of an entry (a value
+    or a scale) in bytes, and the number of parameters per entry (``share``)."""
 
     extents: tuple[Extent, ...]
     width: int
@@ -58,11 +59,12 @@ class Region:
     pages: int
     """Number of pages that the region occupies on every drive."""
     share: int = 1
-    """Number of parameters per entry; extents start at multiples of this number."""
+    """Number of parameters per entry (a value or a scale); extents start at multiples of this
+    number."""
 
     def bytes(self, count: int) -> int:
-        """Return the number of bytes that ``count`` parameters occupy, counted from the start of an
-        entry."""
+        """Return the number of bytes of the entries (values or scales) that hold ``count``
+        parameters, if the first of these parameters is the first one of an entry."""
         return -(-count // self.share) * self.width
 
     def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -189,7 +191,8 @@ class Volume:
                 yield first, last, int(dev), region.lpn * self.page + int(where)
 
     def used(self, name: str) -> list[tuple[int, int]]:
-        """Return (first logical page, number of pages) of a vector, one pair per drive."""
+        """Return (first logical page, number of pages) of the pages that vector ``name`` occupies,
+        one pair per drive."""
         region = self.regions[name]
         pages = -(-region.size // self.page)
         if self.devices == 1:

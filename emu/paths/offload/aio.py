@@ -29,7 +29,8 @@ from ondie.emu.paths.offload.options import Offload
 
 
 class Handles:
-    """Asynchronous I/O through one handle for reads and one for writes.
+    """Builder of the plan rows of DeepSpeed's asynchronous I/O (aio), with one aio handle for reads
+    and one for writes.
 
     If ``options.threads`` is set, the blocks of each request are divided among that number of
     threads. Each thread has a separate window of blocks in flight over all drives. Otherwise each

@@ -21,7 +21,7 @@ ALIGNED_BYTES = 1 << 10
 
 GIVEN = "given on the command line"
 """Origin of a configuration value that the user set with --set. Such a value takes precedence over
-the file."""
+that of the DeepSpeed configuration file."""
 
 
 def configured(cfg: Config, path: Path) -> tuple[Config, Offload, str]:

@@ -1,8 +1,8 @@
 """Host memory of an offloaded step: values read from pages, and values resident in DRAM.
 
-Owns slots (layout/formats.py: weights, states, scales) in host DRAM. Their values are read from
-pages on several drives or stay in DRAM. Does not own the order of operations (payload.py) or the
-placement of pages (layout/volume.py).
+Owns the arrays ("slots" in layout/formats.py) of weights, gradient, states and scales in host DRAM.
+Their values are read from pages on several drives or stay in DRAM. Does not own the order of
+operations (payload.py) or the placement of pages (layout/volume.py).
 Source: the rule of payload.py that memory is filled with NaN bytes when its pages are programmed.
 """
 
@@ -27,8 +27,9 @@ BF16 = TYPES[B16]
 
 
 class OffloadMemory(Conventional):
-    """Payload of host offload: the slots of ``params`` parameters on any number of drives.
-    Parameters without an extent in the volume stay in host DRAM."""
+    """Stored bytes (payload) of host offload: the slots (arrays of weights, gradient, states and
+    scales) of ``params`` parameters on any number of drives. Parameters without an extent in the
+    volume stay in host DRAM."""
 
     def __init__(
         self,
@@ -64,8 +65,8 @@ class OffloadMemory(Conventional):
         return slice((start - begin) // slot.share, slot.size(stop - begin))
 
     def gather(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return the entries of parameters [start, stop) of slot ``name`` from host memory, as a
-        copy in the slot's dtype."""
+        """Return the entries of parameters [start, stop) of slot ``name`` (one array of an update,
+        such as "w") from host memory, as a copy in the slot's dtype."""
         slot = self.slots[name]
         out = self.kept[name][self._entries(slot, start, stop)].copy()
         for first, last, dev, at in self.volume.pieces(name, start, stop):
@@ -75,7 +76,7 @@ class OffloadMemory(Conventional):
 
     def scatter(self, name: str, start: int, stop: int, values: np.ndarray) -> None:
         """Write ``values`` (slot's dtype) to the entries of parameters [start, stop) of slot
-        ``name`` in host memory."""
+        ``name`` (one array of an update, such as "w") in host memory."""
         slot = self.slots[name]
         self.kept[name][self._entries(slot, start, stop)] = values
         for first, last, dev, at in self.volume.pieces(name, start, stop):

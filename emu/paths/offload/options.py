@@ -1,8 +1,8 @@
-"""User options of host offload: DeepSpeed's order of an NVMe step.
+"""User options of host offload, modeled on DeepSpeed's options for optimizer states on NVMe.
 
 Owns the options and their combinations. Does not own the plan (path.py), placement of bytes
-(layout/volume.py), storage formats (layout/formats.py) or the reading of DeepSpeed's file
-(traces/deepspeed.py).
+(layout/volume.py), storage formats (layout/formats.py) or the reading of a DeepSpeed configuration
+file (traces/deepspeed.py).
 Source: DeepSpeed's swappers (runtime/swap_tensor) and the source code that reads DeepSpeed's
 configuration.
 """

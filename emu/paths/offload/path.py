@@ -59,8 +59,9 @@ class HostOffload(OffloadLayout):
 
     @property
     def window(self) -> int | None:
-        """Number of blocks in the window of a handle, or None if only the drive's queue limits the
-        blocks in flight. Reads and writes have one handle each."""
+        """Number of blocks in flight per window, or None if only the drive's queue limits the
+        blocks in flight. The asynchronous I/O has one handle for reads and one for writes. Each
+        handle has one window per thread, or per drive if the number of threads is not set."""
         if self.offload.threads is not None:
             return self.cfg.host.io_queue_depth
         return handle_depth(self.cfg) if self.pipelines else None

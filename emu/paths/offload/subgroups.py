@@ -110,9 +110,9 @@ class OffloadLayout(UpdatingPath):
 
     def _on_nvme(self) -> list[tuple[int, int]]:
         """Return the sub-groups whose states are on NVMe, as ranges [start, stop). In a piece of a
-        model, the states of the first parameters are on NVMe, so that their fraction is that of the
-        whole model. A sub-group that contains the last of these parameters is split in two, both in
-        the result and in ``groups``."""
+        model, the states of the first parameters are on NVMe, in the same fraction as in the whole
+        model. A sub-group that contains the last of these parameters is split in two, both in the
+        result and in ``groups``."""
         offload, shares = self.offload, self.options.shares
         if shares is None:
             here = range(int(offload.ratio * len(self.groups)))

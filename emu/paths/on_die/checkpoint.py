@@ -1,6 +1,6 @@
 """Checkpoints of the reservoir: reads of all planes of every super-page to the host.
 
-Owns the rows that checkpoints add to the plan, and the choice of super-pages that are read in place
+Owns the rows added to the plan by checkpoints, and the choice of super-pages that are read in place
 of those of a lost die. Does not own the use of the bytes on the host, copies inside the drive, or
 the parity over dies (protection.py).
 Source: OptimStore (HPCA 2023).

@@ -27,14 +27,15 @@ class Devices:
     cfg: Config
     geometry: Geometry
     steps: tuple[int, ...]
-    """Steps of one stripe, in order (step numbers that protection.py defines)."""
+    """Steps in which a die updates one stripe, in order (step numbers that protection.py
+    defines)."""
     stripes: tuple[Stripes, ...]
     homes: tuple[Homes, ...]
     guarded: tuple[Guarded, ...]
     good_blocks: np.ndarray
     """Mask of good blocks in each die's reservoir, bool[devices x dies, blocks]."""
     compute_ps: int
-    """Time of a stripe between sense and program, excluding ECC in the die, ps."""
+    """Time between the sense and the program of a stripe, excluding ECC in the die, ps."""
     round_trip: bool
     """True if the pages of a stripe pass through the controller's ECC."""
 

@@ -26,12 +26,14 @@ RECORD_PLANES = 1
 
 @dataclass
 class Chain:
-    """Exclusive or of the stripes that the controller has received so far for one parity."""
+    """Exclusive or of the stripes that the controller has received so far for one parity
+    super-page."""
 
     planes: np.ndarray
-    """Exclusive or of the pages, uint8[planes, page_bytes]."""
+    """Exclusive or of the pages of the stripes received so far, uint8[planes, page_bytes]."""
     records: np.ndarray
-    """Exclusive or of the out-of-band data, uint8[planes, SPARE_BYTES]."""
+    """Exclusive or of the out-of-band data of the stripes received so far, uint8[planes,
+    SPARE_BYTES]."""
     stripes: set[int]
 
 
@@ -103,8 +105,8 @@ class ParityData:
         self.chains.pop(self.guarded.number(super_page), None)
 
     def others(self, stripe: int) -> list[int]:
-        """Return the super-pages whose exclusive or equals ``stripe``: the other stripes under
-        its parity, and the parity."""
+        """Return the super-pages whose exclusive or equals the data of ``stripe``: the other
+        stripes under its parity, and the parity."""
         number = stripe // self.guarded.members
         beside = [guarded for guarded in self.guarded.under(number) if guarded != stripe]
         return [*beside, int(self.guarded.parity[number])]

@@ -1,9 +1,9 @@
 """On-die update: processing elements at the planes update the weights in place (OptimStore).
 
 Owns the order of VPP, BPR, ODC and BPP per stripe and the three dispatch rules. Does not own
-register and channel rules (nand/channel.py), the reservoir's map (ftl/reservoir.py), the choice
-of stripes that move to another die (wear_leveling.py), or the additional steps of a stripe that
-replace the controller's protection (protection.py).
+register and channel rules (nand/channel.py), the reservoir's map (ftl/reservoir.py), the choice of
+stripes to move to another die (wear_leveling.py), or the additional steps of a stripe that replace
+the controller's protection (protection.py).
 Source: OptimStore (HPCA 2023). lockstep: a die senses only when all dies of its channel have their
 gradients. free: each die loads, reads, computes and programs independently. double_buffered: a
 second gradient register of each die concurrently loads the next gradient.

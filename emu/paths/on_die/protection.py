@@ -24,9 +24,9 @@ from ondie.emu.nand.pe_protection import WITHOUT_ECC
 from ondie.emu.paths.layout.regions import Stripes
 
 GRADIENT, KEEP_STEP, GATE, SENSE, COMPUTE, FETCH_STEP, PROGRAM_STEP, STORE_STEP, CHAIN = range(9)
-"""Numbers of the steps of a stripe. GATE and CHAIN take no time but join other steps. GATE is
-complete when all gradients of a channel have been loaded; CHAIN is complete when all stripes
-under one parity have been fetched."""
+"""Numbers of the steps in which a die updates one stripe. GATE and CHAIN take no time but wait for
+other steps. GATE is complete when all gradients of a channel have been loaded; CHAIN is complete
+when all stripes under one parity have been fetched."""
 KIND = {
     GRADIENT: timing.VPP, KEEP_STEP: timing.KEEP, SENSE: timing.BPR, COMPUTE: timing.ODC,
     FETCH_STEP: timing.FETCH, PROGRAM_STEP: timing.BPP, STORE_STEP: timing.STORE,
@@ -35,7 +35,7 @@ JOIN_STEPS = (GATE, CHAIN)
 
 
 def steps(cfg: Config) -> tuple[int, ...]:
-    """Return the numbers of the steps of one stripe on a die, in order.
+    """Return the numbers of the steps in which a die updates one stripe, in order.
 
     With parity over dies, the controller needs the results of every die. A FETCH step therefore
     transfers the results from the registers to the controller before the die programs them. With
@@ -64,7 +64,7 @@ class Guarded:
     dies: int
     members: int
     parity: np.ndarray
-    """Super-page of each parity, int64[groups]."""
+    """Super-page that holds each parity, int64[groups]."""
     records: int
     """First super-page of the commit records. There is one commit record per die, after all other
     super-pages."""

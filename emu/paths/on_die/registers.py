@@ -32,8 +32,8 @@ from ondie.emu.paths.on_die.protection import Guarded
 from ondie.emu.paths.payload import moved_bytes, poison, poisoned
 
 KEY = bytes(range(64))
-"""Key of the cipher. Bit errors decrypt to values that depend on the key, but the number of
-incorrect values does not depend on the key."""
+"""Key of the cipher that encrypts pages inside the die. Bit errors decrypt to values that depend on
+the key, but the number of incorrect values does not depend on the key."""
 
 
 class Reservoir:
@@ -247,8 +247,8 @@ class Reservoir:
 
     @property
     def delivered(self) -> np.ndarray:
-        """Weights that were read out to the host, [n_params], after the NaN comparator if the
-        comparator processes weights that are sent to the host."""
+        """Weights read out to the host, [n_params], after the NaN comparator if the comparator
+        processes weights that are sent to the host."""
         values = self.sent.copy()
         self._compare(values, self.compared_for_host)
         return values

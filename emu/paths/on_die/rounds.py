@@ -64,11 +64,11 @@ class Table:
     row."""
 
     at: np.ndarray
-    """Index of the row within its round."""
+    """Index of each plan row within its round."""
     round: np.ndarray
     dev: np.ndarray
     width: np.ndarray
-    """Number of dies in the row's round."""
+    """Number of dies in the round of each plan row."""
     base: np.ndarray
     """Id of the first row of the round that contains the row."""
     before: np.ndarray

@@ -1,4 +1,5 @@
-"""Rounds of an on-die update for any distribution of stripes over dies, starting at any cursor.
+"""Rounds of an on-die update for any distribution of stripes over dies, starting at any cursor
+(index of the next stripe of each die).
 
 Owns the rows of such rounds, and their order. Does not own the placement of stripes
 (layout/stripe_map.py), or rounds in the initial placement, whose rows are made together

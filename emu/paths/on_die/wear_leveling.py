@@ -5,13 +5,13 @@ change roles (ftl/reservoir.py), or the bytes of the pages.
 Source: this project. Every super-page is written once per step, so the wear of a die per step is
 its number of super-pages divided by its number of good blocks. Dies with one more super-page than
 other dies, or with more bad blocks, wear faster. An exchange of super-pages between dies has no
-effect. A super-page therefore moves from the more worn to the less worn die when the mean cycles of
-their blocks differ by more than the threshold and the difference would grow. If the difference
-would stay constant, the super-page moves only if no die gets more super-pages than the fullest die
-has, because all dies wait for the fullest die in every step.
+effect. A super-page therefore moves from the more worn to the less worn die when the mean P/E
+cycles of their blocks differ by more than the threshold and the difference would grow. If the
+difference would stay constant, the super-page moves only if no die gets more super-pages than the
+fullest die has, because all dies wait for the fullest die in every step.
 
 Path of a move: array, channel, DRAM, channel, array, while the accelerator computes the step's
-gradients. The old version stays until the new version is programmed.
+gradients. The old copy of the super-page stays until the new copy is programmed.
 """
 
 from __future__ import annotations

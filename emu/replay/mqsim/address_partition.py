@@ -19,7 +19,7 @@ from ondie.emu.replay.mqsim.workload_xml import FlowParameters, Synthetic
 
 @dataclass(frozen=True)
 class Range:
-    """Range of sectors on the drive, from ``first`` to ``last`` inclusive."""
+    """Range of 512-byte sectors on the drive, from ``first`` to ``last`` inclusive."""
 
     first: int
     last: int

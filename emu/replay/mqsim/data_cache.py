@@ -23,7 +23,7 @@ KEPT = {
     "WRITE_CACHE": mqsim_cache.WRITES,
     "WRITE_READ_CACHE": mqsim_cache.READS | mqsim_cache.WRITES,
 }
-"""Bits of ``zone.caching`` (READS, WRITES) for each value of Device_Level_Data_Caching_Mode."""
+"""Value of Device_Level_Data_Caching_Mode -> bits of ``zone.caching`` (READS, WRITES)."""
 
 
 def sizes(
@@ -49,7 +49,8 @@ def sizes(
 
 
 def divide(arrays: Arrays, flows: Sequence[Flow]) -> None:
-    """If the drive has a data cache, assign a caching mode and a cache to each flow, in ``arrays``.
+    """If the drive has a data cache, set the caching mode and the number of the cache of each flow
+    in ``arrays``.
 
     Also mark all pages that contain data at the start as programmed.
     """

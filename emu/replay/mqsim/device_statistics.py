@@ -22,11 +22,11 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Queue:
-    """Statistics of one queue of a chip; lengths in transactions, times in ps.
+    """Statistics of one transaction queue of a flash chip; lengths in transactions, times in ps.
 
     ``entered``, ``left``: number of transactions that entered and left. ``deviation``: standard
-    deviation of the length as MQSim computes it, or None if the length reached LENGTHS.
-    ``mean_wait``: mean waiting time, or None if no transaction left.
+    deviation of the length as MQSim computes it, or None if the length reached LENGTHS, from which
+    lengths are not distinguished. ``mean_wait``: mean waiting time, or None if no transaction left.
     """
 
     entered: int
@@ -40,8 +40,8 @@ class Queue:
 
 @dataclass(frozen=True)
 class Chip:
-    """Fractions of the simulated time in which a chip executes commands, transfers data, and does
-    both at the same time."""
+    """Fractions of the simulated time in which a flash chip executes commands, transfers data, and
+    does both at the same time."""
 
     execution: float
     transfer: float

@@ -36,8 +36,8 @@ NEVER_ISSUED = (
     "Issued_Flash_Interleaved_Erase_CMD",
     "Issued_Flash_Interleaved_Multiplane_Erase_CMD",
 )
-"""Names of commands that this emulator never issues: interleaved commands, and copy-back commands,
-whose use is rejected."""
+"""Items of MQSim's result file that count commands which this emulator never issues: interleaved
+commands, and copy-back commands, whose use is rejected."""
 OF_STREAM = ("Turnaround", "Execution", "Transfer", "Waiting")
 
 
@@ -49,12 +49,12 @@ class Lines:
         self.open: list[str] = []
 
     def begin(self, tag: str) -> None:
-        """Open an element that contains other elements."""
+        """Write the start tag of an element that contains other elements."""
         self.lines.append("\t" * len(self.open) + f"<{tag}>")
         self.open.append(tag)
 
     def end(self) -> None:
-        """Close the most recently opened element."""
+        """Write the end tag of the most recently begun element."""
         tag = self.open.pop()
         self.lines.append("\t" * len(self.open) + f"</{tag}>")
 
@@ -69,7 +69,7 @@ class Lines:
         self.lines.append("\t" * len(self.open) + f"<{tag}{inner}/>")
 
     def content(self) -> bytes:
-        """Return the content of the file."""
+        """Return the content of the XML file."""
         return ("\n".join(self.lines) + "\n").encode("us-ascii")
 
 
@@ -140,7 +140,7 @@ def lookups(device: DeviceStatistics, counters: Mapping[str, int], ideal: bool) 
 
 
 def scheduler_queues(out: Lines, device: DeviceStatistics) -> None:
-    """Write the statistics of the transaction queues of all chips."""
+    """Write the elements with the statistics of the transaction queues of all chips."""
     out.begin("SSDDevice.TSU")
     for name, first in (
         ("User_Read_TR_Queue", scheduler.READS),

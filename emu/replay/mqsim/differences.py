@@ -20,7 +20,8 @@ OPEN = "by an amount that depends on the load"
 
 @dataclass(frozen=True)
 class Ran:
-    """A completed run: its drive and scenario, counters with MQSim's names, and end time (ps)."""
+    """A completed run of a scenario: drive, scenario, counters with MQSim's names, and end time
+    (ps)."""
 
     drive: Drive
     scenario: Scenario
@@ -33,7 +34,8 @@ class Ran:
 
 
 def line(ran: Ran) -> str | None:
-    """Return the remark for a run without --quirks, or None if no quirk changes MQSim's results."""
+    """Return the remark for a run without --quirks, or None if no quirk changes MQSim's results of
+    this run."""
     effects = []
     for quirk in quirks.met(ran.drive, ran.scenario):
         if quirk.treatment == quirks.ASKED and (effect := EFFECTS[quirk.name](ran)):
@@ -169,5 +171,5 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
         f"the turns of priority classes also advance on busy chips: latencies change {OPEN}"
     ),
 }
-"""Quirk that --quirks reproduces -> function that describes its effect on a run, or returns None if
-the quirk has no effect."""
+"""Name of a quirk reproduced by --quirks -> function that describes its effect on a run, or returns
+None if the quirk has no effect."""

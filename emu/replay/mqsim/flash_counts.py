@@ -34,7 +34,7 @@ def counters(count: dict[str, int]) -> dict[str, int]:
 
 
 def half(done: Replayed) -> dict[str, int] | None:
-    """Return the counters at the start of the second half, with MQSim's names.
+    """Return the counters at the start of the second half of a run, with MQSim's names.
 
     Returns None if they are unknown or if some requests do not complete.
     """

@@ -1,4 +1,5 @@
-"""Flow: a sequence of requests in chunks, with its issue mode.
+"""Flow of a scenario: its requests, in chunks, and whether they are issued in a closed or open
+loop.
 
 Owns Flow, the interface between workloads and the simulation. Does not own the sources of requests
 (synthetic_flow.py, trace_flow.py) or their simulation (to_engine.py).
@@ -38,7 +39,7 @@ class Flow:
     notes: tuple[str, ...] = ()
     """Notes for the user on requests that were changed or dropped."""
     scenario: int = 1
-    """Number of the flow's scenario in the workload, from 1."""
+    """Number of the flow's scenario in the workload file, from 1."""
 
     def chunks(self) -> Iterator[np.ndarray]:
         """Return all requests of the flow, starting with the first request, as arrays REQUEST[n].
@@ -61,6 +62,6 @@ def total(flows: Sequence[Flow]) -> int | None:
 
 def half_way(flows: Sequence[Flow]) -> int | None:
     """Return the number of completions after which the counters are copied for the statistics of
-    the second half, or None if the number of requests is not known before the run."""
+    the second half of a run, or None if the number of requests is not known before the run."""
     number = total(flows)
     return None if number is None else number // 2 + 1

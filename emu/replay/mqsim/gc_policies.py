@@ -1,14 +1,15 @@
-"""MQSim's random victim selection: draws safe blocks with MQSim's random number generator.
+"""MQSim's random victim selection: draws blocks with MQSim's random number generator.
 
 Owns RGA, RANDOM, RANDOM_P and RANDOM_PP as victim selection policies. Does not own greedy and FIFO
 (ftl/policies.py), the generator (mrg32k3a.py) or the start of garbage collection
 (ftl/gc_victims.py).
-Source: MQSim's source; RGA is d-choices (Van Houdt, SIGMETRICS 2013), with the difference that free
-blocks are drawn as well, and that a selection fails if no drawn block has an invalid page.
+Source: MQSim's source. RGA is d-choices (Van Houdt, SIGMETRICS 2013) with two differences: free
+blocks are drawn as well, and a selection fails if no drawn block has an invalid page.
 
 If the random policies draw a block without an invalid page, the draw is repeated or, as in MQSim,
-the selection fails. ``st.lots``: state of the generator int64[6], then the number of invalid pages
-that RANDOM_PP requires, then 1 if draws are repeated, then space for the draws of RGA.
+the selection fails. A block is safe if it is neither being written nor being collected.
+``st.lots``: state of the generator int64[6], then the number of invalid pages that RANDOM_PP
+requires, then 1 if draws are repeated, then space for the draws of RGA.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from ondie.emu.replay.mqsim.mrg32k3a import below
 from ondie.kernels.jit import njit
 
 LEAST_LOT, REPEATED_LOT, DRAWN_LOT = 6, 7, 8
-"""Indices in ``st.lots``: number of required invalid pages, flag for repeated draws, first draw of
-RGA."""
+"""Indices in ``st.lots``, the state of random victim selection: number of required invalid pages,
+flag for repeated draws, first draw of RGA."""
 ENDLESS = 1000
-"""Number of draws per block of a plane after which RGA stops because too few blocks are safe."""
+"""Number of draws per block of a plane after which RGA stops, because too few blocks are safe
+(neither being written nor being collected)."""
 MOST_REPEATS = 100
-"""Number of draws per block of a plane after which the search for a block with an invalid page
-ends."""
+"""Number of draws per block of a plane after which random victim selection stops to search for a
+block with an invalid page."""
 
 
 @njit
@@ -47,7 +49,8 @@ def safe(st, b):
 
 @njit
 def invalid(st, block):
-    """Return the number of invalid pages of ``block``, or 0 if the block cannot be collected."""
+    """Return the number of invalid pages of ``block``, or 0 if the block cannot be
+    garbage-collected."""
     return st.cfg[0].block_pages - st.valid[block] if collectable(st, block) else 0
 
 
@@ -55,9 +58,9 @@ def invalid(st, block):
 def rga(st, unit):
     """Select a victim in plane ``unit`` by RGA (d-choices).
 
-    Draws floor(log2(blocks)) distinct safe blocks, or fewer if ENDLESS draws per block of the plane
-    do not find this number. Returns the drawn block with the most invalid pages, or -1 if no drawn
-    block has an invalid page.
+    Draws floor(log2(blocks)) distinct safe blocks (neither being written nor being collected), or
+    fewer if ENDLESS draws per block of the plane do not find this number. Returns the drawn block
+    with the most invalid pages, or -1 if no drawn block has an invalid page.
     """
     cfg = st.cfg[0]
     drawn_blocks = 0
@@ -120,20 +123,22 @@ def drawn(st, unit, full, least):
 
 @njit
 def random(st, unit):
-    """Select a victim by RANDOM: a safe block of plane ``unit``, drawn at random."""
+    """Select a victim by RANDOM: a safe block of plane ``unit`` (neither being written nor being
+    collected), drawn at random. Return -1 if :func:`drawn` finds none."""
     return drawn(st, unit, False, 0)
 
 
 @njit
 def random_p(st, unit):
-    """Select a victim by RANDOM_P: a safe, full block, drawn at random."""
+    """Select a victim by RANDOM_P: a safe, full block of plane ``unit``, drawn at random. Return -1
+    if :func:`drawn` finds none."""
     return drawn(st, unit, True, 0)
 
 
 @njit
 def random_pp(st, unit):
-    """Select a victim by RANDOM_PP: a safe, full block with at least the required number of invalid
-    pages, drawn at random."""
+    """Select a victim by RANDOM_PP: a safe, full block of plane ``unit`` with at least the required
+    number of invalid pages, drawn at random. Return -1 if :func:`drawn` finds none."""
     return drawn(st, unit, True, st.lots[LEAST_LOT])
 
 

@@ -3,8 +3,8 @@
 Owns the selection of pages and the frequency of their writes. Does not own the resulting flash
 state (ftl/precondition/per_stream.py).
 Source: MQSim's preconditioning: the pages that the flow's requests touch first, up to the required
-number. For a trace, pages that are read are taken before pages that are only written. Missing pages
-are chosen at random.
+number. For a trace, read pages are taken before pages that are only written. Missing pages are
+chosen at random.
 
 This module is used for flows that precondition.py cannot place as MQSim does: traces, and flows
 that occupy nearly all of their pages. MQSim fills only nine tenths of the pages of such flows; this
@@ -29,8 +29,8 @@ from ondie.emu.replay.mqsim.workload_xml import Synthetic
 
 I64 = npt.NDArray[np.int64]
 CROWDED = 1.1
-"""Minimum ratio of pages in a range to required pages for which pages are drawn at random. With a
-lower ratio, the draws would take too long."""
+"""Minimum ratio of the pages in a range to the required pages for which the required pages are
+drawn at random. With a lower ratio, the draws would take too long."""
 
 
 def occupied(drive: Drive, flows: Sequence[Flow], pages: Sequence[int]) -> list[Occupied]:
@@ -89,7 +89,7 @@ def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
     order, int64[at most wanted].
 
     ``page``: bytes per page. ``pages``: number of pages of the flow. For a flow with a known number
-    of requests (a trace), pages that are read are preferred to pages that are only written.
+    of requests (a trace), read pages are preferred to pages that are only written.
     """
     base = flow.range.base(page // 512) * 512
     seen = np.zeros(pages, np.bool_)

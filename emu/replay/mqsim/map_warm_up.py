@@ -3,9 +3,9 @@
 Owns the number of entries of each flow and their order. Does not own the pages that the flows
 contain (precondition_draws.py) or the table (ftl/cmt.py).
 Source: MQSim's preconditioning. Each flow gets a share of the entries in proportion to its expected
-rate, or an equal share. Order of the entries: for hot and cold addresses, hot pages before cold
-pages; for uniform addresses, every n-th page in the order of the draws, with a random n; for a
-stream, page 0, then the pages in descending order.
+rate, or an equal share. The order of the entries depends on the flow's addresses. Hot and cold
+addresses: hot pages before cold pages. Uniform addresses: every n-th page in the order of the
+draws, with a random n. Stream: page 0, then the pages in descending order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ PS_PER_NS = 1000
 
 
 def fill(arrays: Arrays, drive: Drive, flows: Sequence[Flow], orders: Sequence[I64]) -> None:
-    """Insert the entries of all flows into their mapping caches.
+    """Insert the mapping entries that MQSim's preconditioning leaves for each flow into the cached
+    mapping tables.
 
     ``orders``: for each flow, its pages in the order in which preconditioning touched them,
     int64[n]; an element is twice the number of the page within the flow, plus 1 if the page is hot.
@@ -54,7 +55,8 @@ def fill(arrays: Arrays, drive: Drive, flows: Sequence[Flow], orders: Sequence[I
 
 
 def chosen(parameters: Synthetic, order: I64, wanted: int, rng: I64) -> I64:
-    """Return the pages of a flow that have entries, in the order of insertion, int64[n].
+    """Return the pages of a flow whose mapping entries are cached before the run, in the order of
+    insertion, int64[n].
 
     ``order``: see :func:`fill`. ``wanted``: number of entries. ``rng``: state of the drive's
     generator.
@@ -81,12 +83,14 @@ def chosen(parameters: Synthetic, order: I64, wanted: int, rng: I64) -> I64:
 
 @njit
 def walk(size, walker, step, wanted):
-    """Return the positions (int64[n], n <= ``wanted``) of the elements that are taken from a list
-    of ``size`` elements.
+    """Return the positions (int64[n], n <= ``wanted``) that MQSim's walk through a list of ``size``
+    elements takes.
 
-    Each iteration advances by ``step`` positions that have not been taken yet, takes the element
-    there and continues with the next element. It also adds ``step`` to ``walker``. ``step`` changes
-    its sign if ``walker`` would otherwise reach an end of the list of the elements that are left.
+    The walk starts at the first element. Each iteration advances by ``step`` elements that have not
+    been taken (backwards if ``step`` is negative), takes the element there, and continues with the
+    next element. ``walker``: start value of a counter to which each iteration adds ``step``.
+    ``step`` changes its sign if the sum would be negative or at least the number of remaining
+    elements - 1. The walk ends early if it passes an end of the list.
     """
     following = np.arange(1, size + 1)
     before = np.arange(-1, size - 1)
@@ -114,7 +118,8 @@ def walk(size, walker, step, wanted):
 
 @njit
 def insert_all(st, lpns):
-    """Insert clean entries for the logical pages ``lpns`` (int64[n]) into their caches."""
+    """Insert clean entries for the logical pages ``lpns`` (int64[n]) into the cached mapping
+    tables."""
     for lpn in lpns:
         if cached_entries.find(st, 0, lpn) == 0:
             cmt.insert(st, 0, lpn)

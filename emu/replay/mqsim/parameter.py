@@ -58,7 +58,8 @@ class Parameter:
     p: P
 
     def right(self) -> str:
-        """Return a phrase that states the valid values, such as "use true or false"."""
+        """Return a phrase that states the valid values of the parameter, such as "use true or
+        false"."""
         if self.type is bool:
             return "use true or false"
         if self.p.choices:
@@ -75,12 +76,14 @@ class Parameter:
 
     @property
     def rate(self) -> bool:
-        """True if fractions of the unit are allowed although the field holds an integer."""
+        """True if the parameter is a rate (GB/s), for which fractions of the unit are allowed
+        although the field holds an integer."""
         return self.p.unit == "GB/s"
 
 
 def parameters(cls: type[Any]) -> tuple[Parameter, ...]:
-    """Return the parameters of a dataclass, in order."""
+    """Return MQSim's parameters that the fields of the dataclass ``cls`` hold, in the order of the
+    fields."""
     hints = get_type_hints(cls, include_extras=True)
     found = []
     for field in dataclasses.fields(cls):
@@ -93,7 +96,8 @@ def parameters(cls: type[Any]) -> tuple[Parameter, ...]:
 
 @dataclass
 class Values:
-    """Values of a parameter set: values and line numbers by attribute, and missing parameters."""
+    """Values read from a parameter set of an MQSim file: values and line numbers by attribute name,
+    and the parameters that are missing."""
 
     where: str
     values: dict[str, Any]
@@ -205,7 +209,7 @@ def parse(parameter: Parameter, text: str, place: str) -> Any:
 
 
 def spelled(parameter: Parameter, value: Any) -> str:
-    """Return the value of a field in MQSim's notation, unit and spelling."""
+    """Return the value of a dataclass field in MQSim's notation: MQSim's unit and spelling."""
     if parameter.type is bool:
         return "true" if value else "false"
     if get_origin(parameter.type) is tuple:

@@ -26,17 +26,18 @@ from ondie.kernels.jit import njit
 
 I64 = npt.NDArray[np.int64]
 MOST_HOT = 0.3
-"""Fraction of hot addresses above which the addresses are treated as uniform."""
+"""Fraction of hot addresses above which preconditioning treats the addresses of a flow as
+uniform."""
 CROWDED = 1.1
-"""Minimum ratio of pages in a range to required pages for which pages are drawn at random. With a
-lower ratio, the draws would take too long."""
+"""Minimum ratio of the pages in a range to the required pages for which the required pages are
+drawn at random. With a lower ratio, the draws would take too long."""
 MOST_FILLED = 0.9
-"""Fraction of the range that MQSim fills if the ratio of pages to required pages is below
-CROWDED."""
+"""Fraction of the pages of a range that MQSim fills if the ratio of the pages in the range to the
+required pages is below CROWDED."""
 
 
 def distribution(parameters: Synthetic) -> str:
-    """Return the address distribution that preconditioning assumes for the flow."""
+    """Return the address distribution that MQSim's preconditioning assumes for the flow."""
     if (
         parameters.address_distribution == "RANDOM_HOTCOLD"
         and parameters.percentage_of_hot_region > 100 * MOST_HOT
@@ -47,7 +48,7 @@ def distribution(parameters: Synthetic) -> str:
 
 @dataclasses.dataclass
 class _Space:
-    """Range of sectors from which addresses are drawn.
+    """Range of sectors of a flow from which addresses are drawn.
 
     ``first``, ``last``: first and last sector. ``page``: number of sectors per page.
     """
@@ -56,7 +57,7 @@ class _Space:
     last: int
     page: int
     beyond: int = 1
-    """Number of pages at the end of the range that are not counted as available."""
+    """Number of pages at the end of the range that do not count as available for draws."""
 
     @property
     def base(self) -> int:

@@ -482,5 +482,5 @@ def obeyed(asked: bool) -> frozenset[str]:
 
 
 def met(drive: Drive, scenario: Scenario) -> list[Quirk]:
-    """Return the quirks that affect MQSim's run of this scenario on this drive."""
+    """Return the quirks that affect MQSim's run of ``scenario`` on ``drive``."""
     return [quirk for quirk in QUIRKS if quirk.met(drive, scenario)]

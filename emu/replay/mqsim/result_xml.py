@@ -39,7 +39,7 @@ FTL_ITEMS = (
     "Total_CMT_Queries_For_Reads", "Total_CMT_Queries_For_Writes", "Total_GC_Executions",
     "Average_Page_Movement_For_GC", "Total_WL_Executions", "Average_Page_Movement_For_WL",
 )  # fmt: skip
-"""The items of SSDDevice.FTL, in MQSim's order."""
+"""Names of the items of the element SSDDevice.FTL in MQSim's result file, in MQSim's order."""
 
 COUNTS = {
     "Issued_Flash_Suspend_Program_CMD": "program_suspensions",
@@ -49,13 +49,14 @@ COUNTS = {
     "Total_GC_Executions": "collections",
     "Total_WL_Executions": "levelings",
 }
-"""MQSim's item -> name of this project's counter."""
+"""Name of an item in MQSim's result file -> name of this project's counter with its value."""
 
 
 def flow_lines(
     flows: Sequence[Flow], requests: Sequence[np.ndarray], unserved: Sequence[int] = ()
 ) -> list[str]:
-    """Return two lines for each flow: the number of requests, then both mean times (us).
+    """Return two lines for each flow: the number of requests, then the mean device response time
+    and the mean end-to-end delay (us).
 
     ``requests``: completed requests of each flow, REQUEST[n]. ``unserved``: number of further
     requests of each flow that never complete.

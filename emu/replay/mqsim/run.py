@@ -30,7 +30,7 @@ from ondie.emu.replay.statistics import statistics
 
 
 class Run(NamedTuple):
-    """Result of a simulation.
+    """Result of the simulation of one scenario.
 
     ``requests``: completed requests of each flow, REQUEST[n], in the order of the flow.
     ``counters``: the counters in statistics.FLASH_COUNTS, and those in result_xml.COUNTS if
@@ -72,8 +72,8 @@ class Outcome:
 def read_pair(
     ssdconfig: str | os.PathLike[str], workload_: str | os.PathLike[str]
 ) -> tuple[Drive, tuple[Scenario, ...]]:
-    """Return the drive and the scenarios of both files, each scenario checked against the drive.
-    Raises InputError if a file or scenario is invalid."""
+    """Return the drive of the file ``ssdconfig`` and the scenarios of the workload file, each
+    checked against the drive. Raises InputError if a file or scenario is invalid."""
     drive, scenarios = read_files(ssdconfig, workload_)
     for scenario in scenarios:
         check(drive, scenario)
@@ -83,8 +83,9 @@ def read_pair(
 def read_files(
     ssdconfig: str | os.PathLike[str], workload_: str | os.PathLike[str]
 ) -> tuple[Drive, tuple[Scenario, ...]]:
-    """Return the drive and the scenarios of both files, without a check of the scenarios against
-    the drive (see :func:`check`). Raises InputError if a file is invalid."""
+    """Return the drive of the file ``ssdconfig`` and the scenarios of the workload file, without a
+    check of the scenarios against the drive (see :func:`check`). Raises InputError if a file is
+    invalid."""
     return drives.read_drive(ssdconfig), workload_xml.read_workload(workload_)
 
 
@@ -176,7 +177,8 @@ def result_path(scenario: Scenario) -> Path:
 def configuration(
     drive: Drive, scenario: Scenario, flows: Sequence[Flow], asked: bool
 ) -> dict[str, Any]:
-    """Return the resolved configuration that is stored with a result."""
+    """Return the resolved configuration of a run (drive, scenario, flows, quirks), to be stored
+    with its result."""
     listed = []
     for flow in flows:
         kind = {

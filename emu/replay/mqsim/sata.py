@@ -22,7 +22,7 @@ F = TypeVar("F", bound=FlowParameters)
 
 
 def used(drive: Drive) -> bool:
-    """Return True if the drive has a SATA interface."""
+    """Return True if the drive has a SATA interface instead of an NVMe interface."""
     return drive.host_interface_type == "SATA"
 
 

@@ -275,7 +275,7 @@ _PLACE = {k.attribute: at for at, k in enumerate(_ALL)}
 SETS: dict[str, tuple[Parameter, ...]] = {
     name: _ALL[_PLACE[first] : _PLACE[last] + 1] for name, (first, last) in _SETS.items()
 }
-"""Name of a parameter set of ssdconfig.xml -> parameters of this set."""
+"""Name of a parameter set of ssdconfig.xml -> parameters of this set, in the order of Drive."""
 
 
 def read_drive(path: str | os.PathLike[str]) -> Drive:
@@ -397,8 +397,8 @@ REFUSED: list[tuple[str, Any, str]] = [
         "MQSim ends with an exception; use OUT_OF_ORDER or PRIORITY_OUT_OF_ORDER",
     ),
 ]
-"""Rejected values: attribute, value, and a phrase that states the reason and the supported
-values."""
+"""Parameter values that are rejected: attribute of Drive, value, and a phrase that states the
+reason and the supported values."""
 
 
 def spelled_out(drive: Drive) -> dict[str, Any]:

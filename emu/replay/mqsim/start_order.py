@@ -16,15 +16,15 @@ from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.ssdconfig import Drive
 
 SIZES = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753)
-"""Numbers of buckets of the table, in the order in which it grows. A table with n buckets holds up
-to n entries."""
+"""Numbers of buckets of the GNU C++ library's hash table, in the order in which the table grows. A
+table with n buckets holds up to n entries."""
 MULTIPLIER = 0xC6A4A7935BD1E995
 SEED = 0xC70F6907
 WORD = (1 << 64) - 1
 
 
 def hash_of(name: str) -> int:
-    """Return the 64-bit hash value of ``name``."""
+    """Return the 64-bit hash value (MurmurHash2) of ``name``, the name of a component."""
     data = name.encode()
     whole = len(data) & ~7
     value = SEED ^ (len(data) * MULTIPLIER & WORD)

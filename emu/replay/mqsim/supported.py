@@ -16,7 +16,7 @@ from ondie.emu.replay.mqsim.workload_xml import Scenario
 
 @dataclass(frozen=True)
 class Refusal:
-    """A feature that is rejected.
+    """A feature of MQSim whose use is rejected.
 
     ``attribute``: field of Drive. ``refused``: function that returns True if a run uses the
     feature. ``words``: a phrase that states the supported values.
@@ -35,7 +35,7 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "only false is supported"),
 ]
-"""Rejected features. Remove an entry when the drive supports its feature."""
+"""Features of MQSim that are rejected. Remove an entry when the drive supports its feature."""
 
 
 def check_supported(drive: Drive, scenario: Scenario) -> None:

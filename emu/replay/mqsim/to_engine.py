@@ -47,19 +47,20 @@ from ondie.emu.replay.player import Player, Replayed, Source
 
 PS_PER_NS = 1000
 STALLS = frozenset(["stalled_writes", "lost_map_entries"])
-"""Quirks that can make requests wait forever."""
+"""Names of the quirks that can make requests wait forever."""
 MOST_NUMBERED = 32
 """Maximum number of sectors per page for the quirk pages_of_flows, which uses one bit per sector of
 two pages in 64 bits."""
 STOP = 10
-"""Number of free blocks of a plane below which host writes wait in MQSim.
+"""Number of free blocks of a plane below which MQSim makes host writes wait.
 
 It is also the maximum number of concurrent garbage collections in a plane.
 """
 TR_MORE = 20 * PS_PER_NS
-"""Time that MQSim adds to every array read, ps."""
+"""Time that MQSim adds to every array read (20 ns), ps."""
 READ_REQUEST = 4
-"""Payload of a read request's message, bytes; with packet overhead, the message has 32 bytes."""
+"""Size of the payload of the message with which the drive requests data from host memory, bytes.
+With packet overhead, the message has 32 bytes."""
 CLASSES = ("URGENT", "HIGH", "MEDIUM", "LOW")
 RANKED = ("PRIORITY_OUT_OF_ORDER",)
 ABSENT: dict[str, Value] = {
@@ -69,8 +70,8 @@ ABSENT: dict[str, Value] = {
     "ftl.mapping_unit": 0,
     "cache.mode": "off",
 }
-"""Values that disable features of the preset that MQSim's drive does not have or implements in a
-different way."""
+"""Configuration values that disable the preset's features absent from MQSim's drive or implemented
+there in a different way."""
 STEADY = {
     "GREEDY": "greedy",
     "RGA": "d_choices",
@@ -216,8 +217,9 @@ def cycles(planes: int) -> dict[int, np.ndarray]:
 def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tuple[Config, Arrays]:
     """Return the configuration and the arrays of a drive that is ready to run the flows.
 
-    The drive has one zone per stream (see sata.streams), and is filled if Enabled_Preconditioning
-    is true. Raises InputError if a plane has no room for the translation pages.
+    The drive has one zone (address range) per stream (see sata.streams), and is filled if
+    Enabled_Preconditioning is true. Raises InputError if a plane has no room for the translation
+    pages.
     """
     streams = sata.streams(drive, flows)
     unused = len(flows) - len(streams)
@@ -314,7 +316,7 @@ def _map_caches(drive: Drive, streams: int, quirks: frozenset[str]) -> tuple[int
 
 
 def zone_start(drive: Drive, flow: Flow) -> int:
-    """Return the offset on the drive at which the first page of the flow begins, bytes."""
+    """Return the offset on the drive, in bytes, of the page in which the flow begins."""
     return flow.range.base(drive.page_sectors) * 512
 
 
@@ -454,7 +456,7 @@ def played(
     quirks: frozenset[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> Replayed:
-    """Simulate the flows on the drive and return the full result of the player."""
+    """Simulate the flows on the drive and return the full result of the player (Replayed)."""
     return watched(drive, flows, quirks, progress)[0]
 
 
@@ -464,7 +466,8 @@ def watched(
     quirks: frozenset[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Replayed, DeviceStatistics]:
-    """Simulate the flows on the drive; return the player's result and the drive's statistics."""
+    """Simulate the flows on the drive. Return the player's result (Replayed) and the drive's
+    statistics."""
     cfg, arrays = prepared(drive, flows, quirks)
     scheduler_statistics.watch(arrays, Geometry.of(cfg), len(arrays.zone))
     if "event_order" in quirks and not int(arrays.cfg["overlap"][0]):

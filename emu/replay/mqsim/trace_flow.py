@@ -1,8 +1,8 @@
 """Trace flows: MQSim's traces, and requests recorded from a run of MQSim.
 
-Owns the search for a trace file, the executed percentage of a trace, the number of repetitions, and
-the treatment of addresses outside the flow's range. Does not own the format of a trace
-(ondie.traces.block).
+Owns the search for a trace file, the percentage of a trace that is executed, the number of its
+repetitions, and the treatment of addresses outside the flow's range. Does not own the format of a
+trace (ondie.traces.block).
 Source: MQSim's trace-based flow.
 """
 
@@ -170,7 +170,7 @@ class Recorded:
         return len(self.arrival_ps)
 
     def head(self, count: int) -> Recorded:
-        """Return the first ``count`` requests, or all requests if there are fewer."""
+        """Return the first ``count`` recorded requests, or all if there are fewer."""
         columns = {name: getattr(self, name)[:count] for name in _COLUMNS}
         return Recorded(**columns, source=self.source)
 

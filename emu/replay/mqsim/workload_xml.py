@@ -33,7 +33,7 @@ SKIPPED = {"Intensity": "MQSim's example file has this parameter, but MQSim does
 
 @dataclass(frozen=True)
 class FlowParameters:
-    """Parameters common to synthetic and trace-based flows."""
+    """Parameters that MQSim's synthetic and trace-based flows have in common."""
 
     # fmt: off
     priority_class: Annotated[
@@ -56,7 +56,7 @@ class FlowParameters:
 
     @property
     def planes(self) -> set[tuple[int, int, int, int]]:
-        """Planes that the flow uses, each as (channel, chip, die, plane)."""
+        """Planes of the drive that the flow uses, each as (channel, chip, die, plane)."""
         return {
             (channel, chip, die, plane)
             for channel in self.channel_ids
@@ -75,7 +75,7 @@ class FlowParameters:
 
 @dataclass(frozen=True)
 class Synthetic(FlowParameters):
-    """Parameters of a flow whose requests are generated."""
+    """Parameters of a flow of MQSim whose requests are generated."""
 
     # fmt: off
     working_set_percentage: Annotated[
@@ -125,7 +125,7 @@ class Synthetic(FlowParameters):
 
 @dataclass(frozen=True)
 class TraceBased(FlowParameters):
-    """Parameters of a flow whose requests are read from a trace."""
+    """Parameters of a flow of MQSim whose requests are read from a trace."""
 
     # fmt: off
     file_path: Annotated[
@@ -155,7 +155,7 @@ class Scenario:
     source: str = dataclasses.field(default="", compare=False)
     lines: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     skipped: tuple[str, ...] = dataclasses.field(default=(), compare=False)
-    """Parameters that were skipped, each with the reason."""
+    """Parameters of the file that were skipped, each with the reason."""
 
     def place(self, flow: int) -> str:
         """Return the beginning of an error message about a flow: file, line, flow and scenario."""
@@ -264,8 +264,8 @@ def _check_synthetic(flow: Synthetic, where: str) -> None:
 def check_scenario(scenario: Scenario, drive: Drive) -> None:
     """Raise InputError if the drive cannot run a scenario.
 
-    Reasons are ids that the drive does not have, an unsupported cache, caches that are too small,
-    and planes with too few blocks for all flows.
+    It cannot if an id of a flow is outside the drive's range, if a cache is unsupported or too
+    small, or if the planes have too few blocks for all flows.
     """
     for at, flow in enumerate(scenario.flows):
         where = scenario.place(at)
@@ -314,7 +314,7 @@ def _check_room(scenario: Scenario, drive: Drive) -> None:
 
 
 def spelled_out(flow: FlowParameters) -> dict[str, Any]:
-    """Return the parameters of the flow for the results, by attribute."""
+    """Return the parameters of the flow by attribute name, to be stored in the results."""
     values = {key.attribute: getattr(flow, key.attribute) for key in parameters(type(flow))}
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in values.items()

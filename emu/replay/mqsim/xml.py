@@ -153,7 +153,7 @@ class _Tree:
 
 
 def leaves(element: Element, where: str, folders: tuple[str, ...] = ()) -> Iterator[Element]:
-    """Yield the children of ``element`` that contain a value; omit the names in ``folders``.
+    """Yield the children of ``element`` that contain a value, except children named in ``folders``.
 
     Raises InputError, whose message states the file ``where`` and the line, if any other child
     contains elements.

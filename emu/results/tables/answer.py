@@ -173,9 +173,8 @@ def remark(found: Answer, verdict: Verdict) -> str:
 
 
 def own_blocks(found: Answer) -> list[str]:
-    """Return a sentence for each strategy whose exclusive blocks wear out before the lifetime of
-    the drive ends.
-    """
+    """Return a sentence for each strategy that uses blocks of the drive exclusively, if these
+    blocks wear out before the stated lifetime of the drive."""
     return [
         f"The blocks that only {row.name} uses last {three(row.own_blocks_years)} years; the "
         "lifetime in the table assumes that all blocks of the drive wear evenly."
@@ -245,11 +244,11 @@ def time_words(comparison: Comparison, found: Answer) -> str:
 
 
 def time_certainty(comparison: Comparison, verdict: Verdict) -> str:
-    """Return a sentence on the certainty of the verdict on time. The sentence states whether the
-    fastest strategy wins at both ends of each constant's range, and names the constant with the
-    largest effect.
+    """Return a sentence on the certainty of the verdict on time.
 
-    If the certainty was not determined, the sentence states the reason.
+    The sentence states whether the fastest strategy wins at both ends of each constant's range, and
+    names the constant with the largest effect. If the certainty was not determined, the sentence
+    states the reason.
     """
     sure, pair = verdict.certainty, comparison.swing_pair
     if sure is None:
@@ -312,8 +311,9 @@ def share(probability: float) -> str:
 
 def decider(sure: Certainty, quantity: str) -> str:
     """Return a phrase that names the constant with the largest effect on the ratio of two
-    strategies, and the ratio at both ends of its range, in ascending order. ``quantity``: "long" or
-    "much".
+    strategies, and the ratio at both ends of the constant's range, in ascending order.
+
+    ``quantity``: "long" for a ratio of times, "much" for a ratio of energies ("2 times as long").
     """
     low, high = sorted(sure.ratio)
     takes = "takes" if quantity == "long" else "uses"
@@ -324,8 +324,8 @@ def decider(sure: Certainty, quantity: str) -> str:
 
 
 def overlap(found: Answer, verdict: Verdict) -> str:
-    """Return a sentence that states whether the energy intervals of the best and the next strategy
-    overlap."""
+    """Return a sentence that states whether the energy intervals of the best strategy and of the
+    next strategy overlap."""
     if not verdict.others:
         return ""
     rows = {row.name: row for row in found.strategies}

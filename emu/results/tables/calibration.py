@@ -1,7 +1,7 @@
-"""Tables of a calibration: constants, errors over all points, and errors of each point.
+"""Tables of a calibration: constants, errors over all measurement points, errors of each point.
 
-Owns titles, columns and units. Does not own any number. Source: the document of
-`ondie calibrate --json` (analysis/calibrate/calibration.py).
+Owns titles, columns and units. Does not own any number.
+Source: the document of `ondie calibrate --json` (analysis/calibrate/calibration.py).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def _shown(value: int, unit: str) -> str:
 
 
 def constants_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of the constants: value in the preset, fitted value, 95 % interval, error,
-    and notes."""
+    """Return the table of the fitted constants: value in the preset, fitted value, 95 % interval,
+    error, and notes."""
     table = Table(
         "constant", Column("preset", justify="right"), Column("fitted", justify="right"),
         Column("95 % interval", justify="right"), Column("error", justify="right"), "note",
@@ -71,7 +71,8 @@ def constants_words(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def errors_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of mean and largest absolute errors of fitted and of held-out points."""
+    """Return the table of mean and largest absolute errors, for the measurement points used in the
+    fit and for the held-out points."""
     table = Table(
         "points", "", *(Column(name, justify="right") for name in KINDS_OF_FIGURE.values()),
         Column("all", justify="right"),
@@ -87,8 +88,8 @@ def errors_table(data: Mapping[str, Any]) -> Table:
 
 
 def points_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of the points: measured figures, and relative errors of the simulated
-    figures."""
+    """Return the table of the measurement points: measured values, and relative errors of the
+    simulated values."""
     names = {"IOPS": "iops"}
     for direction in ("read", "write"):
         names |= {f"{direction} {kind}": f"{direction} {kind}" for kind in ("mean", "p50", "p99")}
@@ -110,13 +111,14 @@ def points_table(data: Mapping[str, Any]) -> Table:
 
 
 def _measured(figures: Mapping[str, float]) -> str:
-    """Return the IOPS and mean latencies of measured ``figures`` as a short text."""
+    """Return the IOPS and mean latencies in ``figures``, the measured values of a point, as a short
+    text."""
     means = [figures[name] for name in ("read mean", "write mean") if name in figures]
     return ", ".join([f"{figures['iops']:,.0f}", *(fmt_time(mean * PS_PER_US) for mean in means)])
 
 
 def _pattern(row: Mapping[str, Any]) -> str:
-    """Return the condition of a point as a short text, such as "4 KiB read x 16"."""
+    """Return the workload of a measurement point as a short text, such as "4 KiB read x 16"."""
     share = row["read_share"]
     kind = {1.0: "read", 0.0: "write"}.get(share, f"{share:.0%} read")
     order = "" if row["random"] else "seq. "

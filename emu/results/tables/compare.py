@@ -46,13 +46,13 @@ PHASE_TITLES = {
     "weights_up": "weights to host",
 }
 SELDOM = ("levelling",)
-"""Phases whose column is omitted if no path has them."""
+"""Phases of a step whose column is omitted if no path (update strategy) has them."""
 UNEVEN = 1e-4
-"""Largest relative difference between the wear of the fullest die and the mean wear at which no
-note is printed.
-"""
+"""Largest relative difference between the reservoir wear of the die with the most wear and the mean
+over the dies at which no note is printed."""
 SHOWN_SWINGS = 8
-"""Maximum number of constants in the table of sensitivities."""
+"""Maximum number of constants in the table that states how much each constant changes the result.
+"""
 
 
 def joules(span: tuple[float, float, float], steps: int) -> str:
@@ -369,8 +369,8 @@ def _swings(c: Comparison) -> Table:
 
 
 def remarks(c: Comparison) -> list[str]:
-    """Return the notes on the comparison and on single paths, such as the reason why a path did not
-    run."""
+    """Return the notes on the comparison and on single paths (update strategies), such as the
+    reason why a path did not run."""
     out = notes(c)
     out += [f"{r.name}: n/a: {r.reason}" for r in c.results if r.reason is not None]
     out += [f"{r.name}: {note}" for r in c.results for note in r.notes]
@@ -396,8 +396,7 @@ def show(c: Comparison, console: Console, target_s: float | None = None) -> None
 
 
 def show_target(c: Comparison, target_s: float, console: Console) -> None:
-    """Print the table that states for each path whether the drive is fast enough for a step of
-    ``target_s`` seconds.
-    """
+    """Print the table that states for each path (update strategy) whether the drive is fast enough
+    for a step of ``target_s`` seconds."""
     console.print(target_table(verdicts(c, target_s), target_s, _table("", "path")))
     console.print()

@@ -1,4 +1,4 @@
-"""Uncertainty of the energy ratio as a table and sentences.
+"""Uncertainty of the ratio of the energies of two update strategies, as a table and sentences.
 
 Owns the text. Does not own any number (analysis/monte_carlo.py). Source: this project.
 """
@@ -30,9 +30,8 @@ SCOPES = {DRIVE_ALONE: "SSD alone", WITH_HOST: "SSD and host"}
 
 
 def odds_table(odds: Odds, table: Table) -> Table:
-    """Add the rows to ``table`` and return the table: energy ratios of two paths, and the
-    probability that the rival uses less energy.
-    """
+    """Add rows to ``table`` and return the table: ratios of the energies of two paths (update
+    strategies), and the probability that the second path uses less energy."""
     base, rival = odds.pair
     table.title = f"Energy of {base} / energy of {rival}, {odds.drawn} constants drawn"
     for column in ("typical", "5 %", "median", "95 %", f"{rival} uses less"):
@@ -48,9 +47,8 @@ def odds_table(odds: Odds, table: Table) -> Table:
 
 
 def odds_words(odds: Odds) -> str:
-    """Return sentences on the distributions of the draws, and on the host power at which the path
-    with less energy changes.
-    """
+    """Return sentences on the distributions from which constants are drawn, and on the host power
+    at which the path with less energy changes."""
     return outside_words(odds) + (
         f"{DRAWS:,} draws. Both paths use the same drawn values; related constants, such as both "
         "directions of the link, share a draw. The distribution is triangular around the typical "
@@ -61,8 +59,9 @@ def odds_words(odds: Odds) -> str:
 
 
 def outside_words(odds: Odds) -> str:
-    """Return a sentence if a typical ratio is outside the 5 % and 95 % quantiles of the draws,
-    otherwise "". The sentence names constants whose typical value is an end of their range."""
+    """Return a sentence if a typical energy ratio is outside the 5 % and 95 % quantiles of the
+    random draws, otherwise "". The sentence names constants whose typical value is an end of their
+    range."""
     drawn = odds.answers[DRAW_LAWS[0]]
     scopes = [words for scope, words in SCOPES.items() if _is_outside(drawn[scope])]
     if not scopes:
@@ -76,23 +75,24 @@ def outside_words(odds: Odds) -> str:
 
 
 def _is_outside(answer: Answer) -> bool:
-    """Return True if the typical ratio is outside the 5 % and 95 % quantiles by more than their
-    rounding."""
+    """Return True if the typical energy ratio is outside the 5 % and 95 % quantiles of ``answer``
+    by more than the rounding of the quantiles."""
     low, _, high = answer.quantiles
     return not low * (1 - ROUNDING) <= answer.typical <= high * (1 + ROUNDING)
 
 
 def _one_sided(ends: Ends, typical: float) -> bool:
-    """Return True if the ratio is ``typical`` at exactly one end of a range."""
+    """Return True if the energy ratio at exactly one end of a constant's range equals ``typical``.
+    ``ends``: energy ratio at both ends; None for an end at which a path cannot run."""
     same = [end is not None and math.isclose(end, typical, rel_tol=1e-9) for end in ends]
     return same[0] != same[1]
 
 
 def laws_differ(odds: Odds) -> bool:
-    """Return True if the two distributions of the draws (DRAW_LAWS) give significantly different
-    probabilities.
+    """Return True if the two distributions from which constants are drawn (DRAW_LAWS) give
+    significantly different probabilities that the rival uses less energy.
 
-    The limit is three times the sum of the sampling errors.
+    The limit is three times the sum of the standard errors of both probabilities.
     """
     return any(
         abs(
@@ -105,7 +105,8 @@ def laws_differ(odds: Odds) -> bool:
 
 
 def chance(answer: Answer) -> str:
-    """Return a probability as text with its sampling error.
+    """Return the probability that the rival uses less energy, with twice its standard error, as
+    text.
 
     If all draws agree, the text states a bound instead: three divided by the number of draws (95 %
     confidence).
@@ -136,5 +137,6 @@ def crossing_words(crossing: Crossing) -> str:
 
 
 def watts(power: float) -> str:
-    """Return a power in watts as text with at least three significant digits."""
+    """Return a power in watts as text, rounded to three significant digits, or to whole watts from
+    999.5 W."""
     return f"{power:.3g} W" if power < 999.5 else f"{power:,.0f} W"

@@ -1,7 +1,7 @@
 """Statistics of a replay as tables.
 
 Owns titles, columns and units of latencies, flash operations and utilization. Does not own any
-number. Source: the fields of `--json` (replay/statistics.py).
+number. Source: the fields of `ondie replay --json` (replay/statistics.py).
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ WORD_LINES = {
 
 
 def tables(data: Mapping[str, Any]) -> list[Table]:
-    """Return the tables of latencies and flash operations. ``data``: document of `--json`."""
+    """Return the tables of latencies and flash operations. ``data``: document of `ondie replay
+    --json`."""
     return [latency_table(data), flash_table(data)]
 
 
@@ -130,7 +131,7 @@ def errors_table(errors: Mapping[str, int]) -> Table:
 
 
 def upkeep_table(upkeep: Mapping[str, int]) -> Table:
-    """Return the table of refresh and scrubbing."""
+    """Return the table of the blocks and pages that scrubbing and refresh read or programmed."""
     table = _table("", "refresh and scrubbing", "whole run")
     for name, words in UPKEEP.items():
         table.add_row(words, f"{upkeep[name]:,}")

@@ -1,7 +1,7 @@
-"""Tables of a sweep.
+"""Tables of a sweep of configuration keys and options over lists of values.
 
-Owns titles, columns, units and text. Does not own the rows (analysis/sweep.py).
-Source: this project.
+Owns titles, columns, units and text. Does not own the rows (analysis/sweep.py). Source: this
+project.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from ondie.emu.units import fmt_bytes, fmt_count, fmt_energy, plural
 
 
 def table(swept: Sweep) -> Table:
-    """Return the table of a sweep, with one row for each path at each point. Paths that did not run
-    at any point are omitted.
-    """
+    """Return the table of a sweep, with one row for each path (update strategy) at each point
+    (combination of swept values). Paths that did not run at any point are omitted."""
     keys = " and ".join(axis.key for axis in swept.axes)
     out = Table(
         title=f"{swept.trace.name} on {swept.cfg.system.name} for each {keys}, "
@@ -103,7 +102,8 @@ def per_sample(swept: Sweep) -> Table:
 
 
 def reasons(swept: Sweep) -> list[str]:
-    """Return a line for each reason why a path did not run, with the affected points."""
+    """Return a line for each reason why a path (update strategy) did not run, with the affected
+    points (combinations of swept values)."""
     out: dict[tuple[str, str], list[str]] = {}
     for row in swept.rows:
         if row.reason is not None:
@@ -116,9 +116,8 @@ def reasons(swept: Sweep) -> list[str]:
 
 
 def capacities(swept: Sweep) -> str | None:
-    """Return a line with the nominal capacity of a drive at each point of a sweep, or None if the
-    capacity does not change.
-    """
+    """Return a line with the nominal capacity of a drive at each point (combination of swept
+    values), or None if the capacity does not change."""
     follows = [i for i, axis in enumerate(swept.axes) if axis.key in GEOMETRY]
     at = {
         tuple(row.values[i] for i in follows): row.capacity_bytes

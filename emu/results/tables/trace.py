@@ -44,12 +44,14 @@ NAMES = {
     "fua_writes": "writes with FUA",
     "requests_per_s": "requests per second",
 }
-"""Row names by key. The name of any other key is the key with spaces instead of underscores."""
+"""Names of the table's rows by key of the printed data. The row of any other key has the key as its
+name, without the unit and with spaces instead of underscores."""
 ATTRIBUTES = {"optimizer_s": "time of the optimizer"}
-"""Names of attributes, by key, that would otherwise get the name of another attribute."""
+"""Row names of attributes of a training trace by key, for keys that would otherwise get the name of
+another attribute: "optimizer_s" without its unit is "optimizer"."""
 
 PARTS_AS_THEY_ARE = frozenset({"hyperparameters"})
-"""Keys of dictionaries whose entry names are printed unchanged, because users type these names."""
+"""Keys of dictionaries whose inner keys are printed unchanged, because users type these names."""
 
 
 def trace_table(title: str, data: Mapping[str, Any]) -> Table:

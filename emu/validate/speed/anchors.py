@@ -19,8 +19,8 @@ LINE = 64
 COPY_BYTES = 1 << 28
 CHASE_BYTES = 1 << 28
 STEPS, PIECES = 1 << 17, 8
-"""Links per timed piece of the pointer chase, and number of pieces. The time of the fastest piece
-is used."""
+"""Number of links per timed piece of the pointer chase, and number of pieces. The time of the
+fastest piece is used."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Anchors:
 
 @njit
 def chase(following, at, steps):
-    """Follow ``steps`` links from index ``at`` and return the last index."""
+    """Follow ``steps`` links of a pointer chase from index ``at`` and return the last index.
+    ``following``: for each index, the next index."""
     for _ in range(steps):
         at = following[at]
     return at
@@ -61,7 +62,8 @@ class Memory:
         self.copy_ns = self.chase_ns = float("inf")
 
     def measure(self) -> None:
-        """Repeat the measurement, which takes about 0.2 s, and keep the best times."""
+        """Repeat the copy and the pointer chase, which takes about 0.2 s, and keep the best
+        times."""
         begin = time.perf_counter()
         np.copyto(self.target, self.source)
         took = (time.perf_counter() - begin) * 1e9

@@ -77,7 +77,7 @@ class WrittenFlash:
             yield first, records.reshape(-1, block_pages)
 
     def page_records(self, ppns: np.ndarray) -> np.ndarray:
-        """Raise InputError, because the flash contains no checkpoint."""
+        """Raise InputError, because this flash contains no checkpoint of the mapping table."""
         raise InputError(
             f"flash with {self._units} mapping units: contains no checkpoint of the mapping table; "
             "use CheckpointedFlash"
@@ -88,7 +88,7 @@ class WrittenFlash:
         return True
 
     def read(self, ppn: int) -> np.ndarray:
-        """Raise InputError, because the pages have no data."""
+        """Raise InputError, because the pages of this flash have records but no data."""
         raise InputError(f"physical page {ppn} has no data")
 
     def spoil(self, ppn: int, done: bool = True) -> None:
@@ -228,8 +228,8 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
 def scan(cfg: Config, at_random: bool) -> tuple[float, float, recovery.Recovered]:
     """Recover the tables of a full drive.
 
-    Returns the mapping units that the recovery processes per second of CPU time, the records of
-    out-of-band data that this machine copies per second of CPU time (0 if recovery did not read all
+    Returns the mapping units processed by the recovery per second of CPU time, the records of
+    out-of-band data copied by this machine per second of CPU time (0 if recovery did not read all
     records), and the result of the recovery.
     """
     geometry = Geometry.of(cfg)

@@ -27,7 +27,8 @@ SPAN_BYTES = 64 << 30
 REQUEST_BYTES = 4096
 CONSTANT_BYTES = 1 << 30
 UNIT_BYTES = 24
-"""Bytes per mapped unit in the bound, for map, reverse map and validity."""
+"""Bytes of memory allowed by the bound for each mapping unit that holds data: entries of the page
+map and the reverse map, and validity."""
 DEPTH = 32
 
 
@@ -72,7 +73,8 @@ def replay_memory_rows(plan: Plan) -> list[Row]:
 
 
 def bound_bytes(mapped_units: int) -> int:
-    """Return the largest permitted memory (bytes) of a replay that maps ``mapped_units`` units."""
+    """Return the largest permitted memory (bytes) of a replay after which ``mapped_units`` mapping
+    units hold data."""
     return CONSTANT_BYTES + UNIT_BYTES * mapped_units
 
 

@@ -52,7 +52,8 @@ SIZES = {"4 KiB": 4096, "128 KiB": 128 << 10}
 
 
 class Case(NamedTuple):
-    """Kind of requests that is measured on each server of ``servers`` in every round."""
+    """Kind of requests that is measured on each server of ``servers`` in every round. ``kind``:
+    READ or WRITE. ``depth``: number of requests in flight."""
 
     name: str
     kind: int
@@ -86,7 +87,8 @@ ABOVE_US = 20.0
 """Target (us) for the wait of a client at queue depth 1, minus the modeled latency and the wait for
 the server without a model of flash."""
 HALF = 0.5
-"""Target for the ratio to the rate of nbdkit's memory plugin."""
+"""Target for the ratio of the rate of server NULL to the rate of nbdkit's memory plugin: at least
+this value."""
 START_S = 300.0
 """Time after which a server that does not listen has failed (s); the first server may have to
 compile the engine."""

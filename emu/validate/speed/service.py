@@ -51,11 +51,11 @@ CONDITIONS = (
 )
 """Conditions of the measurement, printed with the rows."""
 BLOCK = 20
-"""Number of consecutive reads of the null client, and of consecutive waits of the bare timer; the
-two alternate."""
+"""Number of consecutive reads at queue depth 1 (null_client), and of consecutive waits of a bare
+timer. Blocks of reads and blocks of waits alternate."""
 ABOVE_US = 20.0
-"""Target (us) for the wait of the null client, minus the modeled latency and the delay of a bare
-timer."""
+"""Target (us) for the wait of a client at queue depth 1, minus the modeled latency and the delay of
+a bare timer."""
 
 
 def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
