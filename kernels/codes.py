@@ -86,12 +86,12 @@ def dynamic_pieces(signed: bool) -> list[Piece]:
 
 
 def linear_pieces(signed: bool) -> list[Piece]:
-    """Return the piece of linear quantization, whose numbers have equal distances up to 1.
+    """Return the piece of linear quantization, whose values are equally spaced up to 1.
 
-    The signed map has the numbers p / 127 for p from -128 to 127, so its lowest number is below -1.
-    The unsigned map, for second moments, has the numbers p / 256 for p from 1 to 256. It has no 0,
-    as in Li, Chen and Zhu, NeurIPS 2023: a second moment that is rounded to 0 makes the update as
-    large as 1 / eps, which ends training.
+    The signed map has the values p / 127 for p from -128 to 127, so its lowest value is below -1.
+    The unsigned map, for second moments, has the values p / 256 for p from 1 to 256. It has no 0,
+    as in Li, Chen and Zhu, NeurIPS 2023: a second moment that is rounded to 0 scales the update by
+    up to 1 / eps, and training diverges.
     """
     return [Piece(0, 128, 1 / 127, 0.0)] if signed else [Piece(1, 256, 1 / 256, 0.0)]
 

@@ -96,8 +96,8 @@ def sleep_exactly() -> None:
 
 
 class Delivery:
-    """Delivers completions to clients at given times. It also counts the lag of each completion,
-    which is the time from its due time to its delivery."""
+    """Delivers completions to clients at given times and records the lag of each completion, which
+    is the time from its due time to its delivery."""
 
     def __init__(self, own: Doorbell) -> None:
         """``own``: doorbell that clients ring to wake the delivering thread."""

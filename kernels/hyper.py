@@ -35,10 +35,10 @@ OPTIONAL = {
 
 
 def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict[str, float]:
-    """Return the hyperparameters in ``takes`` as floats, with defaults for missing ones.
+    """Return the hyperparameters in ``takes`` as floats, with defaults for missing optional ones.
 
     A hyperparameter that the operation does not take is accepted only with the value 0. Raises
-    KernelError naming the first key that is unknown, missing or out of range.
+    KernelError naming the first key that is unknown, missing without a default, or out of range.
     """
     for name, value in given.items():
         if name not in RANGES or (name not in takes and value != 0):

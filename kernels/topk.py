@@ -33,8 +33,8 @@ def numpy_top_k(g: Array, k: int) -> NDArray[np.int64]:
 
 @njit
 def reached(count, left):
-    """Return the value of a digit of the ``left``-th largest number, and how many numbers have a
-    larger digit. ``count``: histogram of the digit over all numbers."""
+    """Return the digit of the ``left``-th largest number, and the count of numbers with a larger
+    digit. ``count``: histogram of this digit over all numbers."""
     above = 0
     digit = count.size - 1
     while above + count[digit] < left:

@@ -450,10 +450,11 @@ class PageStore:
     def erase(
         self, first_ppn: int, count: int, mask: int = -1, planes: int = 1, slots: int = 1
     ) -> None:
-        """Erase those of ``count`` pages, starting at ``first_ppn``, that are in selected planes.
+        """Erase the pages of the planes in bit mask ``mask`` among the ``count`` pages from
+        ``first_ppn``.
 
         ``slots`` consecutive pages are in one plane, the next ``slots`` pages in the next plane,
-        modulo ``planes``. Bits of ``mask`` select the planes to erase.
+        modulo ``planes``.
         """
         which = np.array([mask >> plane & 1 for plane in range(planes)], bool).repeat(slots)
         if self.syncs:

@@ -54,7 +54,7 @@ WAIT_S = 120.0
 
 
 class TunnelStalled(RuntimeError):
-    """Error that a packet was lost or damaged, a command failed, or the run makes no progress."""
+    """Raised if a packet is lost or damaged, a command fails, or the run makes no progress."""
 
 
 class Move(NamedTuple):

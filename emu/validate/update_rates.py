@@ -23,8 +23,8 @@ ARITHMETIC = (
 
 
 def rate_rows(progress: Progress) -> list[Row]:
-    """Return the rows of the baseline's rate, which was fitted, and of two rates that follow by
-    arithmetic."""
+    """Return the rows of the update rates: the fitted rate of the baseline, and two rates that are
+    calculated from it."""
     cfg = load_preset("optimstore-r1")
     rates = {}
     for path in ("host_offload", "in_storage", "on_die"):

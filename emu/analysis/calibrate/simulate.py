@@ -50,8 +50,8 @@ CACHE_FILLS = 2
 cache. The amount may be smaller because of MOST_BEFORE, or larger because of the length of the
 window."""
 STRATUM = 20
-"""Length of a group of consecutive requests in which the number of reads is the requested fraction,
-rounded up or down."""
+"""Number of consecutive requests per group. In each group, the share of reads is the requested
+fraction, with the number of reads rounded up or down."""
 MOST_BEFORE = 24_000
 """Largest number of requests that fill a write-back data cache before the measured window."""
 RANKS = {50.0: 3.0, 90.0: 2.0, 99.0: 0.4}

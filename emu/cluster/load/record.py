@@ -20,7 +20,7 @@ from ondie.emu.units import InputError
 COUNTERS = Path("/proc/stat")
 IDLE = (3, 4)
 """Indices of the idle counters in a line of /proc/stat: idle, and idle while waiting for I/O."""
-STOLEN = 8
+GUEST = 8
 """Index of the first counter in a line of /proc/stat whose time is also contained in an earlier
 counter. This counter and all later counters are ignored."""
 
@@ -34,7 +34,7 @@ def counted(text: str) -> tuple[int, int]:
     try:
         if words[0] != "cpu":
             raise ValueError
-        ticks = [int(word) for word in words[1:]][:STOLEN]
+        ticks = [int(word) for word in words[1:]][:GUEST]
         idle = sum(ticks[i] for i in IDLE)
     except (ValueError, IndexError):
         raise InputError(

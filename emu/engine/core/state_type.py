@@ -42,7 +42,7 @@ POLICY_MAY_WRITE = {"lots": (), "reg": ("draws",)}
 class Guard(NamedTuple):
     """Constants that compiled code needs to report an index outside a guarded table.
 
-    ``table``: number of the guarded table in the state. ``register``: number of the table "reg".
+    ``table``: index of the guarded table in the state. ``register``: index of the table "reg".
     ``tables``: number of tables in the state. ``error``, ``error_a``, ``error_b``: byte offsets of
     these fields in the record of "reg".
     """

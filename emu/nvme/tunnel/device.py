@@ -110,8 +110,8 @@ class DeviceRelay:
         """Queue a packet for transfer to the host and return True.
 
         If the tunnel is not open, drop the packet and return False. ``more``: True if the caller
-        sends further packets immediately afterwards; the drive then does not signal yet. Raises
-        InputError if the packet is empty or longer than the mtu.
+        sends further packets immediately afterwards; the drive then defers its signal to the host.
+        Raises InputError if the packet is empty or longer than the mtu.
         """
         check(packet, self.form)
         if self.state is not State.OPEN or self._closing:

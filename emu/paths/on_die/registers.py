@@ -43,8 +43,8 @@ class Reservoir:
     ``homes``: stripe map of each device at the start; this object updates a copy. ``compute``:
     function that updates parameters [start, stop) of arrays by slot name in place, given their
     gradient. ``guarded``: super-pages of each device that hold stripes, parities and commit
-    records. ``stores``: flash pages, one store per device; None for new pages. ``moved``: bytes of
-    ``system``; None to create them with the pages in ``stores``.
+    records. ``stores``: flash pages, one store per device; None for new pages. ``moved``: applies
+    the transfers of ``system`` to stored data; None to create it with the pages in ``stores``.
     """
 
     def __init__(

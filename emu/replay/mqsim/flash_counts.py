@@ -11,8 +11,8 @@ from ondie.emu.replay.player import Replayed
 
 
 def counters(count: dict[str, int]) -> dict[str, int]:
-    """Return the number of flash operations with MQSim's names, separately for user requests,
-    garbage collection and mapping."""
+    """Return the numbers of flash operations by MQSim's counter names, separately for user
+    requests, garbage collection and mapping."""
     return {
         "user_reads": count["read_pages"] + count["merge_read_pages"],
         "host_read_pages": count["read_pages"],
