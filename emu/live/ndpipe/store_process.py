@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,16 +55,12 @@ def run_store(place: Place) -> None:
         raise SystemExit(1) from None  # the Tuner is gone; the command reports why
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link = Link(sock)
-    try:
-        with Shelf(place.folder) as shelf:
-            _Store(place, shelf, link).serve()
-    except InputError as error:
-        with suppress(LinkLost):  # the Tuner is gone, so there is nothing to do
+    with closing(link), suppress(LinkLost):  # if the Tuner is gone, there is nothing to do
+        try:
+            with Shelf(place.folder) as shelf:
+                _Store(place, shelf, link).serve()
+        except InputError as error:
             link.send(Kind.REFUSED, token=place.token, why=f"store {place.number}: {cut(error)}")
-    except LinkLost:
-        pass  # the same
-    finally:
-        link.close()
 
 
 def cut(error: InputError) -> str:
