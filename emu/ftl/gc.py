@@ -117,7 +117,7 @@ def choose_retiring_block(st, unit):
         return -1
     for bid in range(unit * cfg.all_blocks, unit * cfg.all_blocks + cfg.blocks):
         block = st.block[bid]
-        if block.retire == 0 or block.flying != 0:
+        if block.retire != page_map.FAILED_PROGRAM or block.flying != 0:
             continue
         if block.state != page_map.FULL and block.state != page_map.FOLDABLE:
             continue

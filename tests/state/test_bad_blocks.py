@@ -106,6 +106,34 @@ def test_a_block_is_retired_although_space_is_not_short():
     assert not d.arrays.pool.retiring.any()
 
 
+def test_a_failed_program_retires_no_pinned_block():
+    """Pages that were read before they were written keep their blocks: blocks in which programs
+    fail are collected around them."""
+    d = device(
+        **SHAPE | {
+            "ftl__program_failures": 0.02, "ftl__unwritten": "as_written",
+            "flash__blocks_per_plane": 40, "ftl__over_provisioning": 0.7,
+        },
+    )  # fmt: skip
+    some = np.arange(0, d.lpns, 16)
+    d.submit(commands([(READ, int(lpn), 1) for lpn in some]))
+    d.run()
+    places = d.arrays.l2p[0, some].copy()
+    pinned = np.flatnonzero(d.arrays.block.retire == mapping.PINNED)
+    assert pinned.size and (places > 0).all()
+    others = np.setdiff1d(np.arange(d.lpns), some)
+    rng = np.random.default_rng(3)
+    lpns = rng.choice(others, 1500).tolist()
+    batch = commands([(WRITE, lpn, 1) for lpn in lpns])
+    batch["arrival"] = d.now
+    d.submit(batch)
+    d.run()
+    d.check()
+    assert counter(d, stats.BAD_BLOCKS) > 0
+    assert (d.arrays.block.state[pinned] == mapping.FULL).all()
+    np.testing.assert_array_equal(d.arrays.l2p[0, some], places)
+
+
 @UNITS
 def test_a_failed_erase_retires_its_block(unit):
     """Each failure takes one block out of use, empty; the erase is counted as work done."""
