@@ -97,7 +97,7 @@ class CSDOptimizer(KernelOptimizer):
         **hyper: Any,
     ) -> None:
         if path not in UPDATING:
-            raise InputError(f"path = {path!r}: {known_names(path, UPDATING)}")
+            raise InputError(f"path = {path!r}: unknown; {known_names(path, UPDATING)}")
         if op not in OPS:
             raise KernelError(f"op = {op!r}: must be one of {', '.join(OPS)}")
         self.layout = Stored(format, op)
@@ -341,7 +341,8 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def run(self) -> Run:
-        """Run of the update path on the drive. Raises KernelError before the first step."""
+        """The run of the update path on the drive: the object that executes the steps. Raises
+        KernelError if no step has run yet."""
         if self._run is None:
             raise KernelError("no step has run yet; call step() first")
         return self._run

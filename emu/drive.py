@@ -5,7 +5,8 @@ consistency checks of its accounting. Does not own the commands and their clock
 (engine/run/command_system.py), data, store and power (engine/run/power_system.py), the statuses
 with which commands complete (nvme/status.py, nvme/write_errors.py), the execution of commands
 inside the drive (engine, nvme, ftl, nand) or the plans of paths (engine/run/system.py), which may
-run concurrently with commands. Source: this project's command record (nvme/command.py).
+run concurrently with commands.
+Source: this project's command record (nvme/command.py).
 """
 
 from __future__ import annotations
@@ -68,10 +69,10 @@ class Drive(PowerSystem):
 
     ``queues``: number of queue pairs, each with up to ``queue_depth`` commands in flight (default:
     the smaller of the host's and the drive's depth); further commands wait in order.
-    ``block_bytes``: size of a logical block, the unit of addresses: 512 bytes up to the drive's
-    mapping unit. A drive with smaller blocks than its mapping unit reads the rest of a mapping unit
-    before it writes part of it (ftl.partial_pages = "sectors"). The default is 512 bytes if the
-    configuration sets this key, otherwise the mapping unit.
+    ``block_bytes``: size of a logical block (the unit of addresses), a power of two from 512 to the
+    size of the drive's mapping unit. A drive with smaller blocks than its mapping unit reads the
+    rest of a mapping unit before it writes part of it (ftl.partial_pages = "sectors"). The default
+    is 512 if the configuration sets this key to "sectors", otherwise the mapping unit.
 
     ``store``: folder in which a drive with payload stores its pages. A missing or empty folder
     becomes a new store. ``durability``: "process" or "host" (docs/store.md); it must match an
@@ -82,9 +83,10 @@ class Drive(PowerSystem):
 
     ``payload=True`` stores the contents of every page. :attr:`buffer` is then the caller's memory:
     commands write data from it and read data into it, starting at the command's offset ``data``.
-    The caller must not access this part of it until the command has completed. ``seed`` determines
-    bad blocks, failures and bit errors. Commands that are in flight at the same time may take
-    effect in any order, as in NVMe. To order two commands, wait for the completion of the first.
+    The caller must not access this part of the buffer until the command has completed. ``seed``
+    determines bad blocks, failures and bit errors. Commands that are in flight at the same time may
+    take effect in any order, as in NVMe. To order two commands, wait for the completion of the
+    first.
 
     If a drive is full or worn out, if its store is full, or if its engine has a defect, commands
     complete with an error status (:attr:`condition`). With ``strict``, for development and tests,
@@ -213,7 +215,7 @@ class Drive(PowerSystem):
         if self.defect is not None:
             raise InputError(f"the drive is offline: {self.why}")
         if self._bytes is not None and self._plans is None:
-            raise InputError("plans cannot move the data of a drive with payload; use Drive(cfg)")
+            raise InputError("plans cannot move this drive's data; use a drive without payload")
 
     def fill(self, device: int, lpn: int, count: int) -> None:
         """Place ``count`` logical pages, starting at page ``lpn``, on flash as if they had been
@@ -221,7 +223,7 @@ class Drive(PowerSystem):
         (filled pages have no contents), is closed or owned by a service, or if an argument is out
         of range."""
         if self._bytes is not None:
-            raise InputError("filled pages have no contents; write the pages, or use Drive(cfg)")
+            raise InputError("fill: filled pages have no contents; use a drive without payload")
         self._check_open()
         device = whole_number("device", device, 0, 0)
         lpn = whole_number("lpn", lpn, 0, self.units)
@@ -241,7 +243,7 @@ class Drive(PowerSystem):
     def why(self) -> str:
         """One sentence that explains :attr:`condition`, a lack of space (while writes complete with
         CAPACITY_EXCEEDED), damaged pages in the store, or data lost by power-loss protection or by
-        a move. If none of these applies, the result of the recovery, if any; otherwise empty."""
+        a move. If none applies, it describes the last recovery; empty if there was none."""
         if self._reason or self.recovered is None:
             return self._reason
         return condition.why_recovered(self.recovered)
@@ -276,10 +278,8 @@ class Drive(PowerSystem):
 
     @property
     def epoch(self) -> int:
-        """Fencing epoch: the number of starts of the drive. Each start writes it to flash before
-        the first command completes. 0 without checkpoints of the mapping table
-        (ftl.map_checkpoint).
-        """
+        """Fencing epoch: the number of starts of the drive, which each start writes to flash before
+        its first command completes; 0 without ftl.map_checkpoint."""
         return int(self.arrays.dev.epoch[0])
 
     @property
@@ -313,9 +313,9 @@ class Drive(PowerSystem):
         try:
             given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
         except ValueError as error:  # rows of different lengths
-            raise InputError("data: must be bytes or an array of numbers") from error
+            raise InputError("data has rows of different lengths: must be a flat array") from error
         if given.dtype.kind not in "biufc":
-            raise InputError("data: must be bytes or an array of numbers")
+            raise InputError(f"data is of type {given.dtype}: must be bytes or an array of numbers")
         self._succeed(WRITE, offset, np.ascontiguousarray(given).reshape(-1).view(np.uint8))
 
     def read(self, offset: int, size: int) -> np.ndarray:
@@ -416,7 +416,7 @@ class Drive(PowerSystem):
         units = np.arange(offset // unit, (offset + size) // unit)
         found = injected_faults.damage_units(self.arrays, self.store, units, self._options.seed)
         if not found:
-            raise InputError(f"bytes {offset} to {offset + size - 1} have no data on flash")
+            raise InputError(f"bytes {offset} to {offset + size - 1}: no data; write data first")
         return found
 
     def wear_out(self) -> int:

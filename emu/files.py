@@ -118,8 +118,8 @@ def _write_stream(path: Path, data: bytes) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Context in which an OSError becomes an InputError that names the file ``path``, which is
-    read.
+    """Context manager for reads from the file ``path``: replaces an OSError by an InputError that
+    names the file.
     """
     try:
         yield
@@ -129,8 +129,8 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Context in which an OSError becomes an InputError that names the file ``path``, which is
-    written.
+    """Context manager for writes to the file ``path``: replaces an OSError by an InputError that
+    names the file.
     """
     try:
         yield

@@ -53,14 +53,14 @@ NOBODY = -1  # number of no thread
 
 
 class Service(ClientTurns):
-    """Serves ``drive`` from a separate thread until :meth:`close`.
+    """Service that operates ``drive`` in a separate thread until :meth:`close`.
 
     ``clock``: "virtual" or "real". With "virtual", simulated time advances as fast as possible
     while commands are in flight, and otherwise stands still. With "real", simulated time follows
     the wall clock (``scale`` simulated seconds per second). A completion is delivered when the wall
     clock reaches its modeled end, or later if the simulation is slower (:attr:`lag`). Until the
-    service is closed, it owns the drive, and other uses of the drive raise InputError. Do not use
-    the drive in a callback of a future either.
+    service is closed, it owns the drive, and other uses of the drive raise InputError. Callbacks of
+    futures must not use the drive.
 
     With the clock "real", the simulation runs up to AHEAD_NS of wall time ahead while commands are
     in flight, so that a completion is ready at its time. (If a client's thread runs its single
@@ -117,15 +117,16 @@ class Service(ClientTurns):
     # --- clients
 
     def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> Future[np.ndarray]:
-        """Hand over a batch of commands, COMMAND[n], from any thread. The commands arrive now.
+        """Hand over a batch of commands, COMMAND[n], from any thread.
 
-        The field ``arrival`` is ignored. ``buffer``: memory of these commands (Drive.submit). The
-        caller must not access it until the batch is done. The result of the future is
+        The commands arrive at the time of this call, and their field ``arrival`` is ignored.
+        ``buffer``: memory for the data of the commands (see Drive.submit). The caller must not
+        access this memory until the batch is done. The result of the future is
         COMPLETION[n], in the order in which the commands completed, with the tags of the batch. A
         callback of the future runs in the thread of the service and may submit further batches. A
         batch that violates a rule of nvme/submission.py has no effect, and its future raises
-        InputError. Raises InputError if ``commands`` is not an array of commands or has too many,
-        or after the end of the service.
+        InputError. Raises InputError if ``commands`` is not an array of commands, is empty or has
+        too many elements (more than client_queue.MOST_COMMANDS), or if the service has ended.
         """
         handed_ns = time.perf_counter_ns()
         batch = FutureBatch(checked(commands), handed_ns, buffer)

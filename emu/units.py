@@ -20,7 +20,7 @@ INT64_MAX = 2**63 - 1
 
 
 class InputError(ValueError):
-    """Invalid input. The message is one line with location, key, value, and valid values."""
+    """Error due to invalid input. The message is one line: location, key, value, valid values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +281,9 @@ def largest(kind: Kind) -> str:
 def parse_count(text: str, key: str, least: int = 0) -> int:
     """Return a plain whole number ("24", "1e9", "1_000_000") from 0 to the int64 maximum.
 
-    Raises InputError, which names `key`, if the text is not such a number. `least`: minimum that
-    the message for a negative number states. This function accepts values from 0 to `least` - 1.
+    Raises InputError, which names `key`, if the text is not such a number. `least`: minimum of
+    `key`; the message about a negative number states it. The caller checks that the value is at
+    least `least`.
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2]:
@@ -308,10 +309,11 @@ def digits(text: str) -> int:
 
 
 def parse_ratio(text: str, key: str, least: float = 0) -> float:
-    """Return a plain number or a quotient ("0.07", "3.08/32.3") as a finite float, at least 0.
+    """Return the value of a plain number or a quotient ("0.07", "3.08/32.3"), a finite float.
 
-    Raises InputError, which names `key`, if the text is not such a number. `least`: minimum that
-    the message for a negative number states. This function accepts values from 0 to below `least`.
+    Raises InputError, which names `key`, if the text is not such a number, or if a number is
+    negative. `least`: minimum of `key`; the message about a negative number states it. The caller
+    checks that the value is at least `least`.
     """
     parts = [_NUMBER.fullmatch(part.strip()) for part in text.split("/")]
     numbers = [Decimal(match[1]) for match in parts if match is not None and not match[2]]

@@ -92,7 +92,7 @@ def tensors(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> Table:
         if kernel.check(arrays, None) is not None:
             raise KernelError(
                 f"{kernel.op}: an array of tensor {i} begins at an address that is not a multiple "
-                "of its element size"
+                "of its element size; pass an aligned copy"
             )
         for name, array in zip(places, arrays, strict=True):
             rows[name][i] = array.ctypes.data
@@ -138,7 +138,10 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
     to its element size.
     """
     if kernel.check(arrays, None) is not None:
-        raise KernelError(f"{kernel.op}: an array is not aligned to its element size")
+        raise KernelError(
+            f"{kernel.op}: an array begins at an address that is not a multiple of its element "
+            "size; pass an aligned copy"
+        )
     count = arrays[0].size
     if (
         page < 1
@@ -147,7 +150,7 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
     ):
         raise KernelError(
             f"page: {page} parameters; must divide the {count} parameters of an array and, for "
-            f"8-bit states, be in blocks of {BLOCK}"
+            f"8-bit states, be a multiple of {BLOCK}"
         )
     kernel.apart(arrays)
     order = np.asarray(order)
@@ -159,8 +162,13 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
     wrong = order[(order < 0) | (order >= count // page)]
     if wrong.size:
         raise KernelError(f"order: page {wrong[0]}; must be from 0 to {count // page - 1}")
-    if np.unique(order).size != order.size:
-        raise KernelError("order: a page appears twice")
+    pages, times = np.unique(order, return_counts=True)
+    if pages.size != order.size:
+        twice = pages[times > 1][0]
+        raise KernelError(
+            f"order: page {twice} occurs {times[times > 1][0]} times; each page must occur at "
+            "most once"
+        )
     rows = np.zeros(order.size, PART)
     for at, array, slot in zip(kernel.places, arrays, kernel.slots, strict=True):
         step = page // slot.share * array.itemsize

@@ -44,9 +44,9 @@ from .jit import njit
 FORMS = ("plain", "clmul", "gfni")
 """Implementations ("forms") of BCH in C, in the order of enum ONDIE_BCH_*; see `Bch.form`."""
 PLANES = ("plain",)
-"""Forms whose Chien search is bit-sliced: one bit plane for each bit of a field element."""
+"""Elements of FORMS whose Chien search is bit-sliced: one bit plane per bit of a field element."""
 POWER_BYTES = 1 << 19
-"""Approximate limit (bytes) of the Chien search's table of powers, so that L2 cache holds it."""
+"""Approximate limit (bytes) of the Chien search's table of powers, to fit in the L2 cache."""
 
 
 # --- Numba
@@ -93,7 +93,7 @@ def divide(tables, word):
 
 @njit
 def copy_into(target, source):
-    """Copy ``source`` to the first elements of ``target``; Numba needs 2 s to compile a slice."""
+    """Copy ``source`` to the start of ``target``. Numba would need 2 s to compile a slice."""
     for i in range(source.size):
         target[i] = source[i]
 
@@ -146,7 +146,7 @@ def find_locator(tables, syndromes, locator):
 
 @njit
 def find_positions(tables, locator, degree, bits, positions):
-    """Write the bit position p of each root a^-p of the locator; return the number of roots."""
+    """Write to ``positions`` each p < ``bits`` with locator(a^-p) = 0; return their number."""
     power = np.empty(degree + 1, np.int32)
     for i in range(degree + 1):
         power[i] = tables.log[locator[i]]
@@ -180,7 +180,7 @@ def crc_agrees(tables, word, first):
 
 @njit
 def encode_words(tables, data, check):
-    """Write the check bytes (parity and CRC) of each row of ``data`` to ``check``."""
+    """Write the check bytes (parity and CRC) of each word of ``data`` to ``check``."""
     parity, size = tables.rows.shape[1], check.shape[1]
     word = np.empty(size + data.shape[1], np.uint8)
     for i in range(data.shape[0]):
@@ -242,17 +242,17 @@ class Numba:
         )  # fmt: skip
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each row of ``data`` to ``check``."""
+        """Write the check bytes of each word of ``data`` to ``check``."""
         encode_words(self._tables, data, check)
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 to ``clean`` for each code word (with a correct CRC if ``verify``), else 0."""
+        """Write 1 to ``clean`` for each word that passes the check (`Functions.check`), else 0."""
         result = np.empty(len(data), np.int32)
         decode_words(self._tables, data, check, verify, False, result)
         clean[:] = result == 0
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Correct words in place; write each word's result (see `Bch.decode`) to ``result``."""
+        """Correct code words in place; write each result (see `Bch.decode`) to ``result``."""
         decode_words(self._tables, data, check, verify, True, result)
 
 
@@ -350,7 +350,7 @@ class Native:
         return aligned(split.transpose(2, 0, 3, 1))
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each row of ``data`` to ``check``."""
+        """Write the check bytes of each word of ``data`` to ``check``."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_encode(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
@@ -358,7 +358,7 @@ class Native:
         )  # fmt: skip
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 to ``clean`` for each code word (with a correct CRC if ``verify``), else 0."""
+        """Write 1 to ``clean`` for each word that passes the check (`Functions.check`), else 0."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_check(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
@@ -366,7 +366,7 @@ class Native:
         )  # fmt: skip
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Correct words in place; write each word's result (see `Bch.decode`) to ``result``."""
+        """Correct code words in place; write each result (see `Bch.decode`) to ``result``."""
         place = native.ffi.from_buffer
         native.lib.ondie_bch_decode(
             self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),

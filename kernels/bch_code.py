@@ -32,7 +32,7 @@ CRC_BYTES = 4
 UNCORRECTABLE = -1
 """Result of `Bch.decode` for a word with more than t bit errors, which it cannot correct."""
 MISCORRECTED = -2
-"""Result of `Bch.decode` for a word whose correction belongs to the code but has a wrong CRC."""
+"""Result of `Bch.decode` for a word that would be corrected to a code word with a wrong CRC."""
 
 Bytes = NDArray[np.uint8]
 Results = NDArray[np.int32]
@@ -242,10 +242,11 @@ class Functions(Protocol):
     form: str | None  # of C
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each row of ``data`` to ``check``."""
+        """Write the check bytes of each code word (row of ``data``) to ``check``."""
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 to ``clean`` for each code word (with a correct CRC if ``verify``), else 0."""
+        """For each row, write 1 to ``clean`` if its data and check bytes form a code word,
+        else 0. If ``verify`` is True, the CRC must also be correct."""
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
         """Correct each word in place. Write the number of its corrected bits, UNCORRECTABLE or
@@ -267,7 +268,7 @@ class Definition:
         return np.frombuffer(value.to_bytes(CRC_BYTES, "little")[:size], np.uint8)
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each row of ``data`` to ``check``."""
+        """Write the check bytes of each code word (row of ``data``) to ``check``."""
         parity = self.code.parity_bytes
         for one, row in zip(data, check, strict=True):
             row[:parity] = 0
@@ -275,15 +276,16 @@ class Definition:
             row[:parity] = numpy_remainder(self.code, np.concatenate((row, one)))
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 to ``clean`` for each code word (with a correct CRC if ``verify``), else 0."""
+        """Write 1 to ``clean`` for each code word that passes the check (see `Functions.check`),
+        and 0 for all others."""
         parity = self.code.parity_bytes
         for i, (one, row) in enumerate(zip(data, check, strict=True)):
             right = not numpy_remainder(self.code, np.concatenate((row, one))).any()
             clean[i] = right and (not verify or np.array_equal(row[parity:], self._crc(one)))
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Correct words in place; write the result of each word (see `Bch.decode`) to
-        ``result``."""
+        """Correct ``data`` and ``check`` in place; write the result of each code word to
+        ``result`` (see `Bch.decode`)."""
         parity, size = self.code.parity_bytes, self.code.check_bytes
         for i, (one, row) in enumerate(zip(data, check, strict=True)):
             word = np.concatenate((row, one))
@@ -332,10 +334,10 @@ def syndrome_table(code: Code) -> NDArray[np.uint16]:
 
 
 def linear_maps(gf: Field, form: str) -> Bytes:
-    """Return the linear maps y -> c y^(2^k) of GF(2^m) for k from 0 to 6 and each constant c that
-    has at most one 4-bit digit other than 0: uint8[k, digit of c, value of the digit, bytes of a
-    map], that is, uint8[7, 4, 16, 32 or 128]. Maps have 32 bytes for csrc/bch_avx512.c and 128
-    bytes for csrc/bch_avx2.c."""
+    """Return the linear maps y -> c y^(2^k) of GF(2^m) for k from 0 to 6 and each constant c with
+    at most one nonzero 4-bit digit. The indexes of the result, uint8[7, 4, 16, size of a map], are
+    k, the position of the digit in c, the value of the digit, and the byte of the map. Maps have 32
+    bytes for csrc/bch_avx512.c and 128 bytes for csrc/bch_avx2.c (``form`` = "clmul")."""
     columns = np.zeros((7, 16, 16), np.uint16)  # [k, bit of c, bit of y]
     bits = np.arange(gf.m)
     for k in range(7):

@@ -4,7 +4,7 @@ This module owns the maps from codes to numbers, and encoding and decoding in Nu
 its own implementation in codes.c. The module does not own updates (update.py).
 Source: Dettmers, Lewis, Shleifer and Zettlemoyer, "8-bit Optimizers via Block-wise Quantization",
 ICLR 2022, section 2 and appendix. In dynamic quantization the number of leading zeros of a code is
-its decimal exponent. The bits after the first one bit are a linear fraction. First moments use the
+its decimal exponent. The bits after the first 1 bit are a linear fraction. First moments use the
 signed map, second moments the unsigned map.
 
 The scale of a block is the largest magnitude in it. A number is divided by the scale and gets the
@@ -86,7 +86,7 @@ def dynamic_pieces(signed: bool) -> list[Piece]:
 
 
 def linear_pieces(signed: bool) -> list[Piece]:
-    """Return the piece of linear quantization, whose values are equally spaced up to 1.
+    """Return the pieces of linear quantization: one piece of equally spaced values up to 1.
 
     The signed map has the values p / 127 for p from -128 to 127, so its lowest value is below -1.
     The unsigned map, for second moments, has the values p / 256 for p from 1 to 256. It has no 0,

@@ -1,4 +1,4 @@
-"""Calling convention of parts: a compiled function returns its value directly, without a status.
+"""Calling convention of parts: compiled functions that return their value without a status.
 
 This module owns the calling convention between compiled functions. It does not own the selection of
 the functions that become parts (parts.py) or calls from Python.
@@ -27,9 +27,11 @@ def _is_part(function: Any) -> bool:
 
 
 def declare(context: Any, module: Any, described: Any) -> Any:
-    """Return the LLVM function of a part. Declare it in ``module`` if the declaration is missing.
+    """Return the LLVM function of a part (compiled function that returns its value without a
+    status). Declare it in ``module`` if it is not declared yet.
 
-    ``described``: Numba's description of the function (name and types).
+    ``context``: Numba's target context. ``described``: Numba's description of the part (name and
+    types).
     """
     packer = context.get_arg_packer(described.argtypes)
     returned = ir.VoidType()
@@ -50,9 +52,11 @@ def declare(context: Any, module: Any, described: Any) -> Any:
 
 
 def caller(described: Any, libraries: list[Any]) -> Callable[..., Any]:
-    """Return the code generator that Numba calls to compile a call of a part.
+    """Return the function with which Numba generates the code for a call of a part (compiled
+    function that returns its value without a status).
 
-    ``libraries``: the libraries that a caller must link.
+    ``described``: Numba's description of the part (name and types). ``libraries``: libraries that
+    the calling code must link.
     """
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -122,7 +126,8 @@ class _Context(CPUContext):
 
 
 class PartLower(Lower):
-    """Lowers a part to LLVM's intermediate representation.
+    """Compiler stage that lowers a part (a function that returns its value directly) to LLVM's
+    intermediate representation.
 
     It emits no reference counting for values that hold no references.
     """

@@ -96,8 +96,8 @@ def sleep_exactly() -> None:
 
 
 class Delivery:
-    """Delivers completions to clients at given times and records the lag of each completion, which
-    is the time from its due time to its delivery."""
+    """Delivery of completions to clients at given times. It records the lag of each completion,
+    which is the time from its due time to its delivery."""
 
     def __init__(self, own: Doorbell) -> None:
         """``own``: doorbell that clients ring to wake the delivering thread."""
@@ -114,9 +114,10 @@ class Delivery:
         self._due_ns = native.ffi.new("int64_t[]", count)
 
     def deliver(self, at_ns: int, clients: dict[Doorbell, int], due_ns: list[int]) -> bool:
-        """Wait until ``at_ns`` (time.perf_counter_ns), count the lag of the completions that were
-        due at ``due_ns``, and add clients[bell] rings to each doorbell ``bell``. Return True if a
-        client was asleep; this client may need the processor of the calling thread."""
+        """Wait until ``at_ns`` (time.perf_counter_ns), add the lags of the completions that were
+        due at ``due_ns`` to the statistics of :meth:`lag`, and add clients[bell] rings to each
+        doorbell ``bell``. Return True if a client was asleep; this client may need the processor of
+        the calling thread."""
         if max(len(clients), len(due_ns)) > self._room:
             self._reserve(2 * max(len(clients), len(due_ns)))
         for at, (bell, count) in enumerate(clients.items()):
@@ -129,8 +130,9 @@ class Delivery:
         return bool(asleep)
 
     def deliver_one(self, at_ns: int, due_ns: int) -> None:
-        """Wait until ``at_ns``, and count the lag of one completion due at ``due_ns`` that no
-        client waits for."""
+        """Wait until ``at_ns`` (time.perf_counter_ns), and add the lag of one completion to the
+        statistics of :meth:`lag`. The completion was due at ``due_ns``, and no client waits for it.
+        """
         self._due_ns[0] = due_ns
         native.lib.ondie_deliver(
             at_ns, LAST_NS, self._bells, self._counts, 0, self._due_ns, 1, self._lag,

@@ -11,7 +11,8 @@ from typing import Any
 
 
 class KernelError(ValueError):
-    """Invalid argument of a kernel; the message names the argument, its value and valid values."""
+    """Error: an argument of a kernel is invalid. The message states its name, value and valid
+    values."""
 
 
 def unknown(what: str, value: object, known: Iterable[str]) -> KernelError:

@@ -296,9 +296,11 @@ class HostQueue:
             LONGEST_NS,
         )
         if done == native.lib.ONDIE_HOST_FAILED:
-            raise KernelError(f"a command completed with status 0x{self._queue.status & 0x7FF:x}")
+            raise KernelError(
+                f"a command completed with status 0x{self._queue.status & 0x7FF:x}; expected 0"
+            )
         if done == native.lib.ONDIE_HOST_LATE:
             raise KernelError(f"no command completed for {LONGEST_NS / 1e9:g} s")
         if done < 0:
-            raise KernelError("the connection has ended")
+            raise KernelError("the connection to the server has ended; check the server's output")
         return int(done), self._queue.ran_ns * 1e-9

@@ -1,7 +1,8 @@
 """Checks of the hyperparameters of an operation.
 
 This module owns the check of given hyperparameters against the hyperparameters that an operation
-takes. It does not own their conversion to coefficients, which each operation does.
+takes. It does not own the conversion of hyperparameters to coefficients (the modules of the
+operations).
 Source: names and ranges follow PyTorch's optimizers, with betas as beta1 and beta2.
 """
 

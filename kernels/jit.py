@@ -26,7 +26,7 @@ from .parts import (
 )
 
 LARGE = 100
-"""Number of functions, with helpers, from which a compilation takes seconds.
+"""Number of functions, including helper functions, at and above which a compilation takes seconds.
 
 `on_compile` reports the progress of such a compilation.
 """

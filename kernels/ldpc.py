@@ -22,7 +22,7 @@ of failing checks does not decrease.
 **Min-sum.** A message is an integer; its sign is positive for bit 0. Each iteration updates one row
 of checks after the other. A check receives from each of its bits the total of the bit minus the
 last answer of the check. The answer to a bit has the product of the signs of the other messages.
-Its magnitude is 3/4 of their smallest magnitude, rounded down, after a limit of LARGEST. The
+Its magnitude is 3/4 of the smaller of LARGEST and their smallest magnitude, rounded down. The
 iterations end when all checks are satisfied. With hard input, all magnitudes are equal at first.
 The first iteration therefore computes all answers from the bits as read (flooding) and uses the
 magnitude FIRST, which is less than 3/4 of HARD and converges sooner.
@@ -78,7 +78,8 @@ def numpy_flip(
     code: Code, bits: Bits, known: NDArray[np.bool_], checks: Bits, most: int
 ) -> tuple[bool, int]:
     """Correct ``bits`` in place by bit flipping. ``known``: mask of the bits that are always 0 and
-    not stored. ``checks``: the checks of ``bits``. ``most``: maximum number of rounds.
+    not stored. ``checks``: parity checks of ``bits``, 1 if violated. ``most``: maximum number of
+    rounds.
 
     Returns (True if all checks are satisfied, number of rounds).
     """
@@ -152,7 +153,7 @@ def numpy_iterate(
 
 @njit
 def numba_flip(shifts, bits, known, checks, most):
-    """Do the work of `numpy_flip` in Numba; ``checks`` is overwritten."""
+    """Numba implementation of `numpy_flip`, which overwrites ``checks``."""
     rows, columns = shifts.shape
     size = bits.shape[1]
     failed = np.zeros(bits.shape, np.uint8)
@@ -191,7 +192,7 @@ def numba_flip(shifts, bits, known, checks, most):
 
 @njit
 def numba_first(shifts, total, known, answers, bits):
-    """Do the work of `numpy_first` in Numba."""
+    """Numba implementation of `numpy_first`."""
     columns, size = bits.shape
     checks = np.empty((shifts.shape[0], size), np.uint8)
     numba_checks(shifts, bits, columns, checks)
@@ -212,8 +213,8 @@ def numba_first(shifts, total, known, answers, bits):
 
 @njit
 def numba_row(shifts, row, total, known, messages, sent):
-    """Update the totals of the bits, and the answers in ``messages``, for one row of checks (one
-    step of `numba_iterate`). ``sent``: work array like ``total``."""
+    """Update the totals of the bits, and ``messages``, the answers of the checks to the bits, for
+    one row of checks (one step of `numba_iterate`). ``sent``: work array like ``total``."""
     columns, size = total.shape
     least = np.full(size, 127, np.int8)
     second = np.full(size, 127, np.int8)
@@ -246,7 +247,7 @@ def numba_row(shifts, row, total, known, messages, sent):
 
 @njit
 def numba_iterate(shifts, total, known, answers):
-    """Do the work of `numpy_iterate` in Numba."""
+    """Numba implementation of `numpy_iterate`."""
     sent = np.zeros(total.shape, np.int8)
     for row in range(shifts.shape[0]):
         numba_row(shifts, row, total, known, answers, sent)

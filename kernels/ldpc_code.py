@@ -1,8 +1,9 @@
-"""Parity-check matrix of a quasi-cyclic LDPC code, generated from a seed, and the checks of words.
+"""Parity-check matrix of a quasi-cyclic LDPC code, generated from a seed, and parity checks of
+words.
 
 Owns the shifts of the matrix, its girth and the inverse of its parity columns. Also owns the
-columns, checks and parity of a word in NumPy and Numba. Does not own decoding or the description of
-the layout (ldpc.py).
+conversion between a stored word and its bits by column, and the computation of parity checks and
+parity bits in NumPy and Numba. Does not own decoding or the description of the layout (ldpc.py).
 Source: M. Fossorier, "Quasi-Cyclic Low-Density Parity-Check Codes from Circulant Permutation
 Matrices", IEEE Trans. Inf. Theory 50, 2004 (girth).
 """
@@ -322,8 +323,8 @@ def numpy_parity(code: Code, bits: Bits) -> None:
 
 @njit
 def numba_checks(shifts, bits, columns, checks):
-    """Write the parity checks of the word ``bits`` over its first ``columns`` columns to
-    ``checks``; return the number of unsatisfied checks."""
+    """Compute the parity checks over the first ``columns`` columns of the word ``bits``, and write
+    them to ``checks``. Return the number of unsatisfied checks."""
     size = bits.shape[1]
     checks[:] = 0
     for row in range(shifts.shape[0]):
@@ -339,7 +340,7 @@ def numba_checks(shifts, bits, columns, checks):
 
 @njit
 def numba_parity(shifts, bits, powers, start, sums):
-    """Do the work of `numpy_parity` in Numba. ``powers``, ``start``: result of `inverse_of`.
+    """Numba implementation of `numpy_parity`. ``powers``, ``start``: result of `inverse_of`.
     ``sums``: work array, uint8[ROWS, circulant]."""
     rows, size = sums.shape
     first = bits.shape[0] - rows

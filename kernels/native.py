@@ -84,8 +84,9 @@ def pointer(ctype: str = "float[]") -> Callable[[np.ndarray], Any]:
 def function(name: str, isa: str | None, *leading: int) -> Callable[..., None]:
     """Return a function that calls the C function ondie_<name>.
 
-    The instruction set and ``leading`` are its first arguments. The function raises KernelError for
-    a status other than 0.
+    The first arguments of the C function are the instruction set ``isa`` (None: "base") and
+    ``leading``. The returned function raises KernelError if the C function returns a status other
+    than 0.
     """
     compiled = partial(getattr(lib, f"ondie_{name}"), ISAS.index(isa or "base"), *leading)
 
@@ -153,8 +154,8 @@ is wrong or must be copied, nothing is updated and the result is None. Source: c
 
 
 class Caller:
-    """Calls the C function ondie_update with a fixed instruction set, operation, variant and code
-    map."""
+    """Interface to the C function ondie_update with a fixed instruction set, operation, variant and
+    code map."""
 
     def __init__(self, isa: str | None, op: str, variant: int, codes: str):
         number = getattr(lib, f"ONDIE_{op.upper()}")
@@ -167,8 +168,9 @@ class Caller:
     ) -> One:
         """Return a function that updates one tensor; see One.
 
-        slots: for each array, its index in PLACES, its type, the parameters per entry, and True if
-        the array is written. coefs: number of coefficients. random: True if each step needs a key.
+        slots: for each array, its index in PLACES, its type, the number of parameters per entry,
+        and True if the array is written. coefs: number of coefficients. random: True if each step
+        needs a key.
         """
         update = ffi.addressof(lib, "ondie_update_one")
         address, codes = (int(ffi.cast("uintptr_t", at)) for at in (update, self._maps))

@@ -69,8 +69,8 @@ PASSES: dict[str, tuple[Pass, ...]] = {
     "adagrad": (QVS, ISQRT, VMUL, LVS),
 }
 COUPLED_DECAY = LVS
-"""Extra pass that adds weight decay to the gradient. It is an option of all operations except
-adamw."""
+"""Pass that adds weight decay to the gradient. It precedes the passes of PASSES in any operation
+except adamw if weight decay is used."""
 OPERANDS: dict[str, tuple[tuple[str, str], ...]] = {
     "sgd": (("w", "g"),),
     "momentum": (("m", "g"), ("w", "m")),
@@ -106,7 +106,8 @@ def operands(op: str, coupled_decay: bool = False) -> tuple[tuple[str, str], ...
 
 
 def numpy_isqrt(x: Array, newton: int) -> Array:
-    """Return the fast inverse square root of each element of float32[n]."""
+    """Return the fast inverse square root of each element of float32[n] after ``newton`` Newton
+    steps."""
     y = (np.uint32(MAGIC) - (x.view(np.uint32) >> 1)).view(np.float32)
     half = np.float32(0.5) * x
     for _ in range(newton):
@@ -116,7 +117,7 @@ def numpy_isqrt(x: Array, newton: int) -> Array:
 
 @njit(forceinline=True)
 def numba_isqrt(x, newton):
-    """Return the fast inverse square root of a float32 scalar."""
+    """Return the fast inverse square root of a float32 scalar after ``newton`` Newton steps."""
     y = floating(np.int32(MAGIC - (np.int64(bits(x)) & 0xFFFFFFFF) // 2))
     half = np.float32(0.5) * x
     for _ in range(newton):

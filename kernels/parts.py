@@ -261,7 +261,8 @@ class PartCompiler(CompilerBase):
     """Compiler of a function that compiled code calls; its callers may inline it.
 
     Numba looks for new declarations before it compiles a function. The search is skipped while
-    Numba types a program that calls the part, because the program has just done the search.
+    Numba types a program that calls the function, because Numba has already searched for the
+    program.
     """
 
     lowering: type = _LowerPart
@@ -284,20 +285,21 @@ class ApartCompiler(PartCompiler):
 
 
 class ColdCompiler(PartCompiler):
-    """Compiler of a rarely called function; its calls leave the hot path of its callers."""
+    """Compiler of a rarely called function, which is marked cold, so that the compiled callers keep
+    calls of the function outside their hot path."""
 
     lowering = _LowerCold
 
 
 class WholeCompiler(CompilerBase):
-    """Compiler of a function that Python calls, together with its parts."""
+    """Compiler that compiles a function for calls from Python, together with its parts."""
 
     def define_pipelines(self) -> list[Any]:
         return passes(self.state, _LowerWhole, UNUSED)
 
 
 class ScalarCompiler(CompilerBase):
-    """Compiler of a function that Python calls, without vector instructions."""
+    """Compiler that compiles a function for calls from Python, without vector instructions."""
 
     def define_pipelines(self) -> list[Any]:
         return passes(self.state, _LowerScalar, UNUSED)
@@ -342,7 +344,7 @@ class Function(CPUDispatcher):
         return super().get_call_template(args, {key: _wide(kind) for key, kind in kws.items()})
 
     def compile(self, sig: Any) -> Any:
-        """Compile the part for a signature and return its entry point.
+        """Compile the function for the argument types ``sig`` and return its entry point.
 
         The caller holds the compiler lock.
         """

@@ -141,9 +141,11 @@ class _Passes(PassManager):
 
 
 def passes(state: Any, lowering: type, left_out: tuple[str, ...]) -> list[Any]:
-    """Return a list with the pass manager: Numba's passes with ``lowering`` as the lowering pass.
+    """Return the pass managers for a compilation: one that runs Numba's passes with ``lowering`` as
+    the lowering pass, and without the passes named in ``left_out``.
 
-    The passes named in ``left_out`` are omitted.
+    ``state``: Numba's state of the compilation. The passes in UNUSED are omitted only for functions
+    of ondie.emu.
     """
     _remember_operators(state.typingctx)
     manager = _Passes("parts")

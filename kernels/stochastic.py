@@ -32,7 +32,8 @@ def _hash(x: int) -> int:
 
 
 def key(step: int, seed: int = 0) -> int:
-    """Return the 32-bit key from which the random bits of a step follow; steps count from 1."""
+    """Return the 32-bit key from which the random bits of a step are derived. Steps count from
+    1."""
     return _hash((_hash(seed & MASK) + (seed >> 32 & MASK) * HIGH + step * SPREAD) & MASK)
 
 
@@ -54,7 +55,7 @@ def numpy_to_bf16(x: np.ndarray, more: np.ndarray) -> NDArray[np.uint16]:
 
 @njit
 def draw(i, key):
-    """Return 32 random bits for element ``i`` of a step with this key."""
+    """Return the 32 random bits of element ``i`` in the step whose key is ``key``."""
     x = (i + (i >> 32) * HIGH + key) & MASK
     x = ((x ^ (x >> 16)) * FIRST) & MASK
     x = ((x ^ (x >> 15)) * SECOND) & MASK
@@ -65,8 +66,9 @@ def draw(i, key):
 def numba_to_bf16(x, y, first, key, shift):
     """Round float32 ``x`` stochastically and write the BF16 bits to uint16 ``y``.
 
-    ``first``: number of the element x[0]. ``shift``: position of the 16 bits to use in the 32
-    random bits of an element (see `draw`).
+    ``first``: number of the element x[0] for its random bits (argument ``i`` of `draw`). ``key``:
+    key of the step (see the function `key`). ``shift``: the 16 bits to use are bits shift to shift
+    + 15 of the 32 random bits of an element.
     """
     for i in range(x.size):
         word = np.int64(bits(x[i])) & MASK

@@ -2,7 +2,7 @@
 
 This module owns the thread pools and the partition into chunks. It does not split short arrays, and
 it splits long arrays only at multiples of 4096 elements.
-Source: measured: below about 32 k parameters one thread is faster than two.
+Source: measurements, in which one thread was faster than two below about 32 k parameters.
 """
 
 import os
@@ -56,7 +56,8 @@ def chunks(count: int, threads: int) -> list[tuple[int, int]]:
 
 
 def run(count: int, threads: int, work: Callable[[int, int], object]) -> list[object]:
-    """Call work(start, stop) for every chunk of ``count`` elements; return the results in order."""
+    """Divide ``count`` elements into chunks (see :func:`chunks`) and call work(start, stop) for
+    every chunk, in at most ``threads`` threads. Return the results in the order of the chunks."""
     parts = chunks(count, threads)
     if len(parts) == 1:
         return [work(*parts[0])]

@@ -142,8 +142,8 @@ def back(values, stored, start, stop, kind, random, first, key, shift):
     """Store float32 ``values`` as elements start .. stop - 1 of the array ``stored``. FP32 elements
     are already in place.
 
-    ``random``: True for stochastic rounding; ``first``, ``key``, ``shift``: see `numba_to_bf16` in
-    stochastic.py.
+    ``kind``: storage type of ``stored`` (F32, H16 or B16). ``random``: True for stochastic
+    rounding; ``first``, ``key``, ``shift``: see `numba_to_bf16` in stochastic.py.
     """
     if kind == H16:
         numba_to_fp16(values, stored[start:stop])
@@ -161,7 +161,7 @@ def stored_tiles(
 
     what: number of the operation (SGD to ADAM). count: number of parameters. kinds: int64[5], the
     storage types of w, g, states and out, and the stochastic rounding flag. states: number of
-    states. first: number of the first element. key: key of the step.
+    states. first: index of the first element. key: key of the step.
     """
     wk, gk, sk, ok, random = kinds[0], kinds[1], kinds[2], kinds[3], kinds[4] != 0
     rooms = np.empty((4, TILE), np.float32)

@@ -1,8 +1,8 @@
 """Top-K compression of a gradient: select the k largest magnitudes and restore the gradient.
 
 This module owns the selection and the scatter of flat float32 arrays, in NumPy, Numba and C with
-identical results. It does not own the remainder (error feedback is a subtraction) or the choice of
-k.
+identical results. It does not own error feedback (which subtracts the selected values from the
+gradient) or the choice of k.
 Source: SmartComp of Smart-Infinity (HPCA 2024), which sends Top-K gradients to the drives as an
 index of 4 bytes and a value of 4 bytes each.
 
@@ -47,7 +47,7 @@ def reached(count, left):
 def numba_top_k(g, k, index, value):
     """Write the indices and values of the k largest magnitudes of ``g`` to ``index`` and ``value``.
 
-    The selection counts the 16-bit digits of the magnitudes.
+    Finds the k-th largest magnitude by radix selection with two 16-bit digits.
     """
     count = np.zeros(DIGIT, np.int64)
     for i in range(g.size):

@@ -11,9 +11,9 @@ The kernel works on the memory of a parameter or gradient if this tensor already
 format (float32, float16 or bfloat16) and is contiguous. Otherwise the optimizer casts the gradient
 to the required type before the update and copies the new weight to the parameter afterwards. A
 float32 model then computes with exactly the weights that the format can hold. The optimizer keeps
-weights between steps only if the parameter cannot hold them. The kept weights are the FP32 weights
-of a model that computes with 16 bits. They are those of the last step; later changes of the model
-do not affect them.
+weights between steps only if the parameter cannot hold them, that is, the FP32 weights of a model
+that computes with 16 bits. The kept weights are those of the last step; later changes of the
+model's parameters do not affect them.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ class KernelOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient, with one call per group and step number."""
+        """Update every parameter that has a gradient. One kernel call updates all parameters of a
+        group that have the same step number."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

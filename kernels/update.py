@@ -90,7 +90,7 @@ class Update:
             raise unknown("format", format, tuple(FORMATS))
         self._definition, self._format = definitions[op], FORMATS[format]
         if form not in self._definition.numpy:
-            raise KernelError(f"{op}: form {form!r}: must be {', '.join(self._definition.numpy)}")
+            raise KernelError(f"{op}: form {form!r}: must be {' or '.join(self._definition.numpy)}")
         if format != "fp32" and (form != "canonical" or op in ON_DIE):
             raise KernelError(
                 f"{op}: format {format!r} with form {form!r}: formats other than fp32 require the "
@@ -215,7 +215,9 @@ class Update:
         first: int = 0,
         key: int | None = None,
     ) -> None:
-        """Update arrays that are already checked, given in the order of `slots`."""
+        """Apply the update in place to ``arrays``, given in the order of `slots`. The caller checks
+        that the arrays follow the rules of :meth:`__call__`, which describes the other
+        arguments."""
         number = self.checked_key(key)
         if type(first) is not int or not 0 <= first < 1 << 63:
             raise KernelError(f"{self.op}: first = {first!r}; must be a whole number, at least 0")
@@ -301,7 +303,7 @@ class Update:
     def apart(self, arrays: Sequence[np.ndarray]) -> None:
         """Raise KernelError if two of the arrays share memory.
 
-        The NumPy and Numba backends call this; C checks each part.
+        The NumPy and Numba backends call this method. The C library makes the same check itself.
         """
         for i, array in enumerate(arrays):
             for other in arrays[i + 1 :]:
@@ -417,11 +419,14 @@ def get(
     """
     if op not in ECC:
         if shape:
-            raise KernelError(f"{op}: {', '.join(shape)}: only {' and '.join(ECC)} take this")
+            raise KernelError(
+                f"{op}: {', '.join(shape)}: unknown; the only arguments of {op} are backend, form, "
+                "isa and format"
+            )
         return Update(op, backend, form, isa, format)
     for name, value, default in (("form", form, "canonical"), ("format", format, "fp32")):
         if value != default:
-            raise KernelError(f"{op}: {name} = {value!r}: not an argument of this code")
+            raise KernelError(f"{op}: {name} = {value!r}: does not apply to this code; omit it")
     needed, optional = ECC_SHAPES[op]
     if unknown_names := [name for name in shape if name not in (*needed, *optional)]:
         raise unknown(f"argument of {op!r}", unknown_names[0], (*needed, *optional))

@@ -93,7 +93,8 @@ def t5(
 ) -> list[Use]:
     """Return the tensors of T5 1.0 with `layers` layers in the encoder and in the decoder.
 
-    inner = heads x d_kv. source, target: numbers of tokens.
+    inner = heads x d_kv. feed: width of the feed-forward layers (d_ff). source, target: numbers of
+    tokens.
     """
 
     def attend(name: str, queries: int, keys: int, first: bool) -> list[Use]:

@@ -60,10 +60,10 @@ class _Events:
 
 
 def read(tables: Iterable[Table], out: Collector, *, event: str) -> None:
-    """Add the requests of a file, which are its events of one kind, to ``out``.
+    """Add the requests among a file's events of one kind to ``out``.
 
     event: the kind, "D", "Q" or "C". Raises TraceError for a damaged file and for a file without
-    events of the kind.
+    requests of this kind.
     """
     out.tick_ps = TICK_PS
     found = _Events(event)

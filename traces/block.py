@@ -195,11 +195,11 @@ def _check_options(
     if time_unit is not None and time_unit not in mqsim.TICKS_PS:
         raise TraceError(f"{path}: time unit {time_unit!r}: must be one of {units}")
     if event is not None and (format != "blkparse" or event not in blkparse.EVENTS):
-        right = f"must be one of {', '.join(blkparse.EVENTS)}, and requires blkparse"
-        raise TraceError(f"{path}: event {event!r} with {format}: {right}")
+        right = f"must be one of {', '.join(blkparse.EVENTS)}, and requires format blkparse"
+        raise TraceError(f"{path}: event {event!r} with format {format}: {right}")
     if wait is not None and (format not in ("fio", "fio2") or wait not in fio.WAITS):
         right = f"must be one of {', '.join(fio.WAITS)}, and requires fio version 2"
-        raise TraceError(f"{path}: wait {wait!r} with {format}: {right}")
+        raise TraceError(f"{path}: wait {wait!r} with format {format}: {right}")
 
 
 def _fitted(

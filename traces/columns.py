@@ -70,7 +70,7 @@ class Table:
         self.first, self.count = self.first[rows:], self.count[rows:]
 
     def lines(self, rows: I64 | None = None) -> I64:
-        """Return the numbers of the given rows' lines in the file (default: all rows)."""
+        """Return the line numbers of ``rows`` (default: all rows) in the file."""
         return self.line + (np.arange(self.rows) if rows is None else rows)
 
     def shown(self, row: int) -> str:

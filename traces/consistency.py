@@ -33,7 +33,7 @@ Fail = Callable[[str, object, str], None]
 
 
 def check(trace: Contents) -> None:
-    """Raise TraceError with one line if the trace is inconsistent."""
+    """Raise TraceError with a one-line message if the trace is inconsistent."""
     where = trace.origin
 
     def fail(key: str, value: object, right: str) -> None:
@@ -136,19 +136,19 @@ def _check_step(trace: Contents, position: int, step: Step, fail: Fail) -> None:
     if step.skipped and not step.found_inf:
         fail(key + "skipped", True, "must be false, because found_inf is false")
     if len(step.hyper) != trace.groups:
-        fail(key + "hyper", len(step.hyper), f"must have {trace.groups} entries, one per group")
+        fail(key + "length of hyper", len(step.hyper), f"must be {trace.groups}, one per group")
     for group, hyper in enumerate(step.hyper):
         for name, value in hyper.items():
             if not math.isfinite(value):
                 fail(f"{key}group {group}: {name}", value, "must be a finite number")
     if step.fused and len(step.fused) != trace.groups:
-        fail(key + "fused", len(step.fused), f"must have {trace.groups} entries, one per group")
+        fail(key + "length of fused", len(step.fused), f"must be {trace.groups}, one per group")
     if step.ready_s is not None:
         if step.ready_s.shape != (len(trace.tensors),):
             fail(
-                key + "ready_s",
+                key + "shape of ready_s",
                 list(step.ready_s.shape),
-                f"must have {len(trace.tensors)} times, one per tensor",
+                f"must be [{len(trace.tensors)}], one time per tensor",
             )
         if (step.ready_s < 0).any() or np.isinf(step.ready_s).any():
             fail(key + "ready_s", float(np.nanmin(step.ready_s)), "must be times of 0 s or more")

@@ -109,8 +109,8 @@ LARGEST = 1 << 62
 class ZeroConfig:
     """Offload settings of a DeepSpeed configuration.
 
-    ``values``: value of each "section.key", with defaults for missing keys. A nested section has
-    only the last part of its name, such as "offload_param".
+    ``values``: value of each "section.key", with defaults for missing keys. The name of a nested
+    section is only its last part, such as "offload_param".
     """
 
     values: Mapping[str, Any]

@@ -7,4 +7,4 @@ Source: the error contract of this project.
 
 
 class TraceError(ValueError):
-    """A trace cannot be read, written or recorded. The message has one line."""
+    """Error: a trace cannot be read, written or recorded. The message has one line."""

@@ -84,7 +84,7 @@ _VERSION = ("v110", "v110")  # this version adds checksums to metadata
 
 
 class Writer:
-    """Writes one trace to `path`; the file appears under this name only in finish().
+    """Writer of one trace to `path`. The file has this name only after finish().
 
     Use it as a context manager. Leaving the context without finish(), for example because of an
     error or an interrupt, removes the partial file. `partial` is the path of the partial file,
@@ -130,8 +130,8 @@ class Writer:
             return self._vector(f"gradients/{index}/values", vector, starts, prefer)
 
     def raw(self, index: int, values: npt.NDArray[Any]) -> None:
-        """Store the 16-bit gradient of a step before unscaling: float16, or uint16 that holds
-        bfloat16."""
+        """Store the gradient of step ``index`` as it was before the division by the loss scale:
+        float16, or uint16 that holds bfloat16."""
         with self._writing():
             self._dataset(f"gradients/{index}/raw", values)
 
@@ -141,7 +141,7 @@ class Writer:
             self._vector(key, vector, starts, 0)
 
     def buffers(self, buffers: dict[str, npt.NDArray[Any]]) -> None:
-        """Store the model's buffers before the first step."""
+        """Store the contents that the model's buffers had before the first step, by name."""
         with self._writing():
             for number, (name, array) in enumerate(buffers.items()):
                 dataset = self._dataset(f"buffers/{number}", np.asarray(array))

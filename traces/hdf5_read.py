@@ -109,7 +109,9 @@ class FileSource:
             return {str(_plain(group[key].attrs["name"])): group[key][()] for key in keys}
 
     def storage(self, index: int) -> tuple[str, tuple[int, ...], int]:
-        """Return (storage type, shifts, size in bytes in the file) of a gradient."""
+        """Return (storage type, shifts, size in bytes in the file) of the gradient of step
+        ``index``. A gradient is its stored values times 2**-shift; there is one shift for the
+        gradient, or one for each tensor."""
         with _opened(self.path) as file:
             dataset = file[f"gradients/{index}/values"]
             shift = tuple(int(k) for k in np.atleast_1d(dataset.attrs["shift"]))
@@ -325,7 +327,9 @@ def _check_vectors(path: Path, file: h5py.File, trace: Trace) -> None:
     if trace.payload == "recorded":
         keys += [f"gradients/{step.index}/values" for step in trace.steps if not step.skipped]
     elif len(gradients):
-        raise TraceError(f"{path}: payload is 'none', but /gradients has {len(gradients)} entries")
+        raise TraceError(
+            f"{path}: payload is 'none', but /gradients has {len(gradients)} entries; must be empty"
+        )
     for key in keys:
         if not _is_dataset(file, key):
             raise TraceError(f"{path}: /{key} is missing")

@@ -84,7 +84,8 @@ class Hooks:
         self._handles, self._originals, self._last = [], [], None
 
     def when_ready(self, parameter: Any) -> None:
-        """Call the watcher each time a gradient of this parameter has been accumulated."""
+        """Register a hook that calls the watcher each time torch has accumulated the parameter's
+        gradient."""
         self._handles.append(parameter.register_post_accumulate_grad_hook(self.watcher.ready))
 
     def _wrap(self, place: Any, name: str, wrapper: Callable[..., Any]) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 
 class MacCounter:
-    """Counts the multiply-accumulates (MACs) between start() and stop(phase) until close()."""
+    """Counter of the multiply-accumulates (MACs) that torch executes between start() and
+    stop(phase), by phase. After close(), start() has no effect."""
 
     def __init__(self, torch: Any) -> None:
         from torch.utils._python_dispatch import TorchDispatchMode

@@ -64,7 +64,8 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class Trace(Contents):
-    """A training run: its contents and, if recorded, gradients and weights.
+    """A training run: list of tensors, scalars of each step (times, loss, hyperparameters), and, if
+    recorded, gradients and weights.
 
     Flat vectors hold the trainable parameters in the optimizer's order: float32[n_params]. Raises
     TraceError for inconsistent contents.
@@ -78,8 +79,8 @@ class Trace(Contents):
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the trace file; without a file, of the definition of the trace (tensors,
-        steps, attributes)."""
+        """SHA-256 of the trace file. If there is no file, SHA-256 of the definition of the trace
+        (tensors, steps, attributes)."""
         if self.digest is not None:
             return self.digest()
         text = repr((self.name, self.op, self.form, self.tensors, self.attrs))
@@ -160,7 +161,7 @@ class Trace(Contents):
         if not (self.macs_forward and self.macs_backward):
             raise TraceError(
                 f"{self.origin}: the trace does not state its multiply-accumulates (macs_forward = "
-                f"{self.macs_forward}, macs_backward = {self.macs_backward})"
+                f"{self.macs_forward}, macs_backward = {self.macs_backward}); both must be above 0"
             )
         return replace(
             self,

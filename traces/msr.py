@@ -47,7 +47,7 @@ def read(tables: Iterable[Table], out: Collector) -> None:
         if out.full:
             break
     if out.forget("response"):
-        out.note("response times of 0 treated as not recorded", out.size)
+        out.note("response times of 0 are treated as not recorded", out.size)
     out.devices = {name.replace(",", "_"): i for name, i in out.devices.items()}
 
 

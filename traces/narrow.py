@@ -56,7 +56,7 @@ def pack(vector: F32, starts: Sequence[int], prefer: int = 0) -> Packed:
 
 
 def unpack(packed: Packed, starts: Sequence[int]) -> F32:
-    """Return the vector before narrowing, float32[n].
+    """Return the vector that pack() narrowed, float32[n]. starts: as in pack().
 
     Raises TraceError for an unknown storage type or an invalid shift.
     """

@@ -70,7 +70,8 @@ def identify(optimizer: Any) -> tuple[str, str]:
 
 
 def hyper(optimizer: Any, op: str) -> tuple[dict[str, float | bool], ...]:
-    """Return the current hyperparameters of each group under the names that the kernels take."""
+    """Return the current hyperparameters of each parameter group under the names that the kernels
+    use. If ``op`` has no kernel, return all numbers in the group."""
     out: list[dict[str, float | bool]] = []
     for group in optimizer.param_groups:
         values: dict[str, Any] = dict(group)

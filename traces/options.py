@@ -19,14 +19,15 @@ class Options:
     """Options of a recording.
 
     payload: record gradients and weights in addition to sizes and times. steps: number of optimizer
-    steps to record. skip: number of steps to skip first. max_bytes: end the recording before a step
-    with which the vectors would take more bytes. samples, bytes_per_sample, dataset_samples,
-    macs_*: values to use instead of derived ones. optimizer: index of the optimizer to record, if
-    there are several; optimizers are numbered in the order of their first steps. raw: store 16-bit
-    gradients before unscaling in addition to the unscaled gradients. count_macs: count MACs in the
-    first step, which makes that step slower. stop: end the run after the last recorded step.
-    any_optimizer: record an optimizer even if no kernel implements its update; only the sizes and
-    times of such a trace can be replayed. name: name of the trace; the default is the file name.
+    steps to record. skip: number of steps to skip first. max_bytes: maximum size of the recorded
+    vectors; the recording ends before a step that may exceed it. samples, bytes_per_sample,
+    dataset_samples, macs_*: values to use instead of derived ones. optimizer: index of the
+    optimizer to record, if there are several; optimizers are numbered in the order of their first
+    steps. raw: store 16-bit gradients before unscaling in addition to the unscaled gradients.
+    count_macs: count MACs in the first step, which makes that step slower. stop: end the run after
+    the last recorded step. any_optimizer: record an optimizer even if no kernel implements its
+    update; only the sizes and times of such a trace can be replayed. name: name of the trace; the
+    default is the file name.
     """
 
     payload: bool = True
@@ -56,8 +57,8 @@ class Options:
 def options(given: dict[str, Any]) -> Options:
     """Return Options from keyword arguments.
 
-    Raises TraceError for a value below its minimum, and for an unknown keyword. The message about a
-    keyword names the nearest option.
+    Raises TraceError for a value below its minimum, and for an unknown keyword. The message about
+    an unknown keyword names the nearest option.
     """
     known = list(Options.__dataclass_fields__)
     for key in given:

@@ -21,9 +21,10 @@ def roots(module_type: type) -> list[Any]:
 
 
 def live(kind: type) -> list[Any]:
-    """Return all live objects of a class.
+    """Return all live objects of a class, including its subclasses.
 
-    type() finds the class of an object, because isinstance() would trigger lazy proxies.
+    The function checks the result of type(). isinstance() would make lazy proxies load their
+    objects.
     """
     wanted: dict[type, bool] = {}
     found = []

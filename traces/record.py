@@ -44,7 +44,7 @@ class _Pending:
 
 
 class Recorder:
-    """Records the optimizer steps taken inside a `with` block to an HDF5 trace.
+    """Recorder of the optimizer steps inside a `with` block; it writes them to an HDF5 trace.
 
         with Recorder("run.h5", steps=20):
             train()
@@ -159,14 +159,14 @@ class Recorder:
             self._fail(str(error))
 
     def after_step(self, optimizer: Any) -> None:
-        """Handle the end of an optimizer step."""
+        """Store the data of the optimizer step that has ended, if the step is being recorded."""
         pending, self._pending = self._pending, None
         if pending is not None:
             self._complete(pending, self._watcher.now() - pending.begun)
         self._close_macs()
 
     def skipped_step(self, optimizer: Any) -> None:
-        """Handle an optimizer step that a gradient scaler skipped because a gradient is infinite or
+        """Record an optimizer step that a gradient scaler skipped because a gradient is infinite or
         NaN."""
         if not self._chosen(optimizer) or not self._due(optimizer):
             return
@@ -198,7 +198,7 @@ class Recorder:
     def subject(self) -> Subject:
         """The recorded optimizer; raises TraceError before the first recorded step."""
         if self._subject is None:
-            raise TraceError("nothing has been recorded yet")
+            raise TraceError("nothing has been recorded yet; take an optimizer step first")
         return self._subject
 
     def _chosen(self, optimizer: Any) -> bool:

@@ -21,8 +21,8 @@ class Tensor:
 
     `offset` is the first element in the flat vector of trainable parameters, or -1 if the parameter
     is not trainable. `group` is the parameter group, or -1 if the optimizer does not hold the
-    parameter. `ready_order` is the rank (from 0) in which the gradient became ready, or -1 if
-    unknown.
+    parameter. `ready_order` is the position (from 0) of the gradient in the order in which the
+    gradients became ready, or -1 if unknown.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Forward and backward times of a training step from its arithmetic.
+"""Forward and backward times of a training step, computed from its multiply-accumulates.
 
 Owns the rule that converts multiply-accumulates to seconds. Does not own rates (synth.py, the
 presets) or counts (macs.py). Source: one multiply-accumulate is two floating-point operations.

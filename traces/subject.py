@@ -1,7 +1,8 @@
 """The recorded subject: one optimizer's parameters, gradients, weights and states.
 
 This module owns the flat order of parameters, the collection of vectors from torch and the
-description of the run. It does not own the time of events (watch.py) or their storage (record.py).
+description of the run. It does not own the measured times (watch.py) or the storage of the vectors
+(record.py).
 Source: the flat vector has the optimizer's order, group by group, with trainable parameters only.
 """
 
@@ -246,8 +247,9 @@ class Subject:
         return None if np.isnan(row).all() else row
 
     def tensors(self, times: npt.NDArray[np.float64] | None) -> tuple[Tensor, ...]:
-        """Return the trace's records of the tensors. The rank of a tensor follows from the ready
-        times of one step, ``times``."""
+        """Return the trace's records of the tensors. ``times``: time in one step at which the
+        gradient of each tensor was ready (NaN: none), or None. Tensors are ranked by this time;
+        tensors without a time have rank -1."""
         ranks = [-1] * len(self.listed)
         if times is not None:
             known = np.flatnonzero(~np.isnan(times))

@@ -1,7 +1,8 @@
-"""Text files as pieces of whole lines, compressed or not, and atomic writing of text.
+"""Reading of text files, optionally compressed, in pieces of whole lines, and atomic writing of
+text files.
 
 This module owns pieces() (gzip and xz by suffix) and Target (a .partial file, then fsync and
-rename). It does not split lines into columns (columns.py) and does not own formats.
+rename). It does not own the division of lines into columns (columns.py) or the formats of traces.
 Source: the standard library's gzip and lzma.
 """
 
@@ -70,7 +71,10 @@ def pieces(
                 if not end:
                     rest += block
                     if len(rest) > size:
-                        raise TraceError(f"{path}: line {line}: longer than {size} bytes: not text")
+                        raise TraceError(
+                            f"{path}: line {line}: is longer than {size} bytes, so the file is not "
+                            "text; give a text file"
+                        )
                     continue
                 text = _padded(rest + block[:end])
                 rest = block[end:]
@@ -185,7 +189,8 @@ class Target:
             raise TraceError(f"{self.path}: cannot be written: {reason(error)}") from None
 
     def finish(self) -> None:
-        """Flush the file to disk and rename it. Raises TraceError if this fails."""
+        """Flush the partial file to disk and rename it to the name of the finished file. Raises
+        TraceError if this fails."""
         assert self._raw is not None
         try:
             if self._file is not self._raw:

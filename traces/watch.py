@@ -2,10 +2,10 @@
 
 This module owns the Watcher: times of forward and backward, loss, samples, scale, clipping, sample
 order and ready times. It does not wrap torch (hooks.py), read gradients or write files (record.py).
-Source: forward lasts from the first module call to backward(); micro-batches are added. The ready
-    time of a gradient counts from the start of the last backward pass. All times are of the host
-    clock. On CUDA the ends of phases are synchronized, but the ready times of single gradients are
-    those of their kernel launches.
+Source: forward lasts from the first module call to backward(); the times of the micro-batches of a
+    step are added up. The ready time of a gradient counts from the start of the last backward pass.
+    All times are measured with the host's clock. On CUDA the ends of phases are synchronized, but
+    the ready time of a gradient is the time at which its kernel was launched.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ondie.traces.macs import MacCounter
 
 @dataclass
 class Window:
-    """What a Watcher observed since the last optimizer step: times (s), loss, samples, scale,
+    """Observations of a Watcher since the last optimizer step: times (s), loss, samples, scale,
     clipping and sample order."""
 
     forward_s: float = 0.0
@@ -53,7 +53,7 @@ class StepListener(Protocol):
 
 
 class Watcher:
-    """Observes the training in one process.
+    """Observer of the training in one process.
 
     `window` holds the events since the last step.
     """
@@ -208,7 +208,8 @@ class Watcher:
             self.window.scale = float(scaler.get_scale())
 
     def scaler_step_ends(self, optimizer: Any) -> None:
-        """Call the listener if the gradient scaler skipped the step."""
+        """If the gradient scaler skipped the step, call the listener and start a new window of
+        observations."""
         if self.mine and not self._stepped:
             self.listener.skipped_step(optimizer)
             self.next_window()
@@ -225,7 +226,9 @@ class Watcher:
                 self.dataset_samples = len(dataset)
 
     def clipped(self, clipped: list[Any], max_norm: float, total_norm: Any) -> None:
-        """Record the factor by which a call of gradient clipping multiplies the gradients."""
+        """Record the factor by which a call of gradient clipping multiplies the gradients of the
+        parameters ``clipped``. ``max_norm``: maximum norm that the call requests. ``total_norm``:
+        norm of the gradients before clipping."""
         if self.mine and any(id(parameter) in self._hooked for parameter in clipped):
             # same arithmetic as torch: one float32 division
             coefficient = float(max_norm / (total_norm + 1e-6))
@@ -243,7 +246,7 @@ class Watcher:
             self.listener.before_step(optimizer, args, kwargs)
 
     def step_ends(self, optimizer: Any) -> None:
-        """Call the listener after an optimizer step and start a new window."""
+        """Call the listener after an optimizer step, and start a new window of observations."""
         if self.mine:
             self.listener.after_step(optimizer)
             self.next_window()

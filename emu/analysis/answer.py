@@ -85,7 +85,8 @@ class WithTimes:
     other: str
     """The other strategy of the headline pair, with which the best strategy is compared."""
     constants: int
-    """Number of constants that are drawn: energy constants and constants that affect time."""
+    """Number of constants that are drawn at random: energy constants and constants that affect
+    time."""
     probability: float
     """Fraction of the random draws in which the best strategy consumes less energy than
     ``other``."""
@@ -103,9 +104,9 @@ class Certainty:
 
     Verdict on energy: the energy constants are drawn at random, the simulated times stay fixed, and
     the best strategy is compared with every strategy of ``Verdict.others``. Verdict on time: each
-    constant is varied alone. The best strategy is compared with the other one of the two strategies
-    of the headline (path_choice.headline_pair). If the best strategy is neither of these two, a
-    verdict on time has no Certainty.
+    constant is varied alone, and the best strategy, which must be one of the headline's two
+    strategies (path_choice.headline_pair), is compared with the other strategy of this pair. If the
+    best strategy is not in this pair, a verdict on time has no Certainty.
     """
 
     other: str
@@ -116,12 +117,12 @@ class Certainty:
     """Number of constants that were varied one by one (verdict on time) or drawn together (verdict
     on energy)."""
     probability: float | None
-    """Verdict on energy: fraction of the random draws in which the best strategy consumes less
-    energy than each of ``Verdict.others``. None for the verdict on time."""
+    """Fraction of the random draws in which the best strategy consumes less energy than each of
+    ``Verdict.others`` (verdict on energy); None for the verdict on time."""
     exceptions: tuple[str, ...]
-    """Verdict on time: configuration keys of the constants for which ``other`` is faster than the
-    best strategy at one end or both ends of the constant's range. Empty for the verdict on
-    energy."""
+    """Verdict on time: configuration keys of the constants for which the strategy ``other`` is
+    faster than the best strategy at one end or both ends of the constant's range. Empty for the
+    verdict on energy."""
     decided_by: str
     """Configuration key of the constant whose range changes ``ratio`` the most. For the verdict on
     energy, only energy constants are considered; ``with_times.decided_by`` considers all
@@ -130,9 +131,9 @@ class Certainty:
     """Time or energy of ``other`` divided by that of the best strategy, at the (low, high) end of
     the range of ``decided_by``."""
     with_times: WithTimes | None = None
-    """Verdict on energy: uncertainty if constants that affect time are also drawn; None if the best
-    strategy is not in the headline pair (path_choice.headline_pair) or the constants were not
-    varied. Verdict on time: None."""
+    """Verdict on energy: uncertainty if the random draws also include the constants that affect
+    time. The value is None for the verdict on time, if the best strategy is not in the headline
+    pair (path_choice.headline_pair), or if the constants were not varied."""
 
 
 @dataclass(frozen=True)
@@ -253,8 +254,8 @@ def _verdict(values: Mapping[str, float], right: Container[str]) -> Verdict:
 
 
 def _other(comparison: Comparison, best: str) -> str | None:
-    """Return the other one of the two strategies that the headline compares, or None if ``best`` is
-    neither of these two."""
+    """Return the strategy with which the headline compares ``best``, or None if the headline does
+    not compare ``best``."""
     pair = comparison.swing_pair
     if pair is None or best not in pair:
         return None

@@ -64,7 +64,7 @@ class Result:
     """Reason why the path did not run; None if it ran. The fields below have their default values
     if it did not run."""
     updates_weights: bool = True
-    """True if the path's update stage can be compared with that of the baseline."""
+    """True if the path updates the stored weights, as the baseline does (Path.updates_weights)."""
     notes: tuple[str, ...] = ()
     """Notes that are printed with the path's row of the table."""
     ledger: Ledger | None = None
@@ -74,7 +74,7 @@ class Result:
     weights: Weights | None = None
     timeline: list[dict[str, Any]] | None = None
     dropped: int = 0
-    """Number of busy intervals missing in ``timeline`` because the timeline was full."""
+    """Number of busy intervals that are missing from ``timeline`` because the timeline was full."""
     sampled: Sampled | None = None
     """Record of the extrapolation from pieces of the model; None if the whole model was
     simulated."""
@@ -95,7 +95,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Results of a trace on several paths with one device configuration."""
+    """Results of simulating a trace on several paths with one device configuration."""
 
     cfg: Config
     trace: Trace
@@ -103,7 +103,7 @@ class Comparison:
     steps: int
     results: tuple[Result, ...]
     swings: tuple[Swing, ...]
-    """Change of the headline's ratios by each varied constant whose value is assumed."""
+    """Effects on speedup and energy ratio of each varied constant whose value is assumed."""
     swing_pair: tuple[str, str] | None
     """(baseline, rival): the two paths of the headline; None if it does not compare two paths."""
     step_times: training.StepTimes
@@ -111,11 +111,11 @@ class Comparison:
     """Uncertainty of the ratio of the energies of baseline and rival, the two paths of the
     headline; None if the constants were not varied."""
     published_swings: tuple[Swing, ...] = ()
-    """Change of the headline's ratios by each varied constant whose value is not assumed."""
+    """Effects on speedup and energy ratio of each varied constant whose value is not assumed."""
 
     @property
     def time_swings(self) -> tuple[Swing, ...]:
-        """Change of the headline's ratios by each varied constant that may affect time."""
+        """Effects on speedup and energy ratio of each varied constant that may affect time."""
         every = (*self.swings, *self.published_swings)
         return tuple(swing for swing in every if not is_price(swing.key))
 

@@ -30,8 +30,8 @@ HOST_BUSY, HOST_WAITING = "host busy", "host waiting"
 """Names of the components of the host's energy, excluding forward and backward."""
 ACCELERATOR_WAITING = "accelerator waiting"
 DRIVES_IN_TRAINING = ("ISP training", "waiting ISP", "waiting controller")
-"""Names of the components of the energy during forward and backward (group COMPUTE_PART) that the
-drives consume."""
+"""Names of the components of the drives' energy during forward and backward. They belong to the
+group COMPUTE_PART."""
 
 PRICES = frozenset(
     (

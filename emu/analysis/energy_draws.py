@@ -42,7 +42,7 @@ class EnergyDraws:
 
     def joules(self, values: Values) -> dict[str, np.ndarray]:
         """Return the energy of each path in J per sample, float64[n], for ``values`` of the
-        constants, float64[n] each, by key. Constants that are missing in ``values`` have their
+        constants, float64[n] each, by key. Constants that are missing from ``values`` have their
         typical values. If ``values`` is empty, n is 1."""
         return {
             name: np.sum(list(groups.values()), axis=0) / self.samples[name]

@@ -97,8 +97,8 @@ class Sampled:
 
     @property
     def words(self) -> str:
-        """Note that the path's result is extrapolated, with the sizes of the pieces and the
-        error."""
+        """Text of a note on the extrapolation of the path's result: sizes of the pieces, and the
+        prediction error of the held-out piece."""
         millions = ", ".join(f"{params / 1e6:.4g}" for params in sorted(set(self.params)))
         return (
             f"sampled: extrapolated from pieces of {millions} million parameters; the middle "

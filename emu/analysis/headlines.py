@@ -59,7 +59,8 @@ WEAR_DIES = {"flash.channels": 2, "flash.dies_per_channel": 1}
 amplification. More dies would not change the result, because each die has separate garbage
 collection."""
 FEW = 8
-"""Largest queue depth at which the latency of a single request may limit a rate."""
+"""Largest queue depth at which :func:`limit_of` may state the latency of a request, instead of a
+resource, as the limit of a rate."""
 SATURATED = 0.85
 """Utilization of a resource at and above which this resource limits a rate."""
 FEW_PLANES = 0.75
@@ -77,16 +78,16 @@ LIMITS: Mapping[str, Mapping[int, str]] = {
     "DRAM": {READ: "dram.bandwidth", WRITE: "dram.bandwidth"},
     "ECC": {READ: "ecc.decode", WRITE: "ecc.encode"},
 }
-"""Configuration key of the constant that determines the service time of a resource: name of the
-resource -> operation of the host (READ or WRITE) -> key."""
+"""Configuration key of the constant that determines the service time of a resource, by name of the
+resource and by operation of the host (READ or WRITE)."""
 PARTS = {
     READ: ("frontend.read_delay", "flash.t_read", "flash.t_read_upper", "flash.bus", "ecc.decode",
            "link.up", "link.latency", "dram.bandwidth", "frontend.command"),
     WRITE: ("frontend.write_delay", "flash.t_program", "flash.bus", "ecc.encode", "link.down",
             "link.latency", "dram.bandwidth", "frontend.command"),
 }  # fmt: skip
-"""Configuration keys of the constants that may contribute to the latency of a request: operation of
-the host (READ or WRITE) -> keys."""
+"""Configuration keys of the constants that may contribute to the latency of a request, by operation
+of the host (READ or WRITE)."""
 Progress = Callable[[str, float], None] | None
 
 
@@ -410,8 +411,9 @@ def planes_at_once(run: BlockReplayed) -> float:
 
 
 def reduced(cfg: Config, scale: int, blocks: int, lines: int) -> Config:
-    """Return the configuration with fewer and shorter blocks, so that few requests reach a steady
-    state: at most ``scale * blocks`` blocks per plane with ``scale * lines`` word lines each.
+    """Return the configuration with fewer and shorter blocks, so that a few requests suffice for a
+    steady state: at most ``scale * blocks`` blocks per plane, with at most ``scale * lines`` word
+    lines each.
 
     The dies and the shared resources do not change. The erase time is reduced in proportion to the
     length of a block. Over-provisioning is set so that the blocks among which garbage collection

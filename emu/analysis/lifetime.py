@@ -32,7 +32,7 @@ RESERVOIR_PAGES = ("bpp_pages", "stored_pages", "kept_pages", "landed_pages")
 """Counters of pages programmed in the optimizer's reservoir. All other counters of programmed pages
 refer to the blocks that the FTL maps."""
 BITS_PER_CELL = {"pSLC": 1, "SLC": 1, "MLC": 2, "TLC": 3, "QLC": 4}
-"""Bits per cell by cell type; flash in pSLC mode is TLC flash that stores one bit."""
+"""Bits per cell by cell type. pSLC is TLC flash that stores only one bit per cell."""
 Interval = tuple[float, float, float]
 
 
@@ -75,8 +75,8 @@ class Lifetime:
     """Number of bytes of the pages and super-pages that hold weights and states, over all
     drives."""
     share: float
-    """``state_bytes`` (the pages that hold weights and states) divided by the nominal capacity of
-    all drives."""
+    """Size of the pages that hold weights and states (``state_bytes``) divided by the nominal
+    capacity of all drives."""
     tlc_bytes: int
     """Capacity in bytes, as TLC (three bits per cell), of the cells that hold the states."""
     pslc_bytes: int
@@ -172,9 +172,9 @@ def lifetime(
 ) -> Lifetime:
     """Return the lifetime of the drives if they run a path continuously.
 
-    ``on_flash``: True if the pages of the run hold weights and states. ``share``: distribution of
-    the path's page programs over the blocks that only this path uses; None if there are no such
-    blocks.
+    ``book``: ledger of a run of the path. ``on_flash``: True if the pages of the run hold weights
+    and states. ``share``: distribution of the path's page programs over the blocks that only this
+    path uses; None if there are no such blocks.
     """
     totals = book.totals
     written = programmed_bytes(totals) / book.steps

@@ -72,7 +72,7 @@ occurs if an energy component is zero at an end of the constant's range."""
 
 Values = Mapping[str, np.ndarray]
 Ends = tuple[float | None, float | None]
-"""Values at the (low, high) end of a range; None for an end at which a path cannot run."""
+"""Values at the ends of a range, (low, high); None for an end at which a path cannot run."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Span:
         """Return random values of the constant with the distribution ``law`` (one of DRAW_LAWS),
         float64[DRAWS].
 
-        For a choice, the values are positions: -1 for low, 0 for typical, 1 for high.
+        If ``choice`` is True, the values are positions: -1 for low, 0 for typical, 1 for high.
         """
         name = next((group[0] for group in TOGETHER if self.key in group), self.key)
         uniform = np.random.default_rng([seed, zlib.crc32(name.encode())]).random(DRAWS)
@@ -117,7 +117,7 @@ class Span:
 
     @property
     def wide(self) -> bool:
-        """True if the ends of the range differ by more than DECADE; False for a choice."""
+        """True if ``low`` > 0 and ``high`` / ``low`` > DECADE; False if ``choice`` is True."""
         return not self.choice and self.low > 0 and self.high / self.low > DECADE
 
     def places(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -135,23 +135,22 @@ class Span:
 
 @dataclass(frozen=True)
 class Bar:
-    """Ratios of baseline to rival at both ends of the range of one constant.
+    """Energy and time ratios (baseline divided by rival) at both ends of the range of one constant.
 
-    All other constants have their typical values. A ratio is None for an end at which a path cannot
-    run.
+    All other constants have typical values. A ratio is None if a path cannot run at that end.
     """
 
     key: str
     low: str
     high: str
     energy: Ends
-    """Energy ratio of drives and host outside forward and backward, at the (low, high) end."""
+    """Energy ratio of drives and host outside forward and backward: (at low end, at high end)."""
     drive: Ends
-    """Energy ratio of the drives outside forward and backward, at the (low, high) end."""
+    """Energy ratio of the drives outside forward and backward: (at low end, at high end)."""
     speedup: Ends
-    """Update time of baseline / update time of rival, at the (low, high) end."""
+    """Update time of the baseline divided by that of the rival: (at low end, at high end)."""
     step: Ends
-    """Energy ratio of the whole step (drives, host and accelerator), at the (low, high) end."""
+    """Energy ratio of the whole step (drives, host, accelerator): (at low end, at high end)."""
 
 
 @dataclass(frozen=True)
@@ -259,9 +258,9 @@ class EnergyModel:
         """Return the energy in J by path and group, float64[n], for ``values`` of the constants,
         float64[n] each, by key.
 
-        For discrete choices, the values are positions (-1, 0, 1). Constants that are missing in
-        ``values`` have their typical values. ``powers``: True to include the energy of the host
-        powers.
+        For a discrete choice, -1, 0 and 1 denote its low, typical and high value. Constants that
+        are missing from ``values`` have their typical values. ``powers``: True to include the
+        energy of the host powers.
         """
         count = _length(values)
         timed = [
@@ -289,7 +288,8 @@ class EnergyModel:
 
 
 class Pair(EnergyModel):
-    """Energy of the headline's baseline and rival as a function of the uncertain constants."""
+    """Energy of the two paths of the headline (baseline and rival) as a function of the uncertain
+    constants."""
 
     @property
     def names(self) -> tuple[str, str]:
@@ -304,8 +304,8 @@ class Pair(EnergyModel):
         return base, rival
 
     def ratios(self, values: Values) -> dict[str, np.ndarray]:
-        """Return the energy of the baseline divided by that of the rival, by scope, float64[n]
-        each. ``values``: see :meth:`joules`."""
+        """Return the energy of the baseline divided by that of the rival, float64[n], for each
+        scope in SCOPES. ``values``: see :meth:`joules`."""
         base, rival = self.joules(values).values()
         return {
             scope: np.sum([base[group] for group in groups], axis=0)
@@ -323,8 +323,8 @@ class Pair(EnergyModel):
 
     def slopes(self, values: Values) -> dict[str, np.ndarray]:
         """Return, for each host power, the change of the energy difference (baseline minus rival)
-        per watt of this power, J/W, by key of the power, float64[n] each. ``values``: see
-        :meth:`joules`."""
+        per watt of this power, J/W, by configuration key of the power, float64[n] each.
+        ``values``: see :meth:`joules`."""
         out: dict[str, np.ndarray] = {}
         gap = _minus(self.both(values, powers=False))
         keys = self.power_keys()

@@ -38,7 +38,7 @@ first of these paths that ran."""
 
 def choose(names: Sequence[str] | None, trace: Trace) -> list[str]:
     """Check the names of paths, and return them as a list. If ``names`` is empty or None, return
-    all paths except BY_NAME, and include ndpipe only if ``trace`` trains a head.
+    all paths except those in BY_NAME, and ndpipe only if ``trace`` trains a head.
 
     Raises InputError for an unknown name or a name that is given twice.
     """
@@ -71,8 +71,9 @@ def batched(names: Sequence[str], options: Options) -> list[str]:
 
 
 def headline_pair(ran: Sequence[str]) -> tuple[str, str] | None:
-    """Return (baseline, rival), the two paths compared in the headline of a comparison; None if the
-    baseline or every rival is missing in ``ran``, the names of the paths that ran."""
+    """Return (baseline, rival), the two paths compared in the headline of a comparison. ``ran``:
+    names of the paths that ran. Return None if ``ran`` does not contain the baseline or contains no
+    rival."""
     if BASELINE not in ran:
         return None
     for name in RIVALS:

@@ -139,8 +139,8 @@ def update_speedup(comparison: Comparison, result: Result) -> float | None:
 
 
 def energy_ratio(base: Result, rival: Result) -> float:
-    """Return the typical energy of drives and host, excluding forward and backward: baseline
-    divided by rival."""
+    """Return the ratio of the typical energies of ``base`` and ``rival``: energy of drives and
+    host, excluding forward and backward, of the baseline divided by that of the rival."""
     assert base.energy is not None and rival.energy is not None
     return base.energy.storage_and_host[1] / rival.energy.storage_and_host[1]
 
@@ -203,7 +203,7 @@ def headline_numbers(comparison: Comparison) -> dict[str, float]:
 
 
 def outside_training_s(book: Ledger) -> float:
-    """Return the mean time per step, in seconds, that is outside forward and backward."""
+    """Return the mean time per step outside forward and backward, in seconds."""
     spent = book.phases_s
     return book.step_s - spent.get("forward", 0.0) - spent.get("backward", 0.0)
 

@@ -1,7 +1,8 @@
 """Validation rows and their tables.
 
 Owns the format of rows, the four kinds of rows, and the tables. Does not own the suites that
-produce rows (emu/validate, emu/studies). Source: this project.
+produce rows (emu/validate, emu/studies).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ KINDS = {
     SHOWN: "shown: neither fitted nor checked",
     IDENTITY: "identity: follows by arithmetic from inputs, other rows or our own models",
 }
-"""Kinds of rows, in the order in which their tables are printed: kind -> title of its tables."""
+"""Titles of the tables by kind of row, in the order in which the tables are printed."""
 RATIO = "x"
 """Unit of a row that is a ratio. A value above 1 is a gain; a value below 1 is a loss."""
 Progress = Callable[[str, float], None] | None
@@ -84,9 +85,9 @@ class Row:
 
     @property
     def difference(self) -> float:
-        """Relative difference between prediction and expected value: predicted / published - 1. The
-        difference is NaN if ``published`` is None, and infinite if ``published`` is 0 and the
-        prediction is not 0."""
+        """Relative difference between the predicted and the published value: predicted / published
+        - 1. The difference is NaN if ``published`` is None, and infinite if ``published`` is 0 and
+        the prediction is not 0."""
         if self.published is None:
             return math.nan
         if not self.published:
@@ -148,8 +149,8 @@ def rows_of_parts(
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """Return one table for each combination of kind, suite, source, place and constants, in the
-    order of KINDS."""
+    """Return one table for each combination of kind, suite, source, place of publication and fitted
+    constants, in the order of KINDS."""
     out = []
     for kind, title in KINDS.items():
         grouped: dict[tuple[str, ...], list[Row]] = {}
@@ -176,7 +177,8 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return the texts of one row of the table, in the order of the columns."""
+    """Return the texts of the cells of ``row`` in a table of validated numbers, in the order of the
+    columns."""
     gated = row.kind in (CHECK, IDENTITY) and row.tolerance is not None
     return (
         row.name,
@@ -190,8 +192,8 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def counts(row: Row) -> list[str]:
-    """Return the texts of the interval and of the number of random trials of one row, for two cells
-    of the table."""
+    """Return the interval and the number of random trials of ``row`` as the texts of two table
+    cells; a text is empty if the row does not have the value."""
     low, high = row.interval or (0.0, 0.0)
     return [
         f"{low:.3g} .. {high:.3g}" if row.interval else "",

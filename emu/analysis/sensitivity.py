@@ -48,7 +48,7 @@ class Idle:
     leaves: tuple[str, ...]
 
     def covers(self, name: str) -> bool:
-        """Return True if the rule covers configuration key ``name``; False for ``key`` itself."""
+        """Return True if the rule covers configuration key ``name``. It never covers ``key``."""
         section = name.partition(".")[0]
         return name != self.key and (name in self.leaves or f"{section}.*" in self.leaves)
 
@@ -102,8 +102,8 @@ RATES = ("host.accelerator_peak", "host.accelerator_utilization")
 from which the times of forward and backward may be computed."""
 
 Factors = Mapping[str, Mapping[str, float]]
-"""Quantities of energy components (bits, operations, or ps) with a changed constant: path -> energy
-component -> quantity divided by its quantity with typical constants."""
+"""Effect of a changed constant on the quantities of energy components (bits, operations, or ps):
+path -> energy component -> quantity divided by its typical quantity."""
 
 
 def is_rate(key: str) -> bool:
@@ -112,7 +112,8 @@ def is_rate(key: str) -> bool:
 
 
 def idle_rules(cfg: Config) -> tuple[Idle, ...]:
-    """Return the rules of IDLE_KEYS that apply to a configuration."""
+    """Return the rules of IDLE_KEYS whose condition configuration ``cfg`` meets. The constants in
+    their ``leaves`` have no effect in this configuration."""
     return tuple(rule for rule in IDLE_KEYS if cfg.leaf(rule.key).value == rule.value)
 
 
@@ -125,8 +126,8 @@ def unfelt(cfg: Config) -> tuple[str, ...]:
 
 
 def published_ranges(cfg: Config) -> list[Leaf]:
-    """Return the constants whose value is not assumed, and which have a range and may affect time.
-    Keys in USER_CHOICES are omitted."""
+    """Return the constants that have a range, are not assumed, and may affect time. Keys in
+    USER_CHOICES are omitted."""
     idle = idle_rules(cfg)
     return [
         leaf
@@ -165,8 +166,8 @@ class Swing:
     times_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
     steps_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
     """Time of each path's whole step at the low end of the range divided by its typical time. Empty
-    unless the constant changes the times of forward and backward, which the sample then
-    includes."""
+    unless the constant changes the times of forward and backward at this end. Only in that case
+    does the simulated sample include forward and backward."""
     steps_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
@@ -188,8 +189,7 @@ class Swing:
 
     @property
     def width(self) -> float:
-        """Larger one of the factors by which the constant changes the speedup and the energy
-        ratio."""
+        """Larger value of :attr:`speedup_width` and :attr:`energy_width`."""
         return max(self.speedup_width, self.energy_width)
 
     @property
@@ -204,7 +204,8 @@ def _widest(*ratios: float | None) -> float:
 
 
 def sample_params(trace: Trace, cfg: Config) -> int:
-    """Return the number of parameters of the sample that is simulated to vary the constants."""
+    """Return the number of parameters of the part of the model that is simulated with varied
+    constants."""
     stripes = SAMPLE_STRIPES if cfg.pe.kind == "none" else DIE_STRIPES
     dies = Geometry.of(cfg).dies * cfg.system.devices
     program = word_line_pages(cfg) * cfg.flash.page_bytes
@@ -242,18 +243,18 @@ def sample(trace: Trace, cfg: Config, training: bool = False) -> Trace:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Results of the two paths of the headline (baseline and rival) on the sample, a shortened
-    run."""
+    """Results of simulating two paths, the baseline and the rival, on a sample (see
+    :func:`sample`)."""
 
     speedup: float
     energy_ratio: float
     charged: Mapping[str, Mapping[str, int]]
-    """Path -> energy component -> quantity by which the component's energy constant is
-    multiplied."""
+    """Quantity by which the energy constant of a component is multiplied, by path and name of the
+    component."""
     update_s: Mapping[str, float]
-    """Path -> time of the path's update stage, seconds."""
+    """Time of the update stage by path, seconds."""
     step_s: Mapping[str, float]
-    """Path -> time of the path's whole step, seconds."""
+    """Time of the whole step by path, seconds."""
 
 
 class Headline:
@@ -312,8 +313,8 @@ class Headline:
         return base.update_s / rival.update_s, joules[0] / joules[1]
 
     def sampled(self, cfg: Config, trace: Trace) -> Sampled:
-        """Return the results of both paths on the sample ``trace``. Raises InputError if a path
-        cannot run."""
+        """Simulate both paths on ``trace``, which is a sample (see :func:`sample`), and return the
+        results. Raises InputError if a path cannot run."""
         charged, short = {}, self._amortized(cfg)
         for name in self.pair:
             self.fits(name, cfg)
@@ -335,11 +336,11 @@ def swings(
 ) -> list[Swing]:
     """Return the effects of the constants on speedup and energy ratio, the largest effect first.
 
-    The varied constants are all assumed constants with a range except those of :func:`unfelt` and
-    USER_CHOICES, the constants of :func:`published_ranges`, and HOST_POWERS. If a path cannot run
-    at an end of a range, the values at this end are None, and the constant precedes all constants
-    without such an end. ``timed``: function that returns the trace with the times of forward and
-    backward for a configuration. ``workers``: number of threads.
+    Three groups of constants are varied: the constants of :func:`published_ranges`, HOST_POWERS,
+    and all assumed constants with a range that are neither in :func:`unfelt` nor in USER_CHOICES.
+    If a path cannot run at an end of a range, the values at this end are None, and the constant is
+    at the start of the list. ``timed``: function that returns the trace with the times of forward
+    and backward for a configuration. ``workers``: number of threads.
     """
     fixed = USER_CHOICES.union(unfelt(cfg))
     varied = [key for key in cfg.assumed() if key.low is not None and key.key not in fixed]

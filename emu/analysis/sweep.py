@@ -34,10 +34,10 @@ from ondie.traces import Trace
 MOST_KEYS = 2
 MOST_POINTS = 64
 ALL_PATHS = "all"
-"""Path name in the row of a point at which no path can run."""
+"""Path name in the row of a sweep point at which no path can run."""
 REF = "given on the command line"
 OPTIONS = {"format": formats.checked}
-"""Sweep keys that are options of the paths instead of configuration keys: key -> function that
+"""Sweep keys that are options of the paths instead of configuration keys. Each has a function that
 checks a value."""
 
 
@@ -92,8 +92,8 @@ class Sweep:
     """All rows of a sweep, and its inputs."""
 
     cfg: Config
-    """Configuration of the drive without the values of the axes. ``options`` does not contain the
-    values of the axes either."""
+    """Configuration of the drive. Neither this configuration nor ``options`` contains the values of
+    the axes."""
     trace: Trace
     options: Options
     steps: int

@@ -37,7 +37,7 @@ class Group(click.Group):
 class RenamedOption(click.Option):
     """Option that has been renamed and still accepts its old spelling.
 
-    The old spelling is the last one of the declaration; the help omits it.
+    The old spelling is the last name in the declaration of the option; the help omits this name.
     """
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:

@@ -1,8 +1,9 @@
-"""Orderly end of a command by a signal, and the message and exit code of an interrupted command.
+"""Termination of a command by a signal, and the message and exit code of an interrupted command.
 
 Owns the handlers of SIGTERM and SIGHUP, and those of SIGINT, SIGTERM and SIGHUP while a server
-runs. Does not own Ctrl-C of other commands, which Python handles, or policies that do not return
-(__init__.py). Source: POSIX shells: 128 plus the number of the signal.
+runs. Does not own Ctrl-C of other commands, which Python handles, or the interruption of a
+user-defined policy that does not return (__init__.py). Source: POSIX shells: 128 plus the number of
+the signal.
 """
 
 from __future__ import annotations

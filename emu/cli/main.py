@@ -3,7 +3,8 @@
 Owns the table of commands and the exit codes: 2 for bad input (one line, nothing written), 1 for a
 failed check, 130 for an interrupt, 143 and 129 for SIGTERM and SIGHUP. Does not own any command
 (cli/commands): the module of a command is imported when the command is called, so that `ondie
---help` stays fast. Source: this project; it uses click to parse and rich to draw.
+--help` stays fast.
+Source: this project; it uses click to parse and rich to draw.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class LazyGroup(Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ondie")
 def commands() -> None:
-    """Emulate a computational storage drive and replay training runs through it."""
+    """Emulate a computational storage drive and replay training runs on it."""
 
 
 def report_compilation() -> None:
@@ -124,7 +125,7 @@ def main(arguments: list[str] | None = None) -> None:
     except loaded_classes(INPUT_ERRORS) as error:
         fail(str(error), 2)
     except MemoryError as error:
-        fail(f"not enough memory: {error or 'refused'}; use fewer or smaller drives", 2)
+        fail(f"not enough memory: {error or 'allocation failed'}; use fewer or smaller drives", 2)
     except loaded_classes(DEFECTS) as error:
         fail(f"defect: {error}", 1)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:

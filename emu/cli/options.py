@@ -58,13 +58,13 @@ def drive_options(default: str, *, several: bool = True) -> Decorator:
     ``several`` is True."""
     device = click.option(
         "--device", default=default, show_default=True, metavar="PRESET|FILE",
-        help="Preset or TOML file of the drive.",
+        help="Use the drive of this preset or TOML file.",
     )  # fmt: skip
     count = click.option(
         "--devices",
         type=WHOLE,
         metavar="N",
-        help="Number of drives, equivalent to --set system.devices=N.",
+        help="Use N drives; equivalent to --set system.devices=N.",
     )
     return add_options(device, settings_option, *([count] if several else []))
 
@@ -79,18 +79,18 @@ def batch_options(*choices: str, default: str, what: str) -> Decorator:
     return add_options(
         click.option("--batch", type=click.Choice(choices), help=f"{what}  [default: {default}]"),
         click.option("--host-batch", type=WHOLE, metavar="N",
-                     help="Largest batch of a host (only for traces); with --drive-batch, the "
-                          "batch of a host.  [default: that of the trace]"),
+                     help="Limit the batch of a host to N (only for traces); with --drive-batch, "
+                          "set the batch of a host to N.  [default: that of the trace]"),
         click.option("--drive-batch", type=WHOLE, metavar="N",
-                     help="Batch of every drive, instead of --batch. Without --host-batch, the "
-                          "host's batch is tuned to that of the drives."),
+                     help="Use batch N on every drive, in place of --batch. Without --host-batch, "
+                          "the host's batch is tuned to that of the drives."),
         click.option("--cores-taken", type=float, default=0.0, show_default=True, metavar="N",
-                     help="Number of cores of each training host that other programs use during "
-                          "the whole run."),
+                     help="Let other programs use N cores of each training host during the whole "
+                          "run."),
         click.option("--slowdown", metavar="NAME",
-                     help="Model of a host's speed on the remaining cores: three-nodes, "
-                          "laguna-host or linear.  [default: laguna-host with Lagunas, else "
-                          "three-nodes]"),
+                     help="Compute a host's speed on the remaining cores with this model: "
+                          "three-nodes, laguna-host or linear.  [default: laguna-host with "
+                          "Lagunas, else three-nodes]"),
     )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def seed_option(draws: str) -> Decorator:
     """
     return click.option(
         "--seed", type=WholeRange(min=0), default=0, show_default=True,
-        help=f"Seed of the random number generator for {draws}.",
+        help=f"Set the seed of the random number generator for {draws}.",
     )  # fmt: skip
 
 

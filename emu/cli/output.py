@@ -45,15 +45,15 @@ class FileOrDash(click.Path):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if str(value).startswith("-") and str(value) != "-":
             self.fail(
-                f"{value!r}; {self.option} takes a file, or - for standard output: "
-                f"{self.option} -", param, ctx,
+                f"{value!r} looks like an option; {self.option} takes a file, or - for standard "
+                f"output: {self.option} -", param, ctx,
             )  # fmt: skip
         return super().convert(value, param, ctx)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """The options of a command that has a machine-readable result."""
+    """Options of a command that has a machine-readable result."""
 
     json_path: Path | None = None
     csv_path: Path | None = None
@@ -162,7 +162,7 @@ class OutputOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOptions(OutputOptions):
-    """The options of a command that also draws a figure."""
+    """Options of a command that also draws a figure."""
 
     figure: Path | None = None
     draws: ClassVar[bool] = True

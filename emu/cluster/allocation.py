@@ -53,12 +53,12 @@ class Rules:
     """
 
     batch: str = TUNED
-    """One of BATCHES ("paper" or "tuned"), or GIVEN."""
+    """Origin of the batches: one of BATCHES ("paper" or "tuned"), or GIVEN."""
     host_batch: int | None = None
     drive_batch: int | None = None
-    """Batches that are used if ``batch`` is GIVEN: ``drive_batch`` for every drive and
-    ``host_batch`` for every host. If ``host_batch`` is None, Algorithm 1 tunes the host's batch to
-    ``drive_batch``."""
+    """Batches of every host (``host_batch``) and of every drive (``drive_batch``) if ``batch`` is
+    GIVEN; not used with other values of ``batch``. If ``host_batch`` is None, Algorithm 1 tunes the
+    host's batch to ``drive_batch``."""
     allocator: str = ALLOCATORS[0]
     margin: float = MARGIN
     reference: str = "slowest"
@@ -152,7 +152,7 @@ def allocations(fleet: Fleet, rules: Rules) -> dict[str, Allocation]:
 
 
 def chosen(fleet: Fleet, rules: Rules) -> Allocation:
-    """Return the allocation of batches that ``rules`` choose for the cluster ``fleet``. Raises
+    """Return the allocation of batches for the cluster ``fleet`` according to ``rules``. Raises
     InputError under the same conditions as :func:`allocations`."""
     return _allocation(fleet, rules, rules.chosen, _Spent.of(fleet))
 
@@ -216,7 +216,9 @@ def _check_memory(kind: Kind, batch: int, what: str, right: str) -> None:
     message."""
     if not _holds(kind, batch):
         limit = kind.engine.limit
-        raise InputError(f"{what}: memory of {kind.name} holds at most a batch of {limit}; {right}")
+        raise InputError(
+            f"{what}: the memory of {kind.name} holds a batch of at most {limit}; {right}"
+        )
 
 
 def _given(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:

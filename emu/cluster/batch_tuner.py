@@ -138,14 +138,14 @@ REFERENCES: dict[str, Callable[[Sequence[Engine], Sequence[int] | None], int]] =
     "slowest": slowest,
     "influential": most_influential,
 }
-"""Rules by which STANNIS selects the reference engine, which keeps its best batch. Each name maps
-to the function that returns the index of the engine."""
+"""Rules by which STANNIS selects the reference engine, by name: functions that return the index of
+this engine. The reference engine keeps its best batch (``Engine.best``)."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Result of Algorithm 1: one batch per engine, the reference engine, the target time and the
-    step times."""
+    """Result of Algorithm 1 of STANNIS: one batch per engine, the reference engine, the target time
+    and the step times."""
 
     batches: tuple[int, ...]
     reference: int
@@ -166,18 +166,21 @@ def tuning(
     margin: float = MARGIN,
     reference: int | str = "slowest",
 ) -> Tuning:
-    """Return the batches of Algorithm 1 in its target form.
+    """Return the batches that Algorithm 1 selects in its target form (the terminating form).
 
-    ``reference``: a name in REFERENCES or the index of an engine. The reference engine, and every
-    engine identical to it, keeps its best batch. Every other engine gets the batch whose time is
-    nearest to the reference's time x (1 + margin), or the largest batch that fits into its memory.
-    Raises InputError if there are no engines, or for an unknown reference, an invalid count or an
-    invalid margin.
+    ``counts``: number of identical engines that each element of ``engines`` represents; None for
+    one each. ``reference``: a name in REFERENCES or the index of an engine. The reference engine,
+    and every engine identical to it, keeps its best batch. Every other engine gets the batch whose
+    time is nearest to the reference's time x (1 + margin), or the largest batch that fits into its
+    memory. Raises InputError if there are no engines, or for an unknown reference, an invalid count
+    or an invalid margin.
     """
     each = count_each(engines, counts)
     if isinstance(reference, str):
         if reference not in REFERENCES:
-            raise InputError(f"reference {reference!r}: {known_names(reference, REFERENCES)}")
+            raise InputError(
+                f"reference {reference!r}: unknown; {known_names(reference, REFERENCES)}"
+            )
         reference = REFERENCES[reference](engines, each)
     if not 0 <= reference < len(engines):
         raise InputError(f"reference engine {reference}: must be from 0 to {len(engines) - 1}")
@@ -271,5 +274,5 @@ def count_each(engines: Sequence[Engine], counts: Sequence[int] | None) -> Seque
         )
     for engine, count in zip(engines, each, strict=True):
         if count < 1:
-            raise InputError(f"{engine.name}: count {count}; must be at least 1")
+            raise InputError(f"{engine.name}: {count} engines; must be at least 1")
     return each

@@ -22,8 +22,8 @@ MOST_NODES = 1_000_000
 
 
 class AllreduceCost(Protocol):
-    """Interface of the cost of one all-reduce (its time and its CPU time), as far as the simulation
-    uses it."""
+    """Interface of the cost of one all-reduce: the time and the CPU time that the simulation
+    uses."""
 
     @property
     def seconds(self) -> float:
@@ -105,7 +105,7 @@ class Fleet:
             if kind.count < 0:
                 raise InputError(f"{kind.name}: {kind.count} nodes; must be at least 0")
         if not 1 <= self.nodes <= MOST_NODES:
-            raise InputError(f"a cluster of {self.nodes:,} nodes; must be from 1 to {MOST_NODES:,}")
+            raise InputError(f"cluster: {self.nodes:,} nodes; must be from 1 to {MOST_NODES:,}")
 
     @cached_property
     def nodes(self) -> int:

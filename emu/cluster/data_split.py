@@ -29,7 +29,7 @@ class Split:
     """Numbers of samples that the nodes train on in one epoch; arrays are int64[nodes]."""
 
     private: np.ndarray
-    """Number of private samples of each node, which only this node may use. Repeated uses are not
+    """Number of private samples of each node; other nodes may not use them. Repeated uses are not
     counted."""
     public: np.ndarray
     """Number of public samples that each node trains on in the epoch."""
@@ -40,8 +40,8 @@ class Split:
     exact fraction. If private samples are repeated, it is the largest ratio of private samples to
     batch over all nodes."""
     left: int
-    """Number of public samples that no node uses in this epoch. With Eq. 1 this is the rounding
-    remainder, which is less than the number of nodes."""
+    """Number of public samples that no node uses in this epoch. With Eq. 1 of STANNIS, this is the
+    rounding remainder, which is less than the number of nodes."""
 
     @property
     def samples(self) -> np.ndarray:
@@ -80,8 +80,9 @@ def split(
     with public samples and repetitions. Public samples are distributed so that private data is
     repeated equally often on all nodes.
 
-    Raises InputError for invalid batches (:func:`checked_batches`), a negative or wrong number of
-    samples, an unknown ``leveling``, or private data that cannot be leveled.
+    Raises InputError for invalid batches (:func:`checked_batches`), for a negative number of
+    samples, if ``private`` and ``batches`` differ in length, for an unknown ``leveling``, or for
+    private data that cannot be leveled.
     """
     sizes, whole = checked_batches("batch", batches)
     own = checked_private(public, private, len(sizes))
@@ -108,8 +109,9 @@ def split(
     steps = longest(own, sizes)
     if steps * whole > INT64_MAX // 2:
         raise InputError(
-            f"{float(steps):.4g} steps of {whole} samples are needed to use all private samples, "
-            f"more than 2**62; use fewer private samples, or less unequal numbers of them"
+            f"{float(steps):.4g} steps of {whole} samples, more than 2**62 samples in total, are "
+            f"needed to use all private samples; use fewer private samples, or distribute them "
+            f"more evenly"
         )
     goal, _ = _shares(steps.numerator, sizes, steps.denominator)
     given = repeated_least(own, goal, goal - own, public)
@@ -209,23 +211,23 @@ def checked_batches(what: str, values: Sequence[int] | np.ndarray) -> tuple[np.n
         raise InputError(f"every node has {what} 0; at least one node must have more")
     if whole * int(numbers.max()) > INT64_MAX:
         raise InputError(
-            f"{what} {int(numbers.max())}, sum {whole}: too large to split exactly; their product "
-            f"must be at most {INT64_MAX}"
+            f"largest {what} {int(numbers.max())}, sum {whole}: too large to split exactly; the "
+            f"product of these two numbers must be at most {INT64_MAX}"
         )
     return numbers, whole
 
 
 def checked_private(public: int, private: Sequence[int] | np.ndarray, nodes: int) -> np.ndarray:
-    """Return the private samples of each node, int64[nodes], after validation. Raises InputError if
-    ``private`` does not have one value per node, or if ``public`` or a value is negative or not a
-    whole number."""
+    """Return the number of private samples of each node, int64[nodes], after validation. Raises
+    InputError if ``private`` does not have one value per node, or if ``public`` or a value is
+    negative or not a whole number."""
     if len(private) != nodes:
         raise InputError(
             f"private samples of {len(private)} nodes, batches of {nodes} nodes: give one "
             f"number of private samples and one batch per node"
         )
     if public < 0:
-        raise InputError(f"{public} samples: must be at least 0")
+        raise InputError(f"public: {public} samples; must be at least 0")
     return whole_numbers("private samples", private)
 
 
@@ -233,7 +235,7 @@ def check_leveling(leveling: str) -> None:
     """Raise InputError unless ``leveling``, the method to level unequal amounts of private data, is
     an element of LEVELING."""
     if leveling not in LEVELING:
-        raise InputError(f"leveling {leveling!r}: {known_names(leveling, LEVELING)}")
+        raise InputError(f"leveling {leveling!r}: unknown; {known_names(leveling, LEVELING)}")
 
 
 def whole_numbers(what: str, values: Sequence[int] | np.ndarray) -> np.ndarray:

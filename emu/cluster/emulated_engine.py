@@ -1,8 +1,8 @@
 """Emulated engines: the step time of a preset's host or drive that trains a network.
 
-Owns the step time by batch size and the memory limit. Does not own speeds (networks.py, the
-preset's training ratio), the benchmark (throughput_benchmark.py) or other programs' load
-(load/contention.py).
+Owns the step time as a function of the batch size, and the memory limit. Does not own speeds
+(networks.py, the preset's training ratio), the benchmark (throughput_benchmark.py) or other
+programs' load (load/contention.py).
 Source: STANNIS (DAC 2020), Table I: one batch and speed per network and engine. Below that batch,
 the step time has a constant term, so the speed is lower [assumed, networks.toml]. Above that batch,
 the speed is constant. For models without a table entry, the speed is constant at every batch,
@@ -137,14 +137,15 @@ def traced(
     host_batch: int | None = None,
     drive_batch: int | None = None,
 ) -> tuple[Engine, Engine]:
-    """Return the engines (host, drive) of the preset ``cfg`` for a training run of which only one
-    batch of the host, ``batch``, and the speed at this batch, ``speed`` (samples/s), are known.
+    """Return the engines (host, drive) of the preset ``cfg`` for a training run whose only known
+    speed is that of the host at one batch.
 
-    ``name``: name of the trace; it may be the name of a network. ``ratio``: speed of a drive
-    divided by ``speed`` (compute/training.py). The host's largest batch is ``host_batch`` or
-    ``batch``, because no larger batch is known to fit. The drive's batch is the largest batch for
-    which Algorithm 1 gives the host at most that batch. The drive's memory is assumed to hold
-    ``drive_batch``.
+    ``name``: name of the trace; it may be the name of a network. ``batch``, ``speed``: this batch,
+    and the speed of the host at this batch (samples/s). ``ratio``: speed of a drive divided by
+    ``speed`` (compute/training.py). The host's largest batch is ``host_batch`` if it is given,
+    otherwise ``batch``, because no larger batch is known to fit. The drive's batch is the largest
+    batch for which Algorithm 1 gives the host at most the host's largest batch. The drive's memory
+    is assumed to hold ``drive_batch``.
     """
     half = half_batch() if name in NETWORKS else 0.0
     most = host_batch or batch

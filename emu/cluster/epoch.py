@@ -46,8 +46,9 @@ class Take:
 
     The positions of a private range refer to the order of one node's private samples. A position
     after the last of these samples belongs to a repeated pass over them. The positions of a public
-    range refer to the order that all nodes share. The public ranges are sorted by node. A node has
-    several public ranges if samples were put back.
+    range refer to the order that all nodes share. The public ranges are sorted by node. A node may
+    have several public ranges after a node has left and its unfinished samples were returned to the
+    epoch.
     """
 
     step: int
@@ -155,7 +156,7 @@ class Epoch:
 
     @property
     def repeated(self) -> np.ndarray:
-        """Number of times so far that each node has used one of its private samples again,
+        """Number of times that each node has reused one of its private samples so far,
         int64[nodes]."""
         return np.maximum(self._taken - self.private, 0)
 
@@ -183,10 +184,10 @@ class Epoch:
     # --- changes
 
     def start(self, batches: Sequence[int] | np.ndarray) -> None:
-        """Start the epoch with one batch per node, int64[nodes].
+        """Start the epoch with one batch size per node, int64[nodes].
 
-        Raises InputError if the epoch has started, if the batches are invalid, or if private data
-        cannot be leveled.
+        Raises InputError if the epoch has started, if the batch sizes are invalid, or if unequal
+        amounts of private data cannot be leveled (data_split.split).
         """
         if self._plan is not None:
             raise InputError("the epoch has started; call resplit() to change its batches")
@@ -196,7 +197,7 @@ class Epoch:
 
     def resplit(self, batches: Sequence[int] | np.ndarray) -> None:
         """Set new batches, starting with the next step. The samples of the previous step stay
-        assigned and can no longer be put back.
+        assigned and can no longer be returned to the epoch.
 
         If the remaining private samples of a node exceed its proportion of all remaining samples,
         the epoch is lengthened, and the other nodes take smaller batches. If leveling is "repeat"
@@ -223,9 +224,9 @@ class Epoch:
 
         The epoch uses the remaining private samples of a removed node only if the node returns.
         ``unfinished``: True if the nodes did not finish the last step; their samples of this step
-        are put back. Returns the number of remaining private samples of each removed node,
-        int64[len(nodes)]. Raises InputError if no node with a batch would remain, if a node number
-        is invalid or repeated, or if a node has already left.
+        are returned to the epoch. Returns the number of remaining private samples of each removed
+        node, int64[len(nodes)]. Raises InputError if no node with a batch would remain, if a node
+        number is invalid or repeated, or if a node has already left.
         """
         at = self._known(nodes)
         gone = np.flatnonzero(self.away[at])
@@ -268,7 +269,7 @@ class Epoch:
 
     def take(self) -> Take:
         """Return the samples of the next step. After this call, the samples of the previous step
-        can no longer be put back. Raises InputError if no step is left."""
+        can no longer be returned to the epoch. Raises InputError if no step is left."""
         plan = self._started()
         if plan.done == plan.steps:
             raise InputError(f"the epoch is over after {self.step} steps; no samples are left")
@@ -343,7 +344,7 @@ class Epoch:
         return _Plan(steps, samples, private, np.cumsum(samples) - samples)
 
     def _give_back(self, nodes: np.ndarray) -> None:
-        """Put the samples that these nodes took in the last step back into the epoch."""
+        """Give the samples that these nodes took in the last step back to the epoch."""
         last = self._last
         if last is None:
             return

@@ -124,8 +124,8 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """Virtual time at the end of the last step, seconds, including the time between steps in
-        which nodes joined."""
+        """Virtual time at the end of the last step, seconds. Includes the time that nodes took to
+        join between steps."""
         last = self._rows[-1]
         return float(sum(last[:4]))
 

@@ -20,7 +20,7 @@ class Ranges:
 
     @property
     def total(self) -> int:
-        """Number of positions that no node has taken."""
+        """Number of positions in the queue, that is, of positions that no node has taken."""
         return int(self._length.sum())
 
     def take(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

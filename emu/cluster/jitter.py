@@ -33,9 +33,9 @@ class Chance:
     if a value is out of range."""
 
     jitter: float = 0.0
-    """Standard deviation of the logarithm of a node's speed, drawn for every step."""
+    """Standard deviation of the logarithm of a node's step time, which varies from step to step."""
     stragglers: float = 0.0
-    """Probability that a node is a straggler (slow in this step only) in a step."""
+    """Probability, per node and step, that the node is slow in this step (a straggler)."""
     slower: float = 2.0
     """Step time of a straggler divided by its normal step time."""
     seed: int = 0
@@ -66,8 +66,8 @@ class Chance:
         return exp(self.jitter**2 / 2) * (1 - self.stragglers * self._slack)
 
     def noise(self, sigmas: float) -> float:
-        """Return the relative standard deviation of an observed speed at which HyperTune's gate of
-        ``sigmas`` standard errors tolerates jitter and stragglers."""
+        """Return the relative standard deviation of an observed speed that HyperTune's gate must
+        assume, so that a margin of ``sigmas`` standard errors tolerates jitter and stragglers."""
         jitter = sqrt(expm1(self.jitter**2))
         if not 0 < self.stragglers < 1 or self.slower == 1:
             return jitter

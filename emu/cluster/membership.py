@@ -45,7 +45,8 @@ def rows(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
 
 
 def number_of_node(text: str) -> int:
-    """Convert text to a 64-bit integer. Raises ValueError if the text is not a 64-bit integer."""
+    """Return the node number that ``text`` states. Raises ValueError if ``text`` is not a 64-bit
+    integer; does not check that the node exists."""
     number = digits(text.strip())
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(text)

@@ -36,7 +36,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Network:
-    """A network and its published training on a server with one kind of drive.
+    """A network and the published results of its training on a server with one kind of drive.
 
     Speeds are in samples/s, or None if they are not published. ``tuned_*`` are the speeds for which
     the published batches were tuned.
@@ -110,7 +110,7 @@ def servers(name: str) -> tuple[str, ...]:
     """Return the kinds of drive (``newport``, ``laguna``) of the servers on which the network
     ``name`` was trained. Raises InputError for an unknown network."""
     if name not in NETWORKS:
-        raise InputError(f"network {name!r}: {known_names(name, NETWORKS)}")
+        raise InputError(f"network {name!r}: unknown; {known_names(name, NETWORKS)}")
     return tuple(
         key
         for key, value in _tables()[name].items()

@@ -33,15 +33,16 @@ class Server:
         return Server(cfg.host.compute_power_mw / 1e3, drive_mw / 1e3)
 
     def watts(self, drives: int) -> float:
-        """Return the power (W) while ``drives`` drives train. The power of idle drives is part of
-        the host's power. Raises InputError if ``drives`` is negative."""
+        """Return the power of the server (W) while the host and ``drives`` drives train. The power
+        of idle drives is part of the host's power. Raises InputError if ``drives`` is negative."""
         if drives < 0:
             raise InputError(f"{drives} drives: must be at least 0")
         return self.host_w + drives * self.drive_w
 
     def joules(self, samples_per_s: float, drives: int) -> float:
-        """Return the energy per sample (J) while ``drives`` drives train. Raises InputError if
-        ``samples_per_s`` is not positive, or if ``drives`` is negative."""
+        """Return the energy of the server per sample (J) while the host and ``drives`` drives train
+        ``samples_per_s`` samples per second in total. Raises InputError if ``samples_per_s`` is not
+        positive, or if ``drives`` is negative."""
         if not (math.isfinite(samples_per_s) and samples_per_s > 0):
             raise InputError(f"{samples_per_s} samples/s: must be more than 0")
         return self.watts(drives) / samples_per_s

@@ -34,8 +34,8 @@ function from the number of nodes to seconds."""
 
 @dataclass(frozen=True)
 class Plan:
-    """Number of samples and steps of every engine between two synchronizations; tuples have one
-    value per kind of engine."""
+    """Plan of the work of each engine between two synchronizations: numbers of samples and of
+    steps. The numbers are equal for all engines of a kind, so tuples have one value per kind."""
 
     method: str
     names: tuple[str, ...]
@@ -155,7 +155,7 @@ def plan(
     """
     each = tuple(count_each(engines, counts))
     if method not in METHODS:
-        raise InputError(f"method {method!r}: {known_names(method, METHODS)}")
+        raise InputError(f"method {method!r}: unknown; {known_names(method, METHODS)}")
     if most_micro_batches < 1:
         raise InputError(f"most_micro_batches = {most_micro_batches}: must be at least 1")
     if most_samples is not None and most_samples < 1:

@@ -1,11 +1,11 @@
 """Benchmark of an engine: measured or emulated step time by batch size, and the fitted line.
 
 Owns the measuring loop, the largest batch that fits into memory, and the fit of speed(batch). Does
-not own measured curves (batch_tuner.py), the training step that is run, or any machine
+not own measured curves (batch_tuner.py), the training step that is run, or the emulated engines
 (emulated_engine.py).
 Source: STANNIS (DAC 2020): every engine is benchmarked over a list of batch sizes. The line t(b) =
-start + b / rate is an assumption of this project: a step launches a constant number of layers at
-every batch.
+start + b / rate is an assumption of this project: a step launches the same number of layers at
+every batch size.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Fitted(Engine):
     """True if the benchmark ended because a batch did not fit into memory."""
 
     def speed(self, batch: int) -> float:
-        """Return the training speed at a batch size, samples per second. It follows the fitted line
-        below the batch ``full[0]`` and is constant starting at this batch."""
+        """Return the training speed at a batch size, samples per second. The speed follows from the
+        fitted step time below the batch ``full[0]``, and is ``full[1]`` from this batch on."""
         if self.full is not None and batch >= self.full[0]:
             return self.full[1]
         return batch / (self.start_s + batch * self.sample_s)
@@ -64,8 +64,8 @@ class Fitted(Engine):
 
     @property
     def half_batch(self) -> float:
-        """Batch size at which the constant part ``start_s`` is half of the step time, so that the
-        speed is half of the line's asymptotic speed."""
+        """Batch size at which the constant part ``start_s`` is half of the step time. At this batch
+        size, the speed on the fitted line is half of its limit for large batches."""
         return self.start_s / self.sample_s
 
 
@@ -124,9 +124,9 @@ class Measured:
             free = float(db @ dt / (db @ db))
             if free <= 0:
                 raise InputError(
-                    f"{self.name}: time does not grow with the batch, {times[0]:.4g} s at "
-                    f"{batches[0]:.0f}, {times[-1]:.4g} s at {batches[-1]:.0f}; use larger batches "
-                    f"or more repeats"
+                    f"{self.name}: time does not grow with the batch ({times[0]:.4g} s at batch "
+                    f"{batches[0]:.0f}, {times[-1]:.4g} s at batch {batches[-1]:.0f}); use larger "
+                    f"batches or more repeats"
                 )
             if times.mean() > free * batches.mean():  # else the best line passes through the origin
                 start, slope = float(times.mean() - free * batches.mean()), free

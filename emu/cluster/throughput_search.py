@@ -1,8 +1,8 @@
 """Search for the number of samples per engine that maximizes samples per second.
 
-Owns the tables of the least time for each number of samples, and the selection among all step
-times. Does not own plans and their limits (throughput_allocator.py) or speed curves
-(batch_tuner.py).
+Owns the tables of the least compute time for each number of samples, and the selection of the best
+time between two synchronizations. Does not own plans and their limits (throughput_allocator.py) or
+speed curves (batch_tuner.py).
 Source: this project. The search maximizes samples / (T + exchange) over every time T that an engine
 can take between two synchronizations.
 """
@@ -19,8 +19,7 @@ from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.units import InputError
 
 ROOM = 1 << 20
-"""Largest number of samples of one engine between two synchronizations that the search
-considers."""
+"""Upper limit of the search: number of samples of one engine between two synchronizations."""
 Found = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 """Result of a search: number of samples, number of steps and compute time (seconds) of one engine
 between two synchronizations; each is a tuple with one value per kind of engine."""
@@ -41,7 +40,7 @@ class Search:
 
     @cached_property
     def most(self) -> tuple[int, ...]:
-        """Largest batch of an engine of each kind that the search considers, at most
+        """Largest batch that the search considers for each kind of engine, at most
         ``most_samples``. Raises InputError if a value is larger than ROOM."""
         found = []
         for engine in self.engines:
@@ -75,9 +74,10 @@ class Search:
         )
 
     def accumulated(self, micro_batches: int) -> Found:
-        """Return the result with the most samples per second if every engine takes the number of
-        steps that is fastest for its samples, at most ``micro_batches``. Raises InputError if the
-        search would cover more than ROOM samples, or if ``most_samples`` allows no sample."""
+        """Return the result with the most samples per second if every engine divides its samples
+        into micro-batches. Each engine takes the number of micro-batches, at most
+        ``micro_batches``, with which its time is shortest. Raises InputError if the search would
+        cover more than ROOM samples, or if ``most_samples`` allows no sample."""
         tables = []
         for engine, most in zip(self.engines, self.most, strict=True):
             size = min(most * micro_batches, self.most_samples or ROOM + 1)

@@ -1,8 +1,8 @@
 """Synchronous training by a cluster, step by step, in virtual time.
 
-Owns the order of a step (read, compute, wait for the last node, all-reduce, update) and its
-response to load, membership events and batch changes. Does not own speeds (cluster.py), data
-(epoch.py), decisions (hypertune/controller.py) or the time of an all-reduce
+Owns the order of the phases of a step (read, compute, wait for the last node, all-reduce, update),
+and the effect of load, membership events and batch changes on a step. Does not own speeds
+(cluster.py), data (epoch.py), decisions (hypertune/controller.py) or the time of an all-reduce
 (collectives/allreduce.py).
 Source: STANNIS (DAC 2020) and HyperTune: synchronous steps, gradients summed over all nodes, speeds
 gathered after each step. A node reads the samples of its next step while it computes.
@@ -37,8 +37,9 @@ idle time of o2cb; MPI and gloo wait for minutes."""
 
 @dataclass(frozen=True)
 class Data:
-    """Data set of one epoch: numbers of public samples and of private samples of each node,
-    int64[nodes], and the method to level unequal amounts of private data."""
+    """Data set of one epoch. ``public``: number of public samples. ``private``: number of private
+    samples of each node, int64[nodes]. ``leveling``: method to level unequal amounts of private
+    data, one of data_split.LEVELING."""
 
     public: int
     private: np.ndarray
@@ -100,11 +101,17 @@ class Simulation:
                 f"number of private samples per node"
             )
         if np.any(batches < 0) or not np.any(batches):
-            raise InputError("batches: each must be at least 0, and at least one must be above 0")
+            raise InputError(
+                f"batches = {batches[:8].tolist()}: each must be at least 0, and at least one must "
+                "be above 0"
+            )
         if self.pieces is None:
             self.pieces = np.ones(fleet.nodes, np.int64)
         if self.pieces.shape != (fleet.nodes,) or np.any(self.pieces < 1):
-            raise InputError("micro-batches: must be at least 1 for each node")
+            raise InputError(
+                f"micro-batches = {self.pieces[:8].tolist()}: must be at least 1 for each of the "
+                f"{fleet.nodes} nodes"
+            )
         self._limits = fleet.limits() * np.minimum(self.pieces, MOST_BATCH // fleet.limits())
         over = np.flatnonzero(batches > self._limits)
         if len(over):
@@ -138,7 +145,8 @@ class Simulation:
     def run(self, steps: int, progress: Callable[[int], None] | None = None) -> History:
         """Simulate ``steps`` steps and return the history. When an epoch ends, the next epoch
         starts. Raises InputError if ``steps`` is less than 1, if a step cannot end because a node
-        has no free core, or if the run needs more loaded spells than Spells.check allows."""
+        has no free core, or if the run needs more periods of random load than Spells.check
+        allows."""
         if steps < 1:
             raise InputError(f"{steps} steps: must be at least 1")
         for step in range(steps):

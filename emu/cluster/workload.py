@@ -49,8 +49,8 @@ class Workload:
     """Weight update time on the host, then on each kind of drive, seconds; 0 if the speeds include
     this time."""
     published: tuple[int, ...] | None = None
-    """Published batch of the host and of the single kind of drive, or None if no batches are
-    published."""
+    """(batch size of the host, batch size of a drive) as published for one kind of drive; None if
+    no batch sizes are published for the drives of this cluster."""
     notes: tuple[str, ...] = ()
     """Sentences about the origin of the values of this workload, which are printed with the
     results."""
@@ -65,8 +65,10 @@ def of_network(name: str, presets: Sequence[Config]) -> Workload:
     """Return the workload of one of NETWORKS on a host with drives of these presets.
 
     Speeds are published for whole training steps, so they include the update. Sizes, batches and
-    the host's speed come from the paper that trained the network on the first preset. Raises
-    InputError for an unknown network, or if a needed value is not published.
+    the host's speed come from the paper in which the network is trained on drives of the first
+    preset. If none was published for these drives, they come from the first paper that states them
+    for the network. Raises InputError for an unknown network, or if a needed value is not
+    published.
     """
     drive = presets[0].system.name
     first, engines, notes = network(name, drive if drive in servers(name) else None), [], []
@@ -119,15 +121,19 @@ def of_trace(
     """Return the workload of a trace's first step. ``host_batch``, ``drive_batch``: as in
     emulated_engine.traced.
 
-    ``timed``: True if the times in the trace already apply to this device (compute/training.py).
-    Raises InputError if the forward and backward time is unknown, if no update kernel is known, if
-    a preset's drives cannot train, or if weights, states and gradient exceed a drive's memory.
+    ``timed``: True if the forward and backward times in ``trace`` already apply to the first
+    preset; False to derive them (compute/training.py). Raises InputError if the forward and
+    backward time is unknown, if no update kernel is known, if a preset's drives cannot train, or if
+    weights, states and gradient exceed a drive's memory.
     """
     if not timed:
         trace, _ = training.timed(trace, presets[0])
     step = trace.steps[0]
     if not step.forward_s + step.backward_s:
-        raise InputError(f"{trace.origin}: the times of forward and backward are unknown")
+        raise InputError(
+            f"{trace.origin}: the times of forward and backward are unknown; use a trace that "
+            "states these times"
+        )
     if trace.op not in OPS:
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")

@@ -44,7 +44,8 @@ def times(values: Bytes, factor: int) -> Bytes:
 
 
 def substitutions() -> Bytes:
-    """Return the table of SubBytes, uint8[256]: inverse in GF(2^8), then an affine map (5.1.1)."""
+    """Return the table of SubBytes, uint8[256]: inverse in GF(2^8), then an affine map (FIPS
+    197, 5.1.1)."""
     powers = [1]  # of 3, which generates the group
     while len(powers) < 255:
         value = powers[-1] ^ powers[-1] << 1
@@ -74,8 +75,8 @@ UNSHIFT = np.argsort(SHIFT)
 
 
 def expanded(key: bytes) -> Bytes:
-    """Return the round keys of ``key``, uint8[rounds + 1, 16] (5.2). Raises KernelError if the key
-    is not 16, 24 or 32 bytes long.
+    """Return the round keys of ``key``, uint8[rounds + 1, 16] (FIPS 197, 5.2). Raises KernelError
+    if the key is not 16, 24 or 32 bytes long.
     """
     if not isinstance(key, bytes) or len(key) not in KEY_BYTES:
         size = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
@@ -98,8 +99,8 @@ def expanded(key: bytes) -> Bytes:
 
 
 def encrypted(keys: Bytes, blocks: Bytes) -> Bytes:
-    """Return ``blocks``, uint8[n, 16], encrypted with the round keys ``keys`` (5.1). This is the
-    reference implementation.
+    """Return ``blocks``, uint8[n, 16], encrypted with the round keys ``keys`` (FIPS 197, 5.1). This
+    is the reference implementation.
     """
     state = blocks ^ keys[0]
     for key in keys[1:-1]:
@@ -109,8 +110,8 @@ def encrypted(keys: Bytes, blocks: Bytes) -> Bytes:
 
 
 def decrypted(keys: Bytes, blocks: Bytes) -> Bytes:
-    """Return ``blocks``, uint8[n, 16], decrypted with the round keys ``keys`` (5.3). This is the
-    reference implementation.
+    """Return ``blocks``, uint8[n, 16], decrypted with the round keys ``keys`` (FIPS 197, 5.3). This
+    is the reference implementation.
     """
     state = blocks ^ keys[-1]
     for key in keys[-2:0:-1]:
@@ -150,8 +151,9 @@ FORTH, BACK = 1, 3
 
 
 def inverse_keys(keys: Bytes) -> Bytes:
-    """Return the round keys for the equivalent inverse cipher, which has the step order of the
-    cipher (5.3.5).
+    """Return the round keys for the equivalent inverse cipher (FIPS 197, section 5.3.5), in which
+    the steps of a round have the same order as in encryption. ``keys``: round keys of the
+    encryption.
     """
     found = keys[::-1].copy()
     columns = found[1:-1].reshape(-1, 4, 4)
@@ -163,7 +165,7 @@ def inverse_keys(keys: Bytes) -> Bytes:
 def one_block(tables, last, step, keys, state, spare):
     """Encrypt or decrypt ``state``, int64[4], in place.
 
-    ``tables``: int64[4, 256], columns by row and byte value. ``last``: int64[256], substitution of
+    ``tables``: int64[4, 256], see :func:`_tables`. ``last``: int64[256], substitution of
     the last round. ``step``: FORTH or BACK. ``keys``: int64[rounds + 1, 4], round keys. ``spare``:
     int64[4], scratch space.
     """

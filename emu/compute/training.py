@@ -60,10 +60,9 @@ class StepTimes:
     text: str
     flop_per_s: float | None = None
     forward_given: bool = False
-    """True if the user stated the forward time. The next field, ``backward_given``, is True if the
-    user stated the backward time.
-    """
+    """True if the user stated the forward time."""
     backward_given: bool = False
+    """True if the user stated the backward time."""
 
 
 def timed(

@@ -60,7 +60,7 @@ def apply_unit(tables, last, step, keys, tweak, blocks):
 
 
 class Xts:
-    """AES-XTS. ``key``: key of the data followed by key of the tweak, which must differ.
+    """AES-XTS cipher. ``key``: the key for the data, followed by a different key for the tweak.
 
     ``backend``: "numpy" (reference implementation) or "numba"; the results are bit-identical.
     Raises KernelError if the key or the backend is invalid.

@@ -271,7 +271,7 @@ def shown(value: Value | None, unit: str | None) -> str:
 
 
 def preset_list() -> list[Summary]:
-    """Return a line for each preset that ships with the package, for `ondie preset list`."""
+    """Return the summary of each preset that ships with the package, for `ondie preset list`."""
     lines = []
     for name in preset_names():
         config = load_preset(name)

@@ -54,7 +54,8 @@ CONDITIONS = {
 WORKLOADS = ("sequential", "random")
 FIELDS = ("source", "capacity", "state", "figures")
 MORE = ("what", "value", "source", "kind", "constants", "pslc")
-"""Fields of a figure in the TOML table [datasheet], other than its conditions."""
+"""Keys of an entry of ``figures`` in the TOML table [datasheet], in addition to the names of its
+conditions (CONDITIONS)."""
 _IOPS = re.compile(r"(\d+(?:\.\d+)?)\s*([kKM]?)\s*IOPS")
 _BYTES = re.compile(r"[\d.]\s*[KkMGTP](i?)B(/s)?$")
 SECTOR = 512
@@ -119,11 +120,12 @@ STANDARD = (
     Figure("write_power", block_bytes=128 << 10, depth=32),
     Figure(ENDURANCE, workload="random"),
 )
-"""Figures, with their conditions and without values, that most data sheets state."""
+"""Figures that most data sheets state, with their conditions and without values."""
 
 
 def standard_datasheet(cfg: Config) -> DataSheet:
-    """Return STANDARD without values, for a drive whose data sheet is not stated.
+    """Return a data sheet that has the figures of STANDARD, without values, for a drive without a
+    data sheet.
 
     Raises InputError if the nominal capacity contradicts the flash.
     """
@@ -312,7 +314,8 @@ def check_capacity(sheet: DataSheet, cfg: Config, place: str) -> None:
 
 
 MOST_UNUSED = 1.1
-"""Largest ratio of exported to nominal capacity of a drive that does not count as a contradiction.
+"""Maximum ratio of the capacity of a drive's flash, minus over-provisioning, to its nominal
+capacity. A larger ratio counts as a contradiction.
 """
 
 

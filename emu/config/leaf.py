@@ -34,11 +34,11 @@ Value = int | float | str | bool
 class Leaf:
     """One value of a configuration with its provenance.
 
-    `value`, `low` and `high` are in the base unit that `unit` names ("ps", "bytes", ...; None for
-    plain values). `text` is the spelling in the file or on the command line. For choices and flags,
-    `low` and `high` are values, too, and :func:`rank` defines their order. `source` is one of
-    SOURCES, "set" for an override, or "follows" for a capacity that was scaled with the flash
-    (nominal_capacity.py).
+    `value`, `low` and `high` are in the base unit that `unit` names ("ps", "bytes", ...; None for a
+    value without a unit). `text` is the spelling in the file or on the command line. For choices
+    and flags, `low` and `high` are values, too, and :func:`rank` defines their order. `source` is
+    one of SOURCES, "set" for an override, or "follows" for a capacity that was scaled with the
+    flash (nominal_capacity.py).
     """
 
     key: str
@@ -51,7 +51,8 @@ class Leaf:
     unit: str | None
 
     def resolved(self) -> dict[str, Any]:
-        """Return the record as plain data for result.json, without the spelling of the value."""
+        """Return value, unit, range, source and reference as a dictionary for result.json. The unit
+        and the range are omitted if they are None."""
         record: dict[str, Any] = {"value": self.value}
         if self.unit is not None:
             record["unit"] = self.unit

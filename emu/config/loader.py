@@ -39,8 +39,8 @@ def preset_names() -> tuple[str, ...]:
 
 
 def part_names() -> tuple[str, ...]:
-    """Return the names, sorted, of the parts: shipped files with leaves that several presets
-    include."""
+    """Return the sorted names of the parts. A part is a shipped file with leaves; several presets
+    can include the same part."""
     return tuple(sorted(path.stem for path in PARTS.glob("*.toml")))
 
 
@@ -104,11 +104,12 @@ def _place_of(name: str) -> tuple[int, str]:
 def changed(
     leaves: Mapping[str, Leaf], changes: Mapping[str, Value], place: str, ref: str
 ) -> dict[str, Leaf]:
-    """Return a copy of `leaves` with `changes`, whose source becomes "set".
+    """Return a copy of `leaves` with changed values. A changed leaf has the source "set" and the
+    reference `ref`.
 
-    `changes`: text with units, or numbers in base units. The capacity follows the flash unless it
-    is among `changes`. Raises InputError if a key is unknown or a value is invalid. The message
-    begins with `place`.
+    `changes`: values by key, as text with units or as numbers in base units. The nominal capacity
+    is scaled in proportion to the flash unless it is among `changes`. Raises InputError if a key is
+    unknown or a value is invalid. The message begins with `place`.
     """
     result = dict(leaves)
     for key, value in changes.items():
@@ -174,8 +175,8 @@ def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
     missing = [name for name in _PLAIN if name not in leaves]
     if missing:
         raise InputError(
-            f"{where}: {missing[0]} is missing ({len(missing)} keys are missing); state every "
-            'key, or use a preset as base, for example base = "newport"'
+            f"{where}: {missing[0]} is missing (missing keys: {len(missing)}); state every key, "
+            'or use a preset as base, for example base = "newport"'
         )
     return where, ordered(leaves)
 
@@ -236,7 +237,7 @@ def _include(name: object, path: Path, where: str) -> dict[str, Leaf]:
     if not name.endswith(".toml") and name not in names:
         raise InputError(
             f"{place}: unknown part; nearest: {nearest(name, names) or names[0]} "
-            f"(of {', '.join(names)}, or a path ending .toml)"
+            f"(of {', '.join(names)}, or a path that ends in .toml)"
         )
     part = path.parent / name if name.endswith(".toml") else PARTS / f"{name}.toml"
     content = _toml(part, place, names, "parts")
@@ -253,7 +254,7 @@ def _locate(source: str) -> tuple[Path, str]:
     if source in names:
         return PRESETS / f"{source}.toml", source
     if not source.isprintable() or not (source.endswith(".toml") or os.sep in source):
-        every = [*names, "or a path ending .toml"]
+        every = [*names, "or a path that ends in .toml"]
         near = nearest(source, names)
         known = f"nearest: {near} (of {', '.join(every)})" if near else f"use {', '.join(every)}"
         raise InputError(f"unknown preset {quoted(source)}; {known}")

@@ -45,7 +45,7 @@ def preset_text(cfg: Config, base: str, name: str) -> str:
     configuration of ``base``.
 
     Every key of ``cfg`` is in a comment, with its meaning, so that the file describes the drive
-    ``base`` until a line is changed. An example of a data sheet is in a comment, too.
+    ``base`` until a line is changed. The file also has an example of a data sheet in a comment.
     """
     lines = [f"# {name}: a drive based on {base}.", "#"]
     lines += _comment(HEAD.format(base=base))

@@ -27,7 +27,8 @@ _OWN = uuid.uuid5(uuid.NAMESPACE_URL, "urn:ondie:nvme")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of the controller of a drive. Sizes are in bytes."""
+    """Properties of a drive and its controller that the controller reports to hosts. Sizes are in
+    bytes."""
 
     serial: str
     """Serial number, at most 20 ASCII characters."""

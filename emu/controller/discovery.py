@@ -76,7 +76,7 @@ class Port(NamedTuple):
     service: int
     """TCP port to which the host has connected."""
     subsystem: str
-    """NVMe qualified name of the NVM subsystem that is reached at the same address."""
+    """NVMe qualified name of the NVM subsystem at ``address`` and ``service``."""
 
 
 class Listed(NamedTuple):

@@ -71,7 +71,8 @@ class Events:
         duplicates."""
 
     def reset(self) -> None:
-        """Drop all requests, events and changed namespaces because of a controller reset."""
+        """Drop all requests and pending events, unmask all event types, and clear the list of
+        changed namespaces, because the controller is reset."""
         self.requests.clear()
         self.pending.clear()
         self.masked.clear()

@@ -39,7 +39,8 @@ rounded up to a multiple of this value."""
 
 Setting = tuple[int, int]
 """Key of a feature value: (feature identifier, scope). The scope is a namespace identifier, an
-interrupt vector, or OVER or UNDER; it is 0 if the feature has only one value."""
+interrupt vector, or the type of a temperature threshold (OVER or UNDER). It is 0 if the feature has
+only one value."""
 
 
 class Feature(NamedTuple):
@@ -91,8 +92,7 @@ class Features:
     """Values of the features of one controller.
 
     ``saved``: values that survive a controller reset and, if the transport preserves them, a power
-    cycle. Set Features with the bit Save changes this dictionary in place, and so does
-    :meth:`forget`.
+    cycle. Set Features with the bit Save, and :meth:`forget`, change this dictionary in place.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class Features:
         return self.capabilities.volatile_cache and bool(self.value(WRITE_CACHE))
 
     def temperature_warning(self, kelvin: int) -> bool:
-        """Return True if ``kelvin`` is at or above the over threshold, or at or below the under
-        threshold."""
+        """Return True if the temperature ``kelvin`` is at or above the over-temperature threshold,
+        or at or below the under-temperature threshold."""
         over = self.value(TEMPERATURE_THRESHOLD, OVER)
         under = self.value(TEMPERATURE_THRESHOLD, UNDER)
         return kelvin >= over or kelvin <= under

@@ -91,7 +91,7 @@ class Past(NamedTuple):
     power_loss_saves: int = 0
     """Number of power cuts at which power-loss protection began to save data."""
     ran: Ran = Ran()
-    """Counters of all starts before the current one."""
+    """Sums of the drive's counters over all starts before the current one."""
 
     def restarted(self, notified: bool, saved: bool, ran: Ran) -> Past:
         """Return the health data for the next start of the drive.
@@ -125,7 +125,7 @@ class Health(NamedTuple):
     """Mean number of erases per flash block divided by the rated number of P/E cycles, percent; at
     most 255."""
     free_blocks: int
-    """Number of free flash blocks divided by the number of good flash blocks, percent."""
+    """Percentage of the good flash blocks that are free."""
     host_read_bytes: int
     host_write_bytes: int
     media_read_bytes: int

@@ -25,8 +25,8 @@ BILLION = 10**9
 """Unit of the byte counts of the Endurance Group Information log page, bytes."""
 HOUR_PS, MINUTE_PS = 3600 * 10**12, 60 * 10**12
 TEMPERATURE_WARNING = 1 << 1
-"""Critical warning: the temperature is at or above the over threshold, or at or below the under
-threshold."""
+"""Critical warning: the temperature is at or above the over temperature threshold, or at or below
+the under temperature threshold."""
 GROUP_WARNINGS = 1 << 0 | 1 << 2 | 1 << 3
 """Critical warnings that the Endurance Group Information log page reports: spare, reliability and
 read-only."""

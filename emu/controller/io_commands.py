@@ -41,7 +41,8 @@ from ondie.emu.nvme.wire import Sqe
 OPCODE_BYTE, NSID_BYTE, SLBA_BYTE, NLB_BYTE, PRINFO_BYTE = 0, 4, 40, 48, 51
 FUA = 1 << 30
 PROTECTION_CHECKS = 0b1111 << 26
-"""PRINFO, which must be 0 because no LBA format has protection information."""
+"""Mask of field PRINFO in command dword 12. The field must be 0, because no LBA format has
+protection information."""
 DEALLOCATE = 1 << 2
 """Attribute Deallocate (AD) of Dataset Management."""
 RANGE_BYTES = 16
@@ -117,7 +118,7 @@ class NamespaceRead(NamedTuple):
     bytes are not part of the address space of the drive."""
 
     first: int
-    """Offset in the namespace of the first byte to read."""
+    """Offset from the start of the namespace to the first byte to read, bytes."""
     size: int
 
 

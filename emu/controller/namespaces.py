@@ -57,8 +57,8 @@ class Namespaces:
 
     def create(self, blocks: int, block_format: int = 0) -> Namespace:
         """Create a namespace of ``blocks`` logical blocks without attaching it. Raises Refused if
-        the LBA format or the size is invalid, if no gap is large enough, or if no identifier is
-        free."""
+        the LBA format or the size is invalid, if no unallocated range of the drive is large enough,
+        or if no identifier is free."""
         sizes = self.capabilities.formats
         if not 0 <= block_format < len(sizes):
             raise Refused(Code.FORMAT_INVALID)
@@ -81,8 +81,8 @@ class Namespaces:
         return found
 
     def create_whole(self) -> Namespace:
-        """Create a namespace that fills the largest gap, and attach it. Raises Refused if no
-        capacity or no identifier is free."""
+        """Create a namespace that fills the largest unallocated range of the drive, and attach it.
+        Raises Refused if no capacity or no identifier is free."""
         largest = max(end - begin for begin, end in self._gaps())
         found = self.create(largest // self.capabilities.block_bytes)
         found.attached = True

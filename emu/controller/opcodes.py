@@ -19,11 +19,11 @@ class Effect(IntFlag):
 
     SUPPORTED = 1 << 0
     CONTENT = 1 << 1
-    """Logical Block Content Change (LBCC)."""
+    """LBCC: the command may change the contents of logical blocks."""
     NAMESPACE_CAPABILITY = 1 << 2
-    """Namespace Capability Change (NCC)."""
+    """NCC: the command may change the capabilities of one namespace."""
     NAMESPACE_INVENTORY = 1 << 3
-    """Namespace Inventory Change (NIC)."""
+    """NIC: the command may change the inventory of namespaces or the capabilities of several."""
     ALONE_IN_NAMESPACE = 0b001 << 16
     """Command Submission and Execution (CSE): no other command for the same namespace may be in
     progress."""
@@ -78,8 +78,8 @@ class Nvm(IntEnum):
 
 
 class Compute(IntEnum):
-    """Vendor-specific I/O opcodes of computation commands. Bits 1:0 are the direction of the data
-    transfer."""
+    """Vendor-specific I/O opcodes of computation commands. Bits 1:0 encode the direction of the
+    data transfer."""
 
     CREATE_SET = 0xA1
     DELETE_SET = 0xA4

@@ -22,7 +22,7 @@ ENTRY_BYTES = 8
 
 
 class Memory(Protocol):
-    """Access to host memory, which the transport provides."""
+    """Interface of host memory, which the transport implements."""
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return the ``size`` bytes starting at ``address``, or None if any of these bytes is not

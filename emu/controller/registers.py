@@ -87,7 +87,7 @@ AQA_MASK, BASE_MASK = 0x0FFF_0FFF, ~0xFFF & (1 << 64) - 1
 
 
 class State(Enum):
-    """States of the controller."""
+    """State of the controller, given by CC.EN, CSTS.RDY and CSTS.CFS."""
 
     DISABLED = "disabled"
     """State with CC.EN = 0 and CSTS.RDY = 0."""

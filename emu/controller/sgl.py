@@ -39,7 +39,8 @@ class Place(Enum):
 
 
 class Piece(NamedTuple):
-    """Contiguous part of the data of a transfer: ``size`` bytes at ``address`` in ``place``."""
+    """Contiguous part of the data of a transfer: ``size`` bytes at ``address``. ``place``: location
+    to which the address refers, such as host memory."""
 
     address: int
     size: int

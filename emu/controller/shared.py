@@ -1,8 +1,8 @@
 """State that all controllers of one drive share.
 
-Owns the records. Does not own the operations on their contents: namespaces (namespaces.py), ranges
-that are marked uncorrectable (uncorrectable.py), sanitize operations (namespace_commands.py) and
-counters (io_commands.py).
+Owns the records that hold this state. Does not own the operations on the state: namespaces
+(namespaces.py), ranges that are marked uncorrectable (uncorrectable.py), sanitize operations
+(namespace_commands.py) and counters (io_commands.py).
 Source: NVM Express Base Specification 2.0, sections 2.4 (NVM subsystem), 5.16.1.3 (scope of the
 SMART / Health Information log page) and 8.21 (sanitize operations).
 """

@@ -1,4 +1,4 @@
-"""Data structures of the specification, described by tables of fields.
+"""Data structures of the NVMe specifications, described by tables of fields.
 
 Owns the record of a field, and the conversion between values and bytes. Does not own the tables
 (identify_controller.py, identify_namespace.py, log_pages.py, registers.py and others).
@@ -47,8 +47,8 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True)
 class Structure:
-    """Layout of a data structure of the specification. Bytes that do not belong to a field are
-    zero."""
+    """Layout of a data structure of an NVMe specification. Bytes that do not belong to a field
+    are zero."""
 
     title: str
     size: int

@@ -53,7 +53,7 @@ class Ended(NamedTuple):
     cqe: Cqe
     data: Data
     issued: int
-    """Time at which the command arrived, ps."""
+    """Time at which the command was issued, that is, arrived at the controller, ps."""
     down_bytes: int
     """Size of the data that the host has sent with the command, bytes."""
     resets: int
@@ -168,13 +168,14 @@ class TunnelCommands:
         self._collect()
 
     def send(self, packet: Data, more: bool = False) -> bool:
-        """Send a packet to the host. Arguments, result and errors as for DeviceRelay.send."""
+        """Send a packet to the host. The arguments, the result and the errors are those of
+        DeviceRelay.send."""
         sent = self.relay.send(packet, more)
         self._collect()
         return sent
 
     def announce(self) -> None:
-        """Announce to the host the packets that were sent with ``more`` = True."""
+        """Announce to the host the packets that :meth:`send` has queued with ``more`` = True."""
         self.relay.announce()
         self._collect()
 

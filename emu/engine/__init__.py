@@ -1,1 +1,1 @@
-"""Event-driven engine: package `core` (tables, event queue, plan rows) and `run` (event loop)."""
+"""Event-driven engine: packages `core` (tables, event queue, plan rows) and `run` (event loop)."""

@@ -103,9 +103,10 @@ def set_blocks(found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry, c
 
 
 def continue_blocks(found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry) -> int:
-    """Continue each stream of each unit in the newest block of the stream, if the block has free
-    pages after the stripe overwritten by the recovery. This stripe follows the last one with a page
-    that does not read as blank. Return the number of blocks in which writes continue."""
+    """Continue the writes of each stream of each unit in the newest block of the stream, if the
+    block has free pages after the stripe that the recovery overwrites. This is the stripe after the
+    last stripe with a page that does not read as blank. ``stripe``: number of pages per stripe.
+    Return the number of blocks in which writes continue."""
     stripes = found.pages(arrays, geometry) // stripe
     streams, continued = arrays.front.shape[0], 0
     for unit in range(geometry.units):

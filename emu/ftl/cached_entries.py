@@ -37,7 +37,7 @@ as in MQSim).
 
 
 PLACES = 32
-"""Width (bits) of the signed integers that store numbers of transactions, cached entries and
+"""Width (bits) of the signed integers that store the indices of transactions, cached entries and
 translation pages."""
 
 

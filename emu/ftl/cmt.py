@@ -116,8 +116,8 @@ def table_sizes(
 ) -> tuple[int, int, int]:
     """Return (entries per cache, entries per translation page, translation pages) of a device with
     ``caches`` caches of equal size, or (0, 0, 0) if the whole map is in DRAM. Raises InputError if
-    a cache is too small for one entry, or if the caches together have 2**31 entries or more, or as
-    many translation pages.
+    a cache is too small for one entry, or if the number of entries of all caches or the number of
+    translation pages is 2**31 or more.
     """
     if cfg.ftl.map_cache_bytes == 0:
         return 0, 0, 0
@@ -221,7 +221,7 @@ def update(st, dev, lpn):
 
 
 def forget_sectors(arrays: Arrays) -> None:
-    """Enable the loss of sector masks at evictions (:func:`keep_sectors`, as in MQSim) on a drive
+    """Make evictions revert unsaved sector masks, as in MQSim (:func:`keep_sectors`), on a drive
     with a mapping cache that never writes translation pages back (map_writes = 0). Do nothing on
     other drives, or if pages are mapped only as a whole.
     """

@@ -79,8 +79,8 @@ def touch_entries(st, dev, block):
 
 @inline
 def choose_victim(st, dev, unit):
-    """Start a garbage collection or a pSLC fold if unit ``unit`` needs one. Return the victim, or
-    -1 if neither was started.
+    """Choose the victim of a garbage collection or pSLC fold if unit ``unit`` needs one, and start
+    the collection or fold. Return the victim, or -1 if neither was started.
     """
     if st.cfg[0].pslc == 0:
         return gc_victims.start_collection(st, unit)
@@ -107,10 +107,11 @@ def start_moving(st, dev, unit, block):
 
 @cold
 def choose_retiring_block(st, unit):
-    """Start the garbage collection of a block in which a program has failed, regardless of free
-    space.
+    """Start the garbage collection of a block in which a program has failed, even if the unit is
+    not short of free blocks.
 
-    Return the block, or -1 if unit ``unit`` has no such block that can be collected now.
+    Return the block, or -1 if unit ``unit`` has no such block that can be collected now, for
+    example because there is no room for its valid pages.
     """
     cfg = st.cfg[0]
     if st.pool[unit].retiring == 0 or st.pool[unit].victims >= cfg.gc_parallel:

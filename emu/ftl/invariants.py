@@ -330,8 +330,8 @@ PSLC_QUANTITIES = (
     "overfull_pslc_blocks", "native_in_pslc_region", "free_pslc_blocks", "pslc_ring_blocks",
     "pslc_free_count", "units_over_pslc_limit",
 )  # fmt: skip
-"""Names of the quantities of blocks in pSLC mode for the conservation laws. All quantities are 0
-for a drive without pSLC blocks."""
+"""Names of those quantities of the conservation laws that concern blocks in pSLC mode. All of them
+are 0 for a drive without pSLC blocks."""
 
 
 def _modes(arrays: Arrays, geometry: Geometry) -> Quantities:

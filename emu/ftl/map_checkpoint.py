@@ -62,8 +62,8 @@ ROOTS = 2
 
 
 def set_sizes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the constants of checkpoints of the mapping table in ``table``, the constants of compiled
-    code, in which the constants of trim maps are already set."""
+    """Set the constants of checkpoints of the mapping table in ``table``, the record of constants
+    of compiled code. The constants of trim maps must already be set in ``table``."""
     table.meta_first = NEVER
     every = cfg.ftl.map_checkpoint_bytes
     if every == 0:
@@ -82,8 +82,9 @@ def set_sizes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
 
 
 def buffers(table: np.record, trims: int) -> int:
-    """Return the number of page buffers for trim maps and metadata pages. ``trims``: number of
-    buffers for trim maps, which precede the others.
+    """Return the total number of page buffers for trim maps and metadata pages. ``table``:
+    constants of compiled code. ``trims``: number of buffers for trim maps, which precede the
+    buffers for metadata pages.
     """
     return trims if table.meta_maps == 0 else trims + ROOTS + 2 * int(table.meta_flights)
 
@@ -173,8 +174,8 @@ def start_pages(st, dev):
 
 @njit
 def start_root(st, dev):
-    """Start the program of the root. The root may use a page that is reserved for garbage
-    collection, because the start of the drive waits for this program.
+    """Start the program of the checkpoint's root. The root may use a page that is reserved for
+    garbage collection, because the start of the drive waits for this program.
     """
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
@@ -266,7 +267,8 @@ def compose_table(st, dev, at, slot):
 @njit
 def start(st, dev, lpn, slot, urgent):
     """Allocate a flash page to metadata page ``lpn``, whose contents are in buffer ``slot``, and
-    start its program. Return False if no flash page is available.
+    start its program. If ``urgent`` is set, a page that is reserved for garbage collection may be
+    used. Return False if no flash page or no transaction is available.
     """
     tid = take_txn(st)
     if tid < 0:

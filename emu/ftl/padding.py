@@ -1,13 +1,13 @@
 """Padding of incomplete word lines.
 
-Owns the arrival of programs in word lines, the conditions for padding, and the padding programs.
+Owns the addition of programs to word lines, the conditions for padding, and the padding programs.
 Does not own the word lines and their passes (word_line_buffer.py) or page allocation (page_map.py).
 Source: this project, which assumes that controllers pad a word line for a FLUSH, or when its data
 has waited for a long time.
 
 Padding completes a word line and, with two passes, also the next word line, in these cases:
-- A FLUSH or an FUA write, which completes only when its data is on flash, waits for the word line,
-  and all pages for which it waits have reached a word line.
+- A FLUSH or an FUA write (which completes only when its data is on flash) waits for the word line,
+  and all pages for which it waits have been added to word lines.
 - A host command or a processor in the drive waits, and no event is pending in the drive or on the
   links to it. In this case, first word lines of host writes are padded, then word lines of garbage
   collection and of the mapping table.
@@ -193,8 +193,8 @@ def close_early(st, dev, unit, bid):
 
 @cold
 def count_fua_pages(st, tid):
-    """Count the pages of fetched write command ``tid`` if the command completes only when its data
-    is on flash (FUA, without a write cache).
+    """Count the pages of fetched write command ``tid`` if it has FUA and the data cache does not
+    cache writes, so that the command completes only when its data is on flash.
     """
     txn = st.txn[tid]
     if has_fua(st, tid) and st.cfg[0].cache_writes == 0:
@@ -214,8 +214,9 @@ def request_padding(st, dev):
 def on_first_pass_done(st, tid):
     """Handle the end of the first of two passes over the word line of program ``tid``.
 
-    The second pass requires the next word line. Pad that word line if a FLUSH, an FUA write, a trim
-    map or a metadata page waits for the second pass.
+    Before the second pass, the next word line of the block must be filled and receive its first
+    pass. Pad the next word line if a FLUSH, an FUA write, a trim map or a metadata page waits for
+    the second pass.
     """
     txn = st.txn[tid]
     if txn.kind == CACHED:
@@ -240,7 +241,8 @@ def count_again(st, tid):
 def pad_for_cache(st, dev):
     """Pad word lines for a FLUSH or FUA write that waits for the data cache.
 
-    Do nothing while further pages of the cache can still reach word lines.
+    Do nothing before every page that the cache is writing to flash has been added to a word line,
+    or while the cache can send another page to flash.
     """
     dev_rec = st.dev[dev]
     cached = st.cache[dev]
@@ -362,8 +364,8 @@ def is_awaited(st, dev):
 
 @cold
 def pad_overdue(st, dev):
-    """Pad the word lines whose first page has waited for the time that :func:`longest_wait`
-    returns, and set the timer for the remaining word lines.
+    """Pad the word lines whose first page has waited for at least the time that
+    :func:`longest_wait` returns, and set the timer for the remaining word lines.
     """
     cfg = st.cfg[0]
     now = st.reg[0].now

@@ -38,16 +38,16 @@ PS_PER_DAY = 86_400 * 10**12
 
 @njit
 def pe_cycles(st, block):
-    """Return the number of P/E cycles of block ``block``. Update the error-rate coefficients of the
-    block to that number.
+    """Return the number of P/E cycles of block ``block``. Set the block's error-rate coefficients
+    for this number.
     """
     return pe_cycles_after(st, block, st.block[block].erases)
 
 
 @njit
 def pe_cycles_after(st, block, erases):
-    """Return the number of P/E cycles of a plane of block ``block`` after ``erases`` erases. Update
-    the error-rate coefficients of the block to that number.
+    """Return the number of P/E cycles of a plane of block ``block`` after ``erases`` erases. Set
+    the block's error-rate coefficients for this number.
     """
     quality = st.quality[block]
     cycles = st.cfg[0].initial_cycles + erases
@@ -79,7 +79,8 @@ def age_days(st, block, ppn):
 @njit
 def note_first_program(st, tid):
     """Record the time and page of the run's first program in a block that was open at the start of
-    the run. ``age_days`` measures the age of the pages that are programmed after it from this time.
+    the run. For all pages of the block that the run programs, ``age_days`` returns the time since
+    this first program.
     """
     txn = st.txn[tid]
     quality = st.quality[block_at(st, txn.dev, txn.ppn)]
@@ -175,7 +176,9 @@ def carry_after_copy_back(st, tid):
 
 @njit
 def clear_marks(st, dev, block):
-    """Clear the marks of block ``block`` after its erase."""
+    """Reset the records of block ``block`` after its erase: the sectors lost in its pages, the bit
+    error rates passed on by copy-backs, and the mark that scrubbing has found too many bit errors.
+    """
     quality = st.quality[block]
     quality.weak = 0
     if quality.marks == 0:

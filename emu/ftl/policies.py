@@ -5,9 +5,9 @@ own the calls of the policies (gc_victims.py, gc.py).
 Source: greedy, d-choices (Van Houdt, SIGMETRICS 2013; MQSim's RGA), FIFO, cost-benefit (Kawaguchi
 et al., USENIX 1995), random with and without a condition (MQSim's RANDOM, RANDOM_P, RANDOM_PP).
 
-A victim policy is a function ``victim(st, unit) -> block``. It returns the block of the unit that
-garbage collection should collect, or -1 if it should collect none of the blocks. docs/gc-policy.md
-lists the fields that a policy may read. A stream policy is a function ``stream(st, tid) ->
+A victim policy is a function ``victim(st, unit) -> block``. It selects the next block of the unit
+for garbage collection, or returns -1 to select none. docs/gc-policy.md lists the fields that a
+policy may read. A stream policy is a function ``stream(st, tid) ->
 stream``, which returns the write stream of transaction ``tid``.
 """
 
@@ -31,7 +31,7 @@ from ondie.kernels.jit import njit
 
 @njit
 def first_block(st, unit):
-    """Return the first block of unit ``unit``."""
+    """Return the index of the first block of unit ``unit``."""
     return unit * st.cfg[0].all_blocks
 
 
@@ -54,7 +54,7 @@ def draw(st, count):
 
 @njit
 def greedy(st, unit):
-    """Select the block with the fewest valid pages, or -1 if no block is worth collecting."""
+    """Return the block with the fewest valid pages, or -1 if no block is worth collecting."""
     cfg = st.cfg[0]
     best = -1
     fewest = cfg.worth + 1
@@ -67,7 +67,7 @@ def greedy(st, unit):
 
 @njit
 def d_choices(st, unit):
-    """Select the block with the fewest valid pages among up to ``floor(log2(blocks))`` random
+    """Return the block with the fewest valid pages among up to ``floor(log2(blocks))`` random
     blocks that can be collected, or -1 if none is drawn.
     """
     cfg = st.cfg[0]
@@ -89,7 +89,8 @@ def d_choices(st, unit):
 
 @njit
 def random(st, unit):
-    """Select a random block that can be collected. If none is drawn, select as ``greedy`` does."""
+    """Return a random block that can be collected, or the result of :func:`greedy` if none is
+    drawn."""
     cfg = st.cfg[0]
     for _ in range(cfg.blocks):
         block = first_block(st, unit) + draw(st, cfg.blocks)
@@ -100,9 +101,8 @@ def random(st, unit):
 
 @njit
 def random_some(st, unit):
-    """Select a random block in which the fraction of invalid pages is at least the drive's fraction
-    of spare pages. If none is drawn, select as :func:`greedy` does.
-    """
+    """Return a random block in which the fraction of invalid pages is at least the drive's fraction
+    of spare pages. Return the result of :func:`greedy` if no draw finds such a block."""
     cfg = st.cfg[0]
     for _ in range(cfg.blocks):
         block = first_block(st, unit) + draw(st, cfg.blocks)
@@ -116,7 +116,8 @@ def random_some(st, unit):
 
 @njit
 def fifo(st, unit):
-    """Select the block that was filled first, among the blocks worth collecting."""
+    """Return the block that was filled first among the blocks worth collecting, or -1 if there is
+    none."""
     cfg = st.cfg[0]
     best = -1
     for block in range(first_block(st, unit), first_block(st, unit) + cfg.blocks):
@@ -129,8 +130,8 @@ def fifo(st, unit):
 
 @njit
 def cost_benefit(st, unit):
-    """Select the block with the largest age x (1 - u) / 2u (u: fraction of valid pages), among the
-    blocks that are worth collecting.
+    """Return the block with the largest age x (1 - u) / 2u (u: fraction of valid pages) among the
+    blocks that are worth collecting, or -1 if there is none.
     """
     cfg = st.cfg[0]
     best = -1

@@ -24,8 +24,9 @@ def is_foldable(st, bid):
 
 @cold
 def start_fold_or_collection(st, unit, rests):
-    """Start the next fold or garbage collection of unit ``unit`` if one is needed. Return the
-    block, or -1 if none was started. ``rests``: True if the drive has been idle for long enough.
+    """Start the next fold or garbage collection of unit ``unit`` if one is needed. Return the block
+    whose pages are moved, or -1 if nothing was started. ``rests``: True if the drive has been idle
+    for long enough.
 
     If pSLC blocks are borrowed native blocks (DYNAMIC), a fold returns a borrowed block, so folding
     precedes garbage collection. If they are a fixed region (STATIC), a fold consumes a native
@@ -41,7 +42,7 @@ def start_fold_or_collection(st, unit, rests):
 @cold
 def start_fold(st, unit, rests):
     """Start a fold of the oldest full pSLC block of unit ``unit`` if few pSLC blocks are left or
-    the drive is idle (``rests``). Return the block, or -1 if no fold was started.
+    the drive is idle (``rests``). Return this block, or -1 if no fold was started.
     """
     cfg = st.cfg[0]
     pool = st.pool[unit]

@@ -10,8 +10,8 @@ into the register, from which columns are selected for output: 05h and E0h, 06h 
 
 A page is always sensed completely, even if only some columns are transferred. The first transaction
 of a command is queued and uses the array. The other transactions of the command are linked to it by
-their field ``mate``, and their data leaves the register one after another. Their ``array`` is
-negative, because each requires a column selection first.
+their field ``mate``, and their data leaves the register one after another. Their field ``array``
+has the value CHAINED: they start no array operation, but each requires a column selection.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def fetch_again(st, tid):
 @cold
 def can_share(st, tid, part):
     """Return True if read ``part`` can share the array operation of read ``tid``. Both must read
-    the same page. If planes are read together, they may also read the same page offset in different
-    planes of a block.
+    the same flash page. If the planes of a die are read together, the reads may also be in
+    different planes of a super-block, at the same page offset.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -141,8 +141,8 @@ def queue_command(st, die, tid, queue):
 
 @cold
 def count_slot_read(st, tid):
-    """Count the array read of the command that begins with read ``tid``, and the slots sensed but
-    not requested. Record the read disturb of the block.
+    """Count the array read of the command that begins with read ``tid``, the page slots sensed but
+    not requested, and the read of the block (read disturb).
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

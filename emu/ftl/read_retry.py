@@ -80,8 +80,8 @@ READING = record_type(
 
 @njit
 def on_sensed(st, tid):
-    """Count a reading of the pages of read ``tid`` whose data has reached the controller. Return
-    True if the pages must be read again.
+    """Count one reading (array read) of the pages of read ``tid``, after its data has reached the
+    controller. Return True if the pages must be read again.
     """
     reading = st.reading[tid]
     if reading.total == 0:
@@ -109,8 +109,8 @@ def needs_refresh(st, tid):
 def draw_verdict(st, tid):
     """Draw the outcome of each page of read ``tid`` after the first reading of the pages.
 
-    Each page that must be read again gets a separate transaction, except the last page if no page
-    was corrected.
+    Each page that must be read again gets a separate transaction. If all pages must be read again,
+    the last page keeps ``tid``.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -249,8 +249,8 @@ def add_last_decoding(st, tid, outcome, errors):
 
 @njit
 def given_up(st, tid):
-    """Return the number of iterations that an implemented ECC code needs to fail on the latest
-    reading of read ``tid``, after which the page is read again.
+    """Return the number of decoder iterations in the last, failed attempt of read ``tid`` to decode
+    its page with an implemented ECC code. The page is read again after such an attempt.
     """
     code = st.code[0]
     reading = st.reading[tid]
@@ -262,7 +262,12 @@ def given_up(st, tid):
 
 @njit
 def count_outcome(st, dev, outcome, total, errors, lost):
-    """Count the outcome of the read of one page."""
+    """Count the outcome of the read of one page.
+
+    ``outcome``: ecc.CORRECTED, SOFT or UNCORRECTABLE. ``total``: number of times that the page is
+    sensed. ``errors``: number of bit errors in the last hard decision. ``lost``: mask of the
+    requested sectors whose data is lost.
+    """
     if total > 1:
         st.count[dev, RETRIED_PAGES] += 1
     if outcome != ecc.CORRECTED and st.code[0].soft_reads > 0:
@@ -322,9 +327,9 @@ def split_page(st, tid, lpn, ppn):
 
 @njit
 def decode(st, tid, step):
-    """Pass read ``tid`` through the decoder of the channel. Then continue at stage ``step``, or
-    read the page again if readings remain. Return False if the decoding takes no time.
-    """
+    """Pass read ``tid`` through the decoder of the channel. Then read the page again if it needs
+    further readings; otherwise continue at stage ``step``. Return False if the decoding takes no
+    time."""
     txn = st.txn[tid]
     reading = st.reading[tid]
     time = reading.time

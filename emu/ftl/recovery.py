@@ -56,9 +56,8 @@ from ondie.emu.units import InputError
 from ondie.kernels.jit import njit
 
 CHECKED_STRIPES = 4
-"""Number of the newest stripes of a block whose pages are read in full, if no program of the block
-can overtake another.
-"""
+"""Number of stripes that a recovery reads in full in each block, counted back from the newest
+stripe. The value applies if no program of a block can overtake another program of this block."""
 
 
 class Flash(Protocol):
@@ -92,7 +91,7 @@ class Recovered:
     overwritten_pages: int = 0
     """Number of pages that the recovery has overwritten with zeros."""
     continued_blocks: int = 0
-    """Number of blocks in which writes continue."""
+    """Number of partly written blocks in which writes continue after the recovery."""
     damaged: list[int] = field(default_factory=list)
     """Physical pages that were programmed and whose out-of-band data is damaged. Older versions of
     their data may have been mapped.
@@ -116,8 +115,8 @@ class Recovered:
     the preceding power cut.
     """
     checked_stripes: int = CHECKED_STRIPES
-    """Number of newest stripes per block whose pages were read in full (data in addition to
-    out-of-band data)."""
+    """Number of stripes per block, counted back from the newest stripe, that the recovery read in
+    full (data in addition to out-of-band data)."""
     stripe: int = 1
     """Number of pages in a stripe, the part of a block that the recovery checks and overwrites as a
     whole."""
@@ -141,13 +140,14 @@ class Recovered:
     scanned_blocks: int = 0
     """Number of blocks whose pages were all scanned."""
     scanned: np.ndarray | None = field(default=None, repr=False)
-    """Mask of the blocks whose pages were all scanned, bool[blocks], or None if all blocks were. In
-    the other blocks, only the first pages were read.
+    """Mask of the blocks whose pages were all scanned, bool[blocks]. In the other blocks, only the
+    first pages were read. None if all pages of all blocks were scanned.
     """
     read_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """Metadata pages whose data was read in full, as physical pages, int64[n]."""
     queried_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    """Further physical pages whose out-of-band data was read, int64[n]."""
+    """Physical pages whose out-of-band data was read in addition to the scanned blocks and to the
+    first pages of the other blocks, int64[n]."""
 
 
 @dataclass
@@ -165,8 +165,8 @@ class Scan:
     sectors: np.ndarray | None
     blocks: Blocks
     checked_stripes: int
-    """Number of newest stripes per block whose pages are read in full (data in addition to
-    out-of-band data)."""
+    """Number of stripes per block, counted back from the newest stripe, that the recovery reads in
+    full (data in addition to out-of-band data)."""
     two_pass: bool
     """True if a page cannot be read until its second program pass has ended."""
     metadata: int = 0

@@ -3,10 +3,10 @@
 Owns the age at which blocks are refreshed, the reads of scrubbing, and the time at which refresh
 and scrubbing start. Does not own the moves of a refresh (gc.py), the bit errors (page_health.py,
 nand/rber.py) or read reclaim, which only host reads trigger (gc.py).
-Source: Cai et al., "Flash correct-and-refresh", ICCD 2012 (blocks are read periodically, and moved
-through the ECC before retention errors exceed it; here to other blocks, never in place); Cai et
-al., Proc. IEEE 105(9), 2017, section 4 (refresh by age or by the errors found); JEDEC JESD218
-(retention required of a drive without power).
+Source: Cai et al., "Flash correct-and-refresh", ICCD 2012 (blocks are read periodically, and their
+pages are corrected and moved before they have more retention errors than the ECC can correct; here
+to other blocks, never in place); Cai et al., Proc. IEEE 105(9), 2017, section 4 (refresh by age or
+by the errors found); JEDEC JESD218 (retention required of a drive without power).
 
 This background work ("upkeep") has no events, because pending events would keep a drive busy
 forever. The time of the next check is ``reg.upkeep``. The event loop calls ``start_due`` before it
@@ -48,7 +48,8 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import cold
 
 LEAD = 16
-"""A block may be refreshed in idle times when at most 1/LEAD of its age limit is left."""
+"""Divisor of the age limit: a block may be refreshed in idle times when at most 1/LEAD of its age
+limit is left."""
 LOOKS = 64
 """Number of checks for an idle time during the last 1/LEAD of the age limit."""
 SHORTEST_WAIT = 10**6
@@ -135,7 +136,8 @@ def start_due(st, until):
 
 @cold
 def is_saving(st):
-    """Return True if a drive is powered by its capacitors. No energy is then spent on upkeep."""
+    """Return True if a drive is powered by its capacitors. Background work (refresh, scrubbing)
+    then does not start, to save energy."""
     for dev in range(st.dev.shape[0]):
         if st.dev[dev].saving != 0:
             return True
@@ -161,8 +163,8 @@ def due_time(st, bid):
     """Return the time (ps) at which the data of block ``bid`` reaches its age limit, or NEVER if
     there is no age limit.
 
-    If scrubbing has found too many bit errors in the block, the time is negative. Negative times
-    preserve the order of age.
+    If scrubbing has found too many bit errors in the block, the time is negative. Of two such
+    blocks, the block with the older data has the smaller time.
     """
     cfg = st.cfg[0]
     quality = st.quality[bid]
@@ -180,9 +182,8 @@ def due_time(st, bid):
 
 @cold
 def oldest_block(st, unit):
-    """Return (block, time in ps) of the block of unit ``unit`` whose data reaches its age limit
-    first, or (-1, NEVER) if no block with data can be refreshed.
-    """
+    """Return (block, due time) of the block in unit ``unit`` with the earliest due time (see
+    :func:`due_time`), or (-1, NEVER) if no block with data can be refreshed."""
     cfg = st.cfg[0]
     oldest = -1
     earliest = NEVER
@@ -201,8 +202,9 @@ def oldest_block(st, unit):
 
 @cold
 def has_data(block):
-    """Return True if the block of record ``block``, which must have valid pages, is open or full.
-    Garbage collection then is not moving the pages of the block."""
+    """Return True if the block with record ``block`` is open or full. In other states, the block
+    holds no data, or garbage collection is moving its data. The function does not check whether the
+    block has valid pages."""
     return (
         block.state == page_map.FULL
         or block.state == page_map.FOLDABLE

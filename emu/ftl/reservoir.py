@@ -13,9 +13,9 @@ with occasional wear leveling inside the die.
 
 The paper does not publish the method of wear leveling. Here, the roles of a block's planes rotate
 by one each time the block has been erased ``rotate`` times. Every super-page is rewritten in every
-step. If it is programmed into a block whose rotation differs, its pages change planes. The pages
-move one by one from register to register over the die's bus. Pages next to an idle plane move
-first.
+step. If the rotation of the new block differs from that of the old block, the pages of the
+super-page change planes: they move one by one from register to register over the die's bus, those
+next to an idle plane first.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ def open_place(st, dev, super_page):
     """Allocate the place (physical super-page) for the next program of ``super_page``, and return
     it.
 
-    The die writes strictly in sequence. It enters a block only if the block has no valid page, so
-    garbage collection moves nothing. If the next block has valid pages, the reservoir is too small,
-    and the run fails (E_RESERVOIR).
+    Each die is written strictly in sequence. A block is written again only if it has no valid page,
+    so garbage collection moves nothing. If the next block has valid pages, the reservoir is too
+    small, and the run fails (E_RESERVOIR).
     """
     cfg = st.cfg[0]
     die = dev * cfg.dies + super_page % cfg.dies
@@ -138,8 +138,9 @@ def open_place(st, dev, super_page):
 
 @cold
 def change_planes(st, tid, source):
-    """Add the time of plane changes to the program of ``tid``, whose stripe was read from place
-    ``source``. Set ``turned`` of ``tid`` to the number of page moves between registers.
+    """Add the time for moving pages between planes to the program of ``tid``, whose stripe was read
+    from physical super-page ``source``. Set field ``turned`` of the transaction to the number of
+    page moves between registers.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -198,8 +199,8 @@ def fill(st, dev, super_page, count):
 
 @cold
 def wait_for_registers(st, tid):
-    """Count parity or commit record ``tid``, which has been encoded, as waiting for free registers
-    of its die. If necessary, erase the block that it will open.
+    """Count the encoded parity or commit record ``tid`` as waiting for free registers of its die.
+    If the next program of the die begins a block that must be erased first, erase this block.
     """
     txn = st.txn[tid]
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
@@ -219,9 +220,9 @@ def allocate_place(st, tid):
 
 @cold
 def erase_ahead(st, dev, die):
-    """Erase the next block of die ``die`` in advance, if a parity or commit record waits and the
-    next program of the die begins that block. This is necessary because the array operation of a
-    parity or commit record must not begin with an erase.
+    """Erase the next block of die ``die`` in advance, if a parity or commit record waits for
+    registers and the next program of the die begins that block. This is necessary because the array
+    operation of a parity or commit record must not begin with an erase.
     """
     cfg = st.cfg[0]
     pool = st.pool[die]
@@ -302,7 +303,8 @@ def bare_iterations(st, key, rate, raw):
 
 @njit
 def log_wrong_page(st, tid, i, key, rate):
-    """Append a log entry: page ``i`` of the super-page read by ``tid`` has bit errors."""
+    """Append a log entry: page ``i`` of the super-page read by ``tid`` has bit errors. ``key``:
+    random key of the read. ``rate``: raw bit error rate of the read."""
     txn = st.txn[tid]
     note_log(st, LOG_RAW, tid, txn.lpn, txn.ppn, txn.op, i, txn.dev, txn.die)
     record = st.log[st.reg[0].logged - 1]

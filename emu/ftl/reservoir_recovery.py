@@ -32,10 +32,10 @@ not completed the program of a super-page since then. Rules:
   power. Recovery then checks the data of all versions. It drops the results of the current step
   after the first lost super-page in the order of updates, and the step continues from that
   super-page. A sync precedes every erase, so the older versions exist.
-- The place after the last non-blank place may have been partly programmed and still read as blank.
-  In the open block, recovery pads this place: it programs arbitrary data, so that the next recovery
-  does not treat the place as blank after repeated power losses. Other blocks need no padding,
-  because each block is erased again before the die enters it.
+- The place (physical super-page) after the last non-blank place may have been partly programmed and
+  still read as blank. In the open block, recovery pads this place: it programs arbitrary data, so
+  that the next recovery does not treat the place as blank after repeated power losses. Other blocks
+  need no padding, because each block is erased again before the die enters it.
 - If super-pages change their die (paths/on_die/wear_leveling.py), two dies may contain complete
   versions of the same super-page. The version with the higher sequence number counts, because both
   versions may belong to one step and sequence numbers are assigned per device. If that version is
@@ -75,9 +75,9 @@ class Version:
 class DieScan:
     """Result of the scan of the reservoir of one die.
 
-    Places (physical super-pages) are numbered from 0 over the ``blocks`` x ``pages`` of the
-    reservoir. A super-page fills ``planes`` of the pages at a place, or all pages if ``planes`` is
-    None.
+    A place is a physical super-page. The reservoir has ``blocks`` x ``pages`` places, which are
+    numbered from 0. ``planes``: number of pages of a place that a super-page fills; None if it
+    fills all pages of the place.
     """
 
     die: int
@@ -129,7 +129,8 @@ class DieScan:
         return max(self.versions.values(), key=lambda version: version.sequence, default=None)
 
     def refuse(self, version: Version) -> None:
-        """Drop version ``version``, which must not be used, and count its place as torn."""
+        """Drop version ``version``, which must not be used, and count its place (physical
+        super-page) as torn."""
         del self.versions[version.place]
         self.torn += 1
 
@@ -260,10 +261,10 @@ def conclude(
     beside: Sequence[int] = (),
     undo: bool = False,
 ) -> DieState:
-    """Return the state of the scanned die. ``expected``: super-pages of the die in order of update.
-    ``step``: current or last step. ``beside``: parities and commit record of the die, which may be
-    missing. ``undo``: return the state before ``step``. Raises Unrecoverable if a super-page is
-    missing or the steps of the super-pages are inconsistent.
+    """Return the state of the die's reservoir that follows from its scan. ``expected``: super-pages
+    of the die in order of update. ``step``: current or last step. ``beside``: parities and commit
+    record of the die, which may be missing. ``undo``: return the state before ``step``. Raises
+    Unrecoverable if a super-page is missing or the steps of the super-pages are inconsistent.
     """
     found = scan.newest(step - undo)
     where = f"die {scan.die}"

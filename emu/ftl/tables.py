@@ -326,9 +326,9 @@ def tables(
 ) -> dict[str, np.ndarray]:
     """Return the arrays of the FTL of ``n`` devices for the state of compiled code, by field name.
 
-    ``table``: constants of compiled code. ``lanes``: independently operating planes per die.
-    ``planned``: True if only plans use the devices. Plans write to few blocks of each unit, so the
-    physical pages that they map are scattered.
+    ``table``: constants of compiled code. ``lanes``: number of independently operating planes per
+    die. ``planned``: True if only plans use the devices. Plans write to few blocks of each unit, so
+    the physical pages that they map are scattered.
     """
     units = n * geometry.units
     lpns, tpages, entries = int(table.lpns), int(table.tpages), int(table.map_entries)

@@ -129,7 +129,8 @@ def send(st, tid, which, n_bytes, step):
 
 @njit
 def send_off(st, tid, which, n_bytes):
-    """Send data over the device's link. No transaction waits for the arrival of the data."""
+    """Send ``n_bytes`` over the device's link in direction ``which`` (stages.UP or stages.DOWN). No
+    transaction waits for the arrival of the data."""
     if n_bytes > 0:
         station, wire, service = packed(st, tid, which, n_bytes)
         occupy(st, station, tid, wire, service)
@@ -148,8 +149,8 @@ def decode(st, tid, step):
 
 @njit
 def decode_bare(st, tid, step):
-    """Pass the pages of the reservoir that ``tid`` has read through the ECC decoder of the die's
-    channel, then continue at stage ``step``. Return False if decoding takes no time."""
+    """Pass reservoir pages, which transaction ``tid`` has read, through the ECC decoder of the
+    die's channel, then continue at stage ``step``. Return False if decoding takes no time."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     st.count[txn.dev, PE_DECODED_PAGES] += txn.n

@@ -210,8 +210,9 @@ def write_back(st, dev, tpage):
 def keep_without_write_back(st, dev, tpage):
     """Handle the eviction of a dirty entry if translation pages are never written back (map_writes
     = 0). Allocate a flash page to translation page ``tpage``, which stays in DRAM from then on. If
-    the translation page was on flash, read the sectors with its cached clean entries. Misses of the
-    page wait for that read. The dirty entries of the page become clean and most recently used.
+    the translation page was on flash, read those of its sectors that contain clean cached entries.
+    Misses of the page wait for this read. The dirty entries of the page become clean and most
+    recently used.
     """
     cfg = st.cfg[0]
     tvpn = tpage - dev * cfg.tpages
@@ -308,7 +309,7 @@ def unit_in_turn(st, dev, tvpn, i):
 
 @inline
 def next_turn(st, dev):
-    """Advance the allocation cursor to the next unit."""
+    """Advance the cursor that selects the unit of drive ``dev`` for the next translation page."""
     maps = st.maps[dev]
     maps.cursor = maps.cursor + 1 if maps.cursor + 1 < st.turn.shape[0] else 0
 

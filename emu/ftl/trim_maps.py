@@ -61,8 +61,8 @@ def note(st, dev, lpn):
 
 @cold
 def first_unsaved(st, dev):
-    """Return the number, in the order of trims, of the first trim of a drive that is not on flash
-    yet, or NEVER if all trims are on flash."""
+    """Return the number of the oldest trim of drive ``dev`` that is not on flash yet, or NEVER if
+    all trims are on flash. Trims are numbered in the order of execution."""
     found = NEVER
     if st.dev[dev].unsaved == 0:
         return found
@@ -111,8 +111,8 @@ def holds_erase(st, dev, block):
 
 @njit
 def want(st, dev, trims):
-    """Request the programs of the trim maps with trims that are not on flash yet and have numbers
-    up to ``trims``."""
+    """Request the programs of the trim maps that contain unsaved trims (not yet on flash) with
+    numbers up to ``trims``."""
     st.dev[dev].trims_wanted = max(st.dev[dev].trims_wanted, trims)
     start(st, dev)
 
@@ -154,7 +154,8 @@ def start(st, dev):
 
 @njit
 def free_slot(st, dev):
-    """Return the index of a free buffer of device ``dev``."""
+    """Return the index of the first free buffer for trim maps of device ``dev``. At least one
+    buffer must be free."""
     slot = 0
     while st.trim_slot[dev * SLOTS + slot] != FREE:
         slot += 1
@@ -274,7 +275,7 @@ def program_again(st, tid):
 
 @njit
 def complete_flushes(st, dev):
-    """Complete each waiting part of a FLUSH if all trims issued before it are on flash."""
+    """Complete each waiting FLUSH transaction for which all trims issued before it are on flash."""
     dev_rec = st.dev[dev]
     saved = first_unsaved(st, dev)
     before = -1

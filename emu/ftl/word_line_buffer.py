@@ -165,8 +165,8 @@ def send_line(st, unit, head, step):
 
 @njit
 def line_queue(st, tid):
-    """Return the die queue for the word line of program ``tid``, which depends on the stream of its
-    block."""
+    """Return the number of the die queue (Q_*) for the word line of program ``tid``. The write
+    stream of the word line's block determines the queue."""
     cfg = st.cfg[0]
     stream = st.block[page_map.block_at(st, st.txn[tid].dev, st.txn[tid].ppn)].stream
     if stream < cfg.collected or stream == cfg.pslc_stream:

@@ -39,8 +39,8 @@ def plane_of(st, ppn):
 
 @inline
 def is_first_page(st, ppn):
-    """Return True if physical page ``ppn`` is the first page of its line (pages that are programmed
-    together)."""
+    """Return True if physical page ``ppn`` is the first page of its line, the pages that are
+    programmed together."""
     cfg = st.cfg[0]
     if cfg.line == cfg.stripe:
         return ppn % cfg.stripe == 0

@@ -92,11 +92,11 @@ def skip_to_next_stripe(st, dev, unit, front):
 
 @cold
 def set_laid(st, unit, stream, before):
-    """Set the flag ``laid`` of the write frontier of stream ``stream`` in unit ``unit``, which an
-    untimed fill uses.
+    """Update the flag ``laid`` of the write frontier of stream ``stream`` in unit ``unit`` before
+    or after an untimed fill. The flag makes the next allocation skip to the next stripe.
 
-    Before the fill (``before`` = 1), clear the flag. After the fill (``before`` = 0), set the flag
-    if the fill has ended inside a stripe.
+    ``before``: 1 to clear the flag before the fill; 0 to set it after the fill if the fill has
+    ended inside a stripe.
     """
     front = st.front[stream, unit]
     front.laid = int(before == 0 and word_lines.is_inside_stripe(st, front))
@@ -233,11 +233,12 @@ def fill(st, dev, lpn, count, stream):
 
 @cold
 def fill_rounds(st, dev, lpn, count, stream):
-    """Map pages as :func:`fill` does, in whole rounds over the units, until the open block of some
-    unit is almost full.
+    """Map logical pages, starting at ``lpn``, as :func:`fill` does, in whole rounds over the units,
+    until ``count`` pages are mapped or the open block of a unit is almost full.
 
-    Return the number of pages mapped. Return 0 if a unit has no partly filled open block, or if its
-    write frontier is not aligned to a page offset.
+    Return the number of pages mapped, which can be less than ``count``. Return 0 if a unit has no
+    partly filled open block, or if its write frontier is inside a stripe, a flash page or (if
+    planes are programmed together) a super-page.
     """
     cfg = st.cfg[0]
     each = cfg.unit_planes * cfg.slots if cfg.multi_plane != 0 else cfg.slots

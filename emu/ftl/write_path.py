@@ -47,14 +47,16 @@ modulo REWRITES. While its counter is unchanged, a page has not been written.
 
 @inline
 def rewrites_of(st, tid):
-    """Return the counter of completed writes that covers the page of write ``tid``."""
+    """Return the number of completed writes to the page of write ``tid``. Pages whose numbers are
+    equal modulo REWRITES share one counter."""
     txn = st.txn[tid]
     return st.rewrites[txn.dev, txn.lpn & (REWRITES - 1)]
 
 
 @inline
 def count_rewrite(st, tid):
-    """Count write ``tid`` of a page as completed, for the read-modify-writes of the same page."""
+    """Count write ``tid`` as completed, so that read-modify-writes of the same page detect the
+    write."""
     txn = st.txn[tid]
     st.rewrites[txn.dev, txn.lpn & (REWRITES - 1)] += 1
 
@@ -346,8 +348,8 @@ def retry_writes(st, dev, unit):
 
 @inline
 def retry(st, waiting):
-    """Retry the stalled writes in ``waiting``, the record of a unit or drive, until no block has
-    room."""
+    """Retry the stalled writes in the queue of ``waiting`` (record of a unit or of a drive) until
+    one of them has to stay in the queue."""
     while waiting.stall_head >= 0:
         tid = waiting.stall_head
         following = st.txn[tid].next

@@ -159,7 +159,9 @@ class VfioAdminQueue:
             raise InputError("the server sent an invalid vfio-user reply")
         found = self._take(size - wire.HEADER_BYTES)
         if flags & wire.ERROR:
-            raise InputError(f"{command.name}: {os.strerror(error)}")
+            raise InputError(
+                f"the server refused the vfio-user message {command.name}: {os.strerror(error)}"
+            )
         return found
 
     def _take(self, size: int) -> bytes:
@@ -223,7 +225,9 @@ class VfioAdminQueue:
         end = time.monotonic() + TIMEOUT_S
         while not ready():
             if time.monotonic() > end:
-                raise InputError(f"the controller is not ready after {TIMEOUT_S:g} s")
+                raise InputError(
+                    f"controller of the tunnel: CSTS.RDY did not change within {TIMEOUT_S:g} s"
+                )
             time.sleep(0.001)
 
     # --- commands

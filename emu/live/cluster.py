@@ -64,7 +64,7 @@ class Ending:
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """Return the descriptor, for poll(2)."""
+        """Return the file descriptor that becomes readable when :meth:`set` is called."""
         return self._event
 
     def set(self, *_: object) -> None:
@@ -80,7 +80,7 @@ class Ending:
         return bool(poll.poll(1000 * seconds))
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Close the file descriptor. The object must not be used afterwards."""
         os.close(self._event)
         self._event = -1
 

@@ -23,8 +23,8 @@ LOOPBACK = "lo"
 
 def end_of(found: dict[str, Any], where: str) -> int:
     """Return the number of the drive that ``where`` names, or -1 if ``where`` names the host.
-    ``where``: "host", the number of a drive, or the address of an end. ``found``: report of the
-    cluster's relay (Relay.report). Raises InputError if there is no such end."""
+    ``where``: "host", the number of a drive, or the address of the host or of a drive. ``found``:
+    report of the cluster's relay (Relay.report). Raises InputError if ``where`` names neither."""
     drives = found["drives"]
     if where in map(str, range(len(drives))):
         return int(where)
@@ -41,9 +41,9 @@ def end_of(found: dict[str, Any], where: str) -> int:
 
 
 def words_at(found: dict[str, Any], where: str, command: tuple[str, ...], shell: bool) -> list[str]:
-    """Return the command line that runs ``command`` at the end ``where`` (:func:`end_of`).
-    ``shell``: True to join the words with spaces and pass the line to sh, as ssh does. Raises
-    InputError if there is no such end, or if a required program is not installed."""
+    """Return the command line that runs ``command`` on the host or drive ``where``
+    (:func:`end_of`). ``shell``: True to join the words with spaces and pass the line to sh, as ssh
+    does. Raises InputError if there is no such end, or if a required program is not installed."""
     number = end_of(found, where)
     words = processes.inside(found)
     if number >= 0 and (space := found["drives"][number]["namespace"]):
@@ -52,9 +52,9 @@ def words_at(found: dict[str, Any], where: str, command: tuple[str, ...], shell:
 
 
 def variables_at(found: dict[str, Any], where: str) -> dict[str, str]:
-    """Return the environment variables (ADDRESS, DEVICE, OTHERS) of a program at the end ``where``
-    (:func:`end_of`). ``found``: report of the cluster's relay. Raises InputError if there is no
-    such end."""
+    """Return the environment variables (ADDRESS, DEVICE, OTHERS) of a program on the host or drive
+    ``where`` (:func:`end_of`). ``found``: report of the cluster's relay. Raises InputError if there
+    is no such end."""
     number = end_of(found, where)
     end = found["host"] if number < 0 else found["drives"][number]
     device = end["device"] or LOOPBACK

@@ -31,8 +31,9 @@ from ondie.emu.units import InputError
 
 MOST_WAITING = 4 << 20
 """Maximum number of bytes that wait at the host for one drive. Further packets wait in the host's
-network device. If the device limits its bytes in flight to each end, this maximum is increased by
-the limit times the number of drives, so that no packet is dropped for lack of room."""
+network device. If this device limits the number of bytes in flight to each drive (``most_on_way``),
+the maximum is higher by this limit times the number of drives, so that no packet is dropped for
+lack of room."""
 SILENT_S = 0.5
 """Time after which a drive that accepts no packets no longer delays the other drives, s. Packets
 for this drive are then dropped."""
@@ -116,8 +117,9 @@ class Port:
         return waits and time.monotonic() - self._moved < SILENT_S
 
     def send(self, packet: Data, always: bool = False) -> bool:
-        """Send a packet, which has ``lead`` bytes in front, to the drive. Return False if the
-        packet was dropped. ``always``: True to send the packet even if :attr:`full` is True."""
+        """Send an IP packet to the drive. In ``packet``, the IP packet follows the first
+        :attr:`lead` bytes, which hold the offload header. Return False if the packet was dropped.
+        ``always``: True to send the packet even if :attr:`full` is True."""
         fits = len(packet) <= self.relay.form.longest
         full = self.full and not always
         if not fits or not self.open or full or not self.relay.send(packet):
@@ -235,9 +237,10 @@ class Port:
 
 
 class HostEnd:
-    """Relay of a host. ``device``: network device of the host; if it is None, packets to the host
-    are dropped. ``address``: IPv4 address of the host, bytes[4]. ``capture``: file that records all
-    packets of the device, or None."""
+    """Relay at the host's end of the tunnels, which passes packets between the host's network
+    device and the drives, and from drive to drive. ``device``: network device of the host; if it is
+    None, packets to the host are dropped. ``address``: IPv4 address of the host, bytes[4].
+    ``capture``: file that records all packets of the device, or None."""
 
     def __init__(
         self, device: Device | None, address: bytes, capture: Capture | None = None

@@ -33,12 +33,12 @@ class Size(NamedTuple):
 
 
 SIZES = (
-    Size("mtu", DEFAULT_MTU, "BYTES", "MTU in bytes; at most the drive's tunnel.mtu."),
+    Size("mtu", DEFAULT_MTU, "BYTES", "Set the MTU in bytes; at most the drive's tunnel.mtu."),
     Size(
         "payload",
         DEFAULT_PAYLOAD,
         "BYTES",
-        "Size of a block in bytes; each command transfers one block.",
+        "Set the size of a block in bytes; each command transfers one block.",
     ),
     Size(
         "in-flight",
@@ -47,9 +47,9 @@ SIZES = (
         "Keep up to N commands in flight per drive in each direction.",
     ),
 )
-DEV = "Controller device and IPv4 address of a drive; repeat the option for each drive."
-ADDRESS = "Address of this host and prefix length of its network."
-NAME = "Name of the TUN device."
+DEV = "Connect the drive with this controller device and IPv4 address; repeat for each drive."
+ADDRESS = "Set the address of this host and the prefix length of its network."
+NAME = "Use this name for the TUN device."
 TAKE_OVER = "Close a tunnel that another host left open."
 GSO = "Send TCP segments unsplit to drives that accept unsplit segments."
 STATS = "Print the counters as JSON before exiting."

@@ -218,8 +218,8 @@ class FaultyQueue:
         return []
 
     def completions(self) -> list[Completion]:
-        """Return the completions that have arrived since the last call, into which faults are
-        injected, and earlier completions whose delay has ended (see admin_queue.AdminQueue)."""
+        """Return the completions that have arrived since the last call, after the injection of
+        faults, and earlier completions whose delay has ended (see admin_queue.AdminQueue)."""
         found: list[Completion] = []
         for each in self._queue.completions():
             cid = _cid(each.cqe, 12)

@@ -35,7 +35,7 @@ CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
 
 
 def tool(name: str) -> str:
-    """Return the path of a program. Raises InputError if it is not installed."""
+    """Return the path of the program ``name``. Raises InputError if it is not installed."""
     found = shutil.which(name, path=PATH)
     if found is None:
         raise InputError(f"{name}: not found; install iproute2 and util-linux")

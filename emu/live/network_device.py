@@ -77,11 +77,11 @@ class Networked:
 class TunDevice(Networked):
     """New TUN device ``name`` in the network namespace of the calling thread.
 
-    ``offloads``: True if packets have an offload header in front (gso.py) and the kernel may leave
-    TCP segments unsplit. ``queues``: number of queues, 1 to MOST_QUEUES, over which the kernel
-    distributes flows; packets of one flow keep their order. Raises InputError if a parameter is out
-    of range, if /dev/net/tun cannot be opened, or if the kernel refuses the device, for example
-    because the name is taken.
+    ``offloads``: True if each packet is preceded by an offload header (gso.py) and the kernel may
+    leave TCP segments unsplit. ``queues``: number of queues, 1 to MOST_QUEUES, over which the
+    kernel distributes flows; packets of one flow keep their order. Raises InputError if a parameter
+    is out of range, if /dev/net/tun cannot be opened, or if the kernel refuses the device, for
+    example because the name is taken.
     """
 
     kind = "TUN"

@@ -81,7 +81,7 @@ class HostRequest:
             path, equals, text = each.rpartition("=")
             try:
                 if not equals:
-                    raise ValueError("the address of the drive is missing")
+                    raise ValueError("must be DEVICE=ADDRESS")
                 drive = ipaddress.IPv4Address(text)
             except ValueError as error:
                 raise InputError(

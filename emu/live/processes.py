@@ -89,7 +89,9 @@ def run(request: Request, way: Way, ready: Callable[[int], None]) -> None:
             signal.signal(each, handler)
     _, code = os.waitpid(pid, 0)
     if os.waitstatus_to_exitcode(code):
-        raise InputError(f"tunnel up: process {pid} has ended with an error")
+        raise InputError(
+            f"tunnel up: process {pid} has ended with an error; see its messages above"
+        )
 
 
 def _start(request: Request, way: Way, log: Path | None) -> int:
@@ -139,7 +141,10 @@ def status(name: str) -> dict[str, Any]:
     deadline = time.monotonic() + ANSWER_S
     while (found := _asked(name)) is None:  # the relay has ended, and the next one will answer
         if time.monotonic() > deadline:
-            raise InputError(f"--name {name}: the cluster did not answer within {ANSWER_S:g} s")
+            raise InputError(
+                f"--name {name}: the cluster did not answer within {ANSWER_S:g} s; see "
+                f"{file_of(name, 'log')}"
+            )
         time.sleep(0.01)
     counted = [("", found["host"]), *((each["namespace"], each) for each in found["drives"])]
     for space, each in counted:
@@ -165,7 +170,8 @@ def _asked(name: str) -> dict[str, Any] | None:
             found: dict[str, Any] = json.loads(text)
         except TimeoutError:
             raise InputError(
-                f"--name {name}: the cluster did not answer within {ANSWER_S:g} s"
+                f"--name {name}: the cluster did not answer within {ANSWER_S:g} s; see "
+                f"{file_of(name, 'log')}"
             ) from None
         except (OSError, ValueError):
             return None

@@ -67,7 +67,7 @@ class NoQueue:
         """Discard the commands."""
 
     def completions(self) -> list[Completion]:
-        """Return an empty list."""
+        """Return an empty list, because no commands are in flight."""
         return []
 
 
@@ -248,7 +248,8 @@ class Relay:
 
     def report(self, silent: list[Port]) -> dict[str, Any]:
         """Return the addresses, device names and packet counters of the cluster as a
-        JSON-serializable dictionary. ``silent``: ports whose drives have not answered."""
+        JSON-serializable dictionary. ``silent``: ports whose drives have not answered the status
+        request."""
         host, request, way = self.host, self.request, self.place.way
         networks = way.device != "relay"
         drives = []

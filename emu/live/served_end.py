@@ -38,9 +38,9 @@ class ServedEnd:
 
     ``address``: ADDRESS/PREFIX of the drive. ``pace``: rate of TCP data, "model" for the rate of
     the cost model, or "none" for no limit. A host may request packets of up to tunnel.mtu, blocks
-    of up to 64 KiB, and up to 16 commands in flight. If ``pace`` is "none", the device is a TUN
-    device, and tunnel.mtu leaves room for the offload header, the host may also request unsplit TCP
-    segments and blocks of up to 256 KiB. A block is never larger than frontend.max_transfer. Raises
+    of up to 64 KiB, and up to 16 commands in flight. The host may also request unsplit TCP segments
+    and blocks of up to 256 KiB if ``pace`` is "none", the device is a TUN device, and tunnel.mtu
+    leaves room for the offload header. A block is never larger than frontend.max_transfer. Raises
     InputError if the tunnel cannot be created; nothing is left behind in this case.
     """
 

@@ -54,7 +54,7 @@ SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class TcpRelay:
-    """Relay of the end with the address ``own``.
+    """Relay of the TCP connections between programs at the end with address ``own`` and other ends.
 
     ``others``: addresses of the other ends, by the loopback address that represents the end.
     ``ports``: ports to which programs can connect. ``mtu``: maximum packet size, bytes. Raises
@@ -64,7 +64,7 @@ class TcpRelay:
     kind = "TCP relay"
     lead = 0
     most_on_way = ON_WAY * 5 // 4
-    """Maximum number of bytes in flight to one end: ON_WAY, increased for all packet headers."""
+    """Maximum number of bytes in flight to one end: ON_WAY, and 25 % more for packet headers."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class TcpRelay:
         self.restart()
 
     def fileno(self) -> int:
-        """Return the descriptor, for poll(2)."""
+        """Return the file descriptor of the epoll object, which poll(2) accepts."""
         return self._epoll.fileno()
 
     def offload(self, on: bool) -> None:
@@ -123,8 +123,8 @@ class TcpRelay:
             return found
 
     def write(self, packet: Data) -> bool:
-        """Handle a packet from another end. Return False if it is not a relay's message to this
-        end."""
+        """Handle a packet from another end. Return False if the packet is not a message from a
+        relay to this end."""
         data = bytes(packet)
         if not is_message(data) or data[16:20] != self._own:
             return False
@@ -136,8 +136,8 @@ class TcpRelay:
         return True
 
     def restart(self) -> None:
-        """Reset all connections at this end, because messages may be lost: either the tunnel was
-        opened again, or the relay ran in another process before."""
+        """Reset all connections at this end, because messages may have been lost: either the tunnel
+        was opened again, or the relay ran in another process before."""
         with self._lock:
             for stream in list(self._streams.values()):
                 self._drop(stream)
@@ -150,9 +150,9 @@ class TcpRelay:
             self._signal()
 
     def lost(self, packet: Data) -> list[bytes]:
-        """Reset the connection of a dropped packet if this end has the connection. Return packets
-        that inform the other ends; they must not be dropped for lack of room. If the dropped packet
-        carries GONE or ARRIVED, it is returned itself."""
+        """Reset the connection of the dropped packet ``packet`` at this end. Return packets that
+        report the loss to the other ends; they must not be dropped for lack of room. For a message
+        GONE or ARRIVED, return only ``packet``."""
         data = bytes(packet)
         if not is_message(data):
             return []

@@ -25,7 +25,7 @@ from ondie.emu.live.gso import ones_sum
 
 IP = struct.Struct(">BBHHHBBH4s4s")
 PROTOCOL = 253
-"""Protocol number in the IP header of a message, which RFC 3692 assigns to experiments."""
+"""Protocol number in the IP headers of messages. RFC 3692 assigns this number to experiments."""
 HEAD = struct.Struct(">IIBBH")
 """Header of a message: number of the stream (TCP connection), number of the message, kind, opener
 (1 if the sender has opened the stream, else 0), and port."""

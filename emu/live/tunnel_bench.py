@@ -1,4 +1,6 @@
-"""Speed of a tunnel without a pace, compared with a bare shuttle in the same run.
+"""Speed of a tunnel without a rate limit, compared with a shuttle in the same run.
+
+The shuttle is a process that only copies packets between two TUN devices.
 
 Owns the measurements of `ondie bench tunnel`. Does not own the tunnel (cluster.py), the shuttle
 (shuttle.py) or the output (cli/commands/bench_run.py).
@@ -74,10 +76,12 @@ class Series:
 
     rates: list[float] = field(default_factory=list)
     host: list[float] = field(default_factory=list)
-    """CPU time of the host's relay, or of the shuttle, per GB of transferred data, s/GB."""
+    """CPU time of the process at the host's end per GB of transferred data, s/GB. The process is
+    the host's relay (tunnel) or the process that copies the packets (shuttle)."""
     both: list[float] = field(default_factory=list)
-    """CPU time of the host's relay (or the shuttle) and of the drive together, per GB of
-    transferred data, s/GB."""
+    """CPU time of all processes that transfer the packets, per GB of transferred data, s/GB. For
+    the tunnel, these are the host's relay and the process of the drive; the shuttle is one
+    process."""
 
 
 @dataclass(frozen=True)
@@ -200,9 +204,9 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
 def measure(
     way: Way, name: str, mtu: int, gso: bool, quick: bool, progress: Callable[[str], object]
 ) -> dict[tuple[str, str], Series]:
-    """Return the rates and CPU times of each system in each direction of WAYS. The shuttle and the
-    tunnel are measured alternately. Raises InputError if a system cannot start or a transfer
-    fails."""
+    """Return the rates and CPU times by (system, direction). The systems are "shuttle" and
+    "tunnel", which are measured alternately; the directions are those of WAYS. Raises InputError if
+    a system cannot start or a transfer fails."""
     networks = {key: ipaddress.IPv4Network(text) for key, text in NETWORKS.items()}
     request = Request.of(
         load_preset(PRESET), name=f"bench{os.getpid()}", drives=1, mtu=mtu, pace="none", gso=gso,

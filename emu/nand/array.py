@@ -50,7 +50,7 @@ def await_out(st, channel, tid):
 @inline
 def await_done(st, channel, tid):
     """Insert transaction ``tid`` (a program, erase or computation) into the list of array
-    operations of channel ``channel``, which is ordered by end time."""
+    operations of channel ``channel``. The list is ordered by end time."""
     bus = st.bus[channel]
     time = st.txn[tid].time
     st.txn[tid].next = -1
@@ -112,10 +112,10 @@ def begin_array(st, die, tid, now, time):
     """Start the array operation of transaction ``tid`` on die ``die`` at ``now`` for ``time`` ps.
 
     ``now`` is the end of the command cycles, which may be later than the present time. The
-    operation is inserted into one of the channel's two lists. The data-out list contains reads and
-    copy-backs, programs and erases if the drive reads the status of its dies, and BPRs and ODCs
-    (OptimStore's reads into registers and computations) if their pages pass through the controller.
-    The list of array operations contains all other operations.
+    operation is inserted into one of two lists of the channel. The following operations enter the
+    data-out list: reads and copy-backs always; programs and erases if the drive reads the status of
+    its dies; BPRs (OptimStore's reads into registers) and ODCs (its computations) if their pages
+    pass through the controller. All other operations enter the list of array operations.
     """
     die_rec = st.die[die]
     txn = st.txn[tid]
@@ -187,7 +187,8 @@ def release_die(st, die):
 
 @cold
 def rest_power(st, die):
-    """Return the power of die ``die`` to the power budget at the end of an array operation.
+    """Release the power that die ``die`` holds in the power budget at the end of an array
+    operation.
 
     If the cache register holds the page of the next program, the die keeps the power needed by this
     program, but at most the power that it holds at present.

@@ -1,7 +1,8 @@
 """Bit errors in stored bytes: random positions of the bit errors of a page read.
 
-Owns the bit-error masks of page reads and of logged page reads. Does not own error rates (rber.py),
-the number of bit errors (ecc.page_errors) or the codes that correct them (codec.py).
+Owns the bit-error masks of page reads, including the page reads in the engine's log. Does not own
+error rates (rber.py), the number of bit errors (ecc.page_errors) or the codes that correct them
+(codec.py).
 Source: raw bit errors of NAND as independent flips of stored bits, as in the error models of Cai et
 al., Proc. IEEE 105(9), 2017; Floyd, CACM 30(9), 1987 (random selection of distinct positions
 without a list of all positions).

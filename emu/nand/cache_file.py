@@ -43,7 +43,7 @@ ENTRY = np.dtype(
         ("seal", "u4"),  # of the other fields
     ]
 )
-"""Record type of an entry of `cache.pages`; the same layout as ondie_entry in csrc/ondie.h."""
+"""Record type of an entry of `cache.pages`, with the layout of ondie_entry in csrc/ondie.h."""
 SEALED = ENTRY.itemsize - 4
 """Number of bytes of an entry's record that its seal covers: all fields before the seal."""
 BLOCK = 4096
@@ -271,7 +271,7 @@ class CacheContents:
 
 def look(folder: StoreFolder) -> CacheContents:
     """Summarize the cache files in an open folder without changing them. The summary is empty if
-    the drive has no power-loss protection, or if a file is missing in a store that was closed
+    the drive has no power-loss protection, or if a file is missing from a store that was closed
     cleanly."""
     names, block = folder.names(), folder.superblock
     value = {key: leaf["value"] for key, leaf in leaves_of(folder.configuration).items()}

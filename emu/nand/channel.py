@@ -315,8 +315,8 @@ def out_ps(st, tid):
 
 @inline
 def grant_command(st, channel, die):
-    """Grant channel ``channel`` to the command and address cycles of die ``die``'s next operation.
-    The array operation starts after these cycles."""
+    """Grant channel ``channel`` to the command and address cycles of the next operation of die
+    ``die``. The array operation starts after these cycles."""
     now = st.reg[0].now
     tid, time, wait, array = start_command(st, die, now)
     hold_bus(st, channel, die, tid, COMMAND, time)
@@ -467,9 +467,9 @@ def next_event_ps(st, channel):
 
 @cold
 def grant_now(st, channel):
-    """Grant channel ``channel`` before the end of the present event, which may grant it again. The
-    garbage collection that a write request has started is thus submitted before the writes of this
-    request (event_order.py)."""
+    """Grant channel ``channel`` now; the end of the present event may bring another grant. As a
+    result, the garbage collection that a write request has started is submitted before the writes
+    of this request (event_order.py)."""
     if st.cfg[0].ranked == POLLED:
         polling.end_submission(st)
     if st.cfg[0].ordered != 0 and st.bus[channel].touched == 0:

@@ -35,12 +35,14 @@ empty while the drive is closed. ``code`` also contains the address of a functio
 and ``wait`` contains uninitialized memory.
 """
 PLAIN = ("l2p", "p2l", "sectors", "bytes cached", "bytes flying")
-"""Tables that are stored uncompressed: large tables that are mostly zeros and compress badly."""
+"""Names of the tables that are stored uncompressed. Long ranges of zeros are not stored for any
+table, and the rest of these large tables compresses badly."""
 PART = 1 << 16
-"""Size of a part of a table, in bytes. A part has at most one stored range."""
+"""Size of the parts into which a table is divided for storage, in bytes. At most one contiguous
+range of bytes of each part is stored."""
 PIECE = 1 << 12
-"""Size of a piece of a part of a table, in bytes. The stored range of a part extends from its first
-to its last piece that is not all zeros."""
+"""Size of the pieces into which a part is divided, in bytes. The stored range of a part extends
+from the first piece to the last piece that is not all zeros."""
 
 
 def of_engine(arrays: Arrays) -> dict[str, np.ndarray]:

@@ -41,8 +41,8 @@ PIECE = 32
 
 
 class PageRead(NamedTuple):
-    """One page read to decode: the stored page, and the parameters of the bit errors that the
-    engine has drawn for the last attempt of the read."""
+    """Read of a page that must be decoded: the stored page, and the parameters of the bit errors
+    that the engine has drawn for the last attempt of the read."""
 
     data: np.ndarray
     """Page as stored, uint8[page bytes]."""
@@ -160,9 +160,9 @@ class Decoded(NamedTuple):
 
 
 class WordCode:
-    """An implemented code for words of ``data_bytes`` of data. If ``circulant`` is None: BCH that
-    corrects ``limit`` bit errors. Otherwise: LDPC with circulants of ``circulant`` bits; ``limit``
-    is not used. The words contain a CRC-32C.
+    """Implemented code for words with ``data_bytes`` bytes of data. If ``circulant`` is None, it is
+    a BCH code that corrects ``limit`` bit errors. Otherwise, it is an LDPC code with circulants of
+    ``circulant`` bits, and ``limit`` is not used. The words contain a CRC-32C.
     """
 
     def __init__(self, data_bytes: int, limit: int, circulant: int | None = None) -> None:
@@ -258,7 +258,7 @@ class Decoder:
     """Decoder of a drive's controller for the implemented code of ``cfg`` (ecc.code = bch or ldpc).
 
     Only the thread that runs the engine may call :meth:`decode`. If ``decode_all`` is True, words
-    without bit errors are decoded, too; the decoded data is the same.
+    without bit errors are decoded, too; this does not change the decoded data.
     """
 
     def __init__(self, cfg: Config) -> None:
@@ -291,7 +291,8 @@ class Decoder:
     def corrects(self, key: int, rate: float, level: int) -> int:
         """Return 1 if the decoder corrects a page by hard decision. Otherwise, count the failure
         and return 0. The engine calls this method only for pages that the capability model
-        corrects.
+        corrects. ``key``: key of the random draws of the read. ``rate``: raw bit error rate.
+        ``level``: retry level.
 
         The engine calls it before the bytes of the page are known, so the decoded words have
         all-zero data. The result of an LDPC decoder depends on the bit errors and hardly on the
@@ -483,7 +484,7 @@ def decoder_of(cfg: Config) -> Decoder | None:
 
 
 def bare_decoder_of(cfg: Config) -> BareDecoder | None:
-    """Return the decoder of the optimizer's pages, or None if they have no implemented code or no
-    bit errors.
+    """Return the decoder of the optimizer's pages, or None if no implemented code protects these
+    pages or bit errors are not simulated.
     """
     return BareDecoder(cfg) if pe_protection.coded(cfg) else None

@@ -101,7 +101,7 @@ def use_registers(st, die, tid):
     """Check and update the state of die ``die``'s registers for optimizer operation ``tid``.
 
     Stops the run with error E_REGISTER if the registers do not hold the operands of the operation.
-    Such an error means that the plan of the optimizer update has its operations in a wrong order.
+    Such an error means that the plan of the optimizer update has its operations in the wrong order.
     """
     die_rec = st.die[die]
     op = st.txn[tid].op

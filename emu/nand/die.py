@@ -191,7 +191,8 @@ def own_rank_of(st, tid):
 
 @inline
 def weight_of(rank):
-    """Return the number of turns of priority class ``rank`` (1 to 3) in a cycle of four rounds."""
+    """Return the number of turns of priority class ``rank`` (1 to 3) in a cycle of four rounds (see
+    :func:`promote`)."""
     return 4 if rank == 1 else 2 if rank == 2 else 1
 
 
@@ -200,8 +201,8 @@ def promote(st, die, queue):
     """Move the first transaction of the priority class whose turn it is to the head of queue
     ``queue``.
 
-    Class 0 always has priority. Classes 1 to 3 take weighted turns: class 1 in every round of a
-    cycle of four, class 2 in rounds 2 and 1, class 3 in round 1.
+    Class 0 always has priority. Classes 1 to 3 take weighted turns in a cycle of four rounds: class
+    1 has a turn in every round, class 2 in two rounds, and class 3 in one round.
     """
     die_rec = st.die[die]
     reads = queue == Q_READ
@@ -254,7 +255,7 @@ def bring_forward(st, die, queue, chosen):
 def planes_of(st, tid):
     """Return the number of planes that the command of transaction ``tid`` uses.
 
-    Pages of a word line at other page offsets are not counted.
+    Pages that the command accesses at other page offsets of the same word lines add no planes.
     """
     if st.cfg[0].slots > 1:
         return planes_at(st, tid)
@@ -271,8 +272,8 @@ def planes_of(st, tid):
 
 @cold
 def planes_at(st, tid):
-    """Return the number of planes that the command of transaction ``tid`` uses if a flash page has
-    several slots. See :func:`planes_of`.
+    """Return the number of planes that the command of transaction ``tid`` uses, on a drive whose
+    flash pages have several slots. See :func:`planes_of`.
     """
     page = st.txn[tid].page
     planes = 0

@@ -223,10 +223,10 @@ def allowed_queues(st, die):
 
 @cold
 def fits_open_block(st, working, tid):
-    """Return True if the program ``tid`` of a parity page or of a step's record can directly follow
-    the program ``working``, because the block that is then open in the reservoir has a free page.
+    """Return True if program ``tid`` (of a parity page or of a step's record) can directly follow
+    program ``working``: after ``working``, the open block of the reservoir has a free page.
 
-    Otherwise a block must be erased between the two programs.
+    Otherwise, a block must be erased between the two programs.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -252,9 +252,10 @@ def may_suspend(st, die_rec, at):
     """Return True if the operation in the array of die record ``die_rec`` may be suspended at time
     ``at`` (ps).
 
-    It must be a program or an erase with enabled suspension, more than the configured remaining
-    time and fewer than ``max_suspends`` suspensions. No other operation may be suspended, and the
-    cache register must be empty.
+    The operation must be a program or an erase for which the configuration enables suspension. Its
+    remaining time must exceed the configured minimum, and it must have been suspended fewer than
+    ``max_suspends`` times. The die must have no other suspended operation, and its cache register
+    must be empty.
     """
     cfg = st.cfg[0]
     txn = st.txn[die_rec.arr]
@@ -279,8 +280,7 @@ def may_suspend(st, die_rec, at):
 
 @inline
 def needs_die(st, tid):
-    """Return True if transaction ``tid`` needs the whole die, that is, unless it is a read of one
-    plane."""
+    """Return True if transaction ``tid`` needs the whole die. Only a read of one plane does not."""
     txn = st.txn[tid]
     if txn.op != READ:
         return True
@@ -365,9 +365,10 @@ def select_plane_read(st, die, waiting):
 @inline
 def select_cached_program(st, die, waiting):
     """Select a program whose data may enter the cache register while another program occupies the
-    die. ``waiting``: mask of queues.
+    die. ``waiting``: bit mask of the queues with waiting transactions.
 
-    Returns (queue, IN), or (-1, NONE) if there is no such program.
+    Returns (queue, channel request), where the request is IN (data-in phase), or (-1, NONE) if
+    there is no such program.
     """
     cfg = st.cfg[0]
     die_rec = st.die[die]
@@ -395,7 +396,7 @@ def set_gc_priority(st, die, urgent):
 @cold
 def bar_host_work(st, die, change):
     """Add ``change`` (+1 or -1) to the number of garbage collections that block host operations on
-    the die of lane ``die``."""
+    a die. ``die``: number of the die, or of a lane of the die (see die.py)."""
     die_rec = st.die[st.die[die].first]
     if st.cfg[0].ranked == POLLED:
         polling.catch_up(st, st.die[die].first)

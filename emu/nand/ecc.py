@@ -310,9 +310,9 @@ def word_key(key, level, word):
 def page_errors(code, key, level, rate):
     """Draw the number of bit errors of a page at retry ``level`` and bit error rate ``rate``.
 
-    Returns (bit errors of the page, bit errors of its worst code word). Below ``code.safe`` no code
-    word reaches the limit, so the bit errors are drawn for the whole page and the second number is
-    0.
+    Returns (bit errors of the page, bit errors of its worst code word). At a rate below
+    ``code.safe``, no code word reaches the limit, so the bit errors are drawn for the whole page
+    and the second number is 0.
     """
     if rate < code.safe:
         return binomial(word_key(key, level, -1), code.words * code.bits, rate), np.int64(0)
@@ -330,7 +330,8 @@ def word_iterations(code, effort, key, wrong, soft):
     """Return the number of iterations of the implemented code's decoder on a word with ``wrong``
     bit errors.
 
-    ``effort``: from codec.effort; ``key``: random key of the word; ``soft``: 1 for soft decision.
+    ``effort``: result of codec.effort. ``key``: random key of the word. ``soft``: 1 for soft
+    decision, 0 for hard decision.
     """
     if wrong <= 0:
         return np.int64(0)
@@ -365,7 +366,7 @@ def divided_iterations(code, effort, key, level, words, errors, soft):
 def page_iterations(code, effort, key, level, rate, soft):
     """Return the number of decoder iterations of one decoding of a page at retry ``level``.
 
-    The page has the bit errors of :func:`page_errors`. Other arguments are those of
+    The page has the bit errors of :func:`page_errors`. The other arguments are those of
     :func:`word_iterations`.
     """
     if rate < code.safe:
@@ -380,12 +381,12 @@ def page_iterations(code, effort, key, level, rate, soft):
 
 @njit
 def failed_iterations(code, effort, key, level, rate):
-    """Return the number of iterations of a failed hard decoding of a page. Arguments are those of
-    :func:`page_iterations`.
+    """Return the number of iterations of a failed hard decoding of a page. The arguments are those
+    of :func:`page_iterations`.
 
-    If the model corrects the page, its decoder has failed (:func:`decoder_corrects`). The word with
-    the most bit errors then takes the maximum number of iterations, although most words with as
-    many bit errors take fewer.
+    If the capability model corrects the page, the implemented decoder has failed
+    (:func:`decoder_corrects`). In that case, the word with the most bit errors takes the maximum
+    number of iterations, although most words with as many bit errors take fewer.
     """
     made = page_iterations(code, effort, key, level, rate, 0)
     worst = page_errors(code, key, level, rate)[1]
@@ -401,8 +402,8 @@ def failed_iterations(code, effort, key, level, rate):
 
 @njit
 def late_iterations(code, made):
-    """Return how many of the ``made`` iterations of one page decoding exceed the iterations that
-    the decoding time ``decode`` covers."""
+    """Return how many of the ``made`` iterations of one page decoding do not fit into the decoding
+    time ``ecc.decode``."""
     return max(made - code.covered, np.int64(0))
 
 
@@ -433,8 +434,8 @@ def read_page(code, key, stable, shifted, scale):
 
 @njit
 def sure_bits(code):
-    """Return the largest number of bit errors with which a code word counts as corrected without a
-    call of the implemented decoder. ``code``: a record of CODE.
+    """Return the largest number of bit errors at which a code word counts as corrected without
+    calling the implemented decoder. ``code``: a record of CODE.
     """
     return code.limit // SURE
 
@@ -444,7 +445,7 @@ def decoder_corrects(code, key, rate, level, worst):
     """Return True if the implemented decoder corrects the page of :func:`page_errors` by hard
     decision. ``worst``: number of bit errors of its worst code word.
 
-    Returns True without a call of the decoder if ``code.decoder`` is 0, if ``worst`` is at most
+    Returns True without calling the decoder if ``code.decoder`` is 0, if ``worst`` is at most
     :func:`sure_bits`, or if neither a retry nor soft decision is left.
     """
     if code.decoder == 0 or worst <= sure_bits(code):
@@ -480,8 +481,8 @@ def decodes(code, outcome, retries):
 def decode_ps(code, errors):
     """Return the time of a successful hard decoding of a page with ``errors`` bit errors, in ps.
 
-    The time grows linearly from ``decode`` without errors to ``decode_limit`` at the maximum number
-    of correctable bit errors.
+    The time grows linearly from ``code.decode`` without bit errors to ``code.decode_limit`` at the
+    maximum number of correctable bit errors.
     """
     most = code.words * code.limit
     return code.decode + (code.decode_limit - code.decode) * min(errors, most) // most

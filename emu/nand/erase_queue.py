@@ -94,8 +94,8 @@ def make_ready(st, die, tid):
 
 @cold
 def admit(st, head):
-    """Hand over to the die scheduler the ready erases in the queue of DIE record ``head`` that are
-    on the die of the first erase in this queue."""
+    """Pass ready erases from the queue of DIE record ``head`` to the die scheduler. Only erases on
+    the same die as the first erase in the queue are passed."""
     at = st.die[head].erase_first - 1
     die = die_at(st, at) if at >= 0 else -1
     while at >= 0:
@@ -109,18 +109,18 @@ def admit(st, head):
 
 @cold
 def page_of_first(st, die):
-    """Return the page number (see the module) of the first erase in the queue of the chip of die
-    ``die``."""
+    """Return the page number of the first erase in the queue of the chip that contains die ``die``.
+    See the module docstring for the page number of an erase."""
     return st.erasing[st.die[head_of(st, die)].erase_first - 1].page
 
 
 @cold
 def leave(st, die, tid):
-    """Remove the erases of one multi-plane command from the queue of their chip. ``tid``: first
-    transaction of the command; field ``mate`` links the others.
+    """Remove the erases of one multi-plane command from the erase queue of a chip. Then hand over
+    to the die scheduler the ready erases on the die of the new first erase in this queue.
 
-    Then hand over the ready erases on the die of the erase that is now the first in the queue.
-    ``die``: DIE record of the chip.
+    ``die``: index of a die of the chip. ``tid``: first transaction of the command; field ``mate``
+    links it to the other transactions.
     """
     head = head_of(st, die)
     while tid >= 0:

@@ -37,7 +37,7 @@ data is then ready, and the end of a program or an erase in an array (DONE).
 
 
 def watch(arrays: Arrays) -> None:
-    """Start to handle simultaneous events in the order of their registration."""
+    """Set ``arrays`` so that simultaneous events are handled in the order of their registration."""
     arrays.sequence = np.zeros(len(arrays.tree) // 2, np.int64)
     arrays.erasing = erase_queue.tables(len(arrays.block))["erasing"]
     arrays.cfg["ordered"] = 1
@@ -129,7 +129,9 @@ def begin_event(st, channel, kind):
 
 @cold
 def end_event(st, channel, kind, die):
-    """End an event of kind ``kind`` of channel ``channel``: die ``die`` may take a command."""
+    """Complete an event of channel ``channel`` and die ``die``: select the next operation of the
+    die, and request a new grant decision. ``kind``: kind of the event; PHASE also frees the
+    channel."""
     st.die[die].on_bus = 0
     if kind == PHASE:
         free_channel(st, channel)
@@ -141,7 +143,7 @@ def end_event(st, channel, kind, die):
 
 @inline
 def free_channel(st, channel):
-    """End the phase of channel ``channel``."""
+    """Mark channel ``channel`` as free at the end of a phase, and request a new grant decision."""
     st.bus[channel].phase = NONE
     if st.cfg[0].ranked == POLLED:
         polling.become_idle(st, channel)

@@ -50,12 +50,13 @@ class FlashPages:
         erases: int,
         code: int,
     ) -> None:
-        """Program a page like PageStore.program. Every mapping unit of the page gets ``spare``."""
+        """Program a page like PageStore.program, which describes the arguments. Every mapping unit
+        of the page gets ``spare``."""
         for unit, part in zip(self._units(ppn), np.split(data, self.slots), strict=True):
             self.store.program(unit, spare, part, PROGRAMMED, members, erases, code)
 
     def write(self, ppn: int, lpn: int, data: np.ndarray) -> None:
-        """Program a page like PageStore.write."""
+        """Program each mapping unit of a page with PageStore.write, as logical page ``lpn``."""
         for unit, part in zip(self._units(ppn), np.split(data, self.slots), strict=True):
             self.store.write(unit, lpn, part)
 
@@ -69,8 +70,8 @@ class FlashPages:
         erases: int,
         code: int,
     ) -> None:
-        """Interrupt the program of a page by a power loss. The outcome is drawn for each mapping
-        unit.
+        """Interrupt the program of a page by a power loss. The outcome is drawn with ``rng`` for
+        each mapping unit. Other arguments: see :meth:`program`.
         """
         for unit, part in zip(self._units(ppn), np.split(data, self.slots), strict=True):
             torn_pages.interrupt_program(
@@ -78,18 +79,18 @@ class FlashPages:
             )
 
     def spare(self, ppn: int) -> Spare | None | bool:
-        """Return the out-of-band data of a page like PageStore.spare, or False if the out-of-band
+        """Return the out-of-band data of a page (see PageStore.spare), or False if the out-of-band
         data of its mapping units differs."""
         first, *others = [self.store.spare(unit) for unit in self._units(ppn)]
         return first if all(other == first for other in others) else False
 
     def intact(self, ppn: int) -> bool:
-        """Return True if no mapping unit of the page is erased and its bytes match the stored
-        checksums."""
+        """Return True if none of the page's mapping units is erased, and the bytes of each of them
+        match the stored checksum."""
         return all(self.store.intact(unit) for unit in self._units(ppn))
 
     def spoil(self, ppn: int, done: bool = True) -> None:
-        """Overwrite a page without an erase, like PageStore.spoil."""
+        """Overwrite the mapping units of a page without an erase (see PageStore.spoil)."""
         for unit in self._units(ppn):
             self.store.spoil(unit, done)
 
@@ -140,11 +141,12 @@ class CheckBytes:
             self.counts = self.counts.plus(UncodedCounts(unprotected_pages=pages))
 
     def taken(self, ppns: list[int], slots: int, marked: bool = True) -> None:
-        """Count flash pages that the controller read and used, if the reservoir has no ECC and
-        reads are not decoded. The pages begin at mapping units ``ppns`` and have ``slots`` mapping
-        units each. Their out-of-band data shows whether they have valid check bytes. ``marked``:
-        False for a parity page, which the controller encodes, and whose out-of-band data has
-        another value in the field of the mark."""
+        """Count the mapping units of flash pages that the controller has read and used without
+        decoding. Do nothing if the drive decodes reads of the reservoir. ``ppns``: first mapping
+        unit of each page. ``slots``: number of mapping units per page. ``marked``: True if the
+        out-of-band data of the pages contains the mark that shows whether their check bytes are
+        valid. False for a parity page: the controller has encoded the page, and the field of the
+        mark contains another value."""
         if self._decodes:
             return
         units = (np.array(ppns)[:, None] + np.arange(slots)).reshape(-1)

@@ -2,9 +2,9 @@
 
 Owns the numbering. Does not own the mapping table (ftl/page_map.py).
 Source: the usual hierarchy channel / die / plane / block / page. A super-block consists of the
-blocks with one index in all planes of a die. A super-page consists of the pages with one offset in
-a super-block (OptimStore's term, HPCA 2023). A unit is written and garbage-collected as a whole: a
-die with its super-blocks, or a plane with its blocks.
+blocks with equal index in all planes of a die. A super-page consists of the pages with equal offset
+in a super-block (OptimStore's term, HPCA 2023). A unit is written and garbage-collected as a whole:
+a die with its super-blocks, or a plane with its blocks.
 
 If an entry of the mapping table covers less than a flash page, this mapping unit is a *slot* of the
 flash page, and "page" means a slot here and in the mapping table. Consecutive slots are in one
@@ -120,8 +120,8 @@ class Geometry:
 
     @property
     def native_pages(self) -> int:
-        """Number of mapping units of the device in native blocks: conventional blocks that are not
-        in pSLC mode, the final location of logical pages."""
+        """Number of mapping units of the device in native blocks, which are the conventional blocks
+        that are not in pSLC mode. Logical pages remain in native blocks."""
         return self.units * self.native_blocks * self.block_pages
 
     @property

@@ -143,9 +143,10 @@ def gather(st, die, tid, queue):
 
 @njit
 def overtakes(st, first, tid):
-    """Return True if program ``tid`` would overtake another program of its block in its queue.
+    """Return True if program ``tid`` would overtake a program of the same block in the same queue.
     ``first``: first program of the queue. A program of several pages (several transactions, linked
-    by field ``mate``) may be for several blocks, so it counts for every block in its planes."""
+    by field ``mate``) may be for several blocks. It therefore counts as a program of every block in
+    its planes."""
     txn = st.txn[tid]
     pages = st.cfg[0].block_pages
     while first != tid:
@@ -161,7 +162,7 @@ def overtakes(st, first, tid):
 @njit
 def merge(st, tid, part):
     """Add the transactions of command ``part`` to the command of transaction ``tid``. Field
-    ``mate`` links the transactions of a command to a list.
+    ``mate`` links the transactions of a command in a list.
 
     The list is ordered by page offset, so that the pages of one offset in several planes are
     adjacent.

@@ -79,7 +79,8 @@ def record_checksum(
     lpn: int, sequence: int, step: int, slot: int, checksum: int, *conventional: int
 ) -> int:
     """Return the seal of an out-of-band record with these fields: a CRC-32C of all fields except
-    seal and ``written``. ``conventional``: sectors, stream and erases; 0 if omitted."""
+    seal and ``written``. ``conventional``: fields ``sectors``, ``stream`` and ``erases``; 0 if
+    omitted."""
     rest = conventional or (0, 0, 0)
     return crc32c(struct.pack("<qqqIIqII", lpn, sequence, step, slot, checksum, *rest))
 
@@ -87,7 +88,8 @@ def record_checksum(
 def record_of(
     spare: Spare, checksum: int, written: int, last: tuple[int, int, int] = (0, 0, 0)
 ) -> tuple[int, ...]:
-    """Return the fields of a sealed record (OOB). ``last``: sectors, stream and erases."""
+    """Return the fields of an out-of-band record (OOB), including its seal
+    (:func:`record_checksum`). ``last``: fields ``sectors``, ``stream`` and ``erases`` of OOB."""
     seal = record_checksum(*spare, checksum, *last)
     return (*spare, checksum, seal, written, *last)
 
@@ -106,9 +108,9 @@ class PageStore:
     """Page contents of one device, by physical page number.
 
     With ``folder``, which must be open, the segments are sparse files, of which at most
-    ``most_open`` are mapped at a time; :meth:`close` closes the folder. Without ``folder``, they
-    are in memory and are lost when the process ends. A read of an erased page raises InputError. A
-    read does not check the stored checksum, so it returns damaged bytes (an injected fault);
+    ``most_open`` are mapped at a time; :meth:`close` closes the folder. Without ``folder``, the
+    segments are in memory and are lost when the process ends. A read of an erased page raises
+    InputError. A read does not check the stored checksum, so it may return damaged bytes; method
     :meth:`intact` detects them.
 
     With files, every method raises InputError if a file cannot be used. A method that changes a
@@ -157,7 +159,7 @@ class PageStore:
         if self.files is None:
             self._segment(number * self._per_segment)
         elif self.files.find(number, create) is None:
-            raise InputError(f"{self.where}: segment {number} is missing")
+            raise InputError(f"{self.where}: segment {number} is missing; restore it from a copy")
 
     def reserve(self, ppn: int) -> None:
         """Reserve file space for page ``ppn``."""
@@ -277,9 +279,10 @@ class PageStore:
 
     def close(self, clean: bool = False, checkpoint: int | None = None) -> None:
         """Close the files. Set the clean flag if ``checkpoint`` is given, or if ``clean`` is True
-        and pages have changed, but not if changes are kept in memory. The files are synced before
-        the flag is set, and always with durability "host". ``checkpoint``: checksum of a checkpoint
-        that was written when the drive had nothing left to store. Without files, do nothing."""
+        and pages have changed. Do not set it if changes are kept in memory only. The files are
+        synced before the flag is set, and always with durability "host". ``checkpoint``: checksum
+        of a checkpoint that was written when the drive had nothing left to store. Without files, do
+        nothing."""
         if self.files is None:
             return
         folder = self.files.folder
@@ -328,7 +331,7 @@ class PageStore:
         erases: int = 0,
         code: int = CODED,
     ) -> np.record:
-        """Program a page of the reservoir with out-of-band data from its controller.
+        """Program a page of the reservoir with ``data`` and the out-of-band data ``spare``.
 
         Returns the out-of-band record, which the caller may change. ``state``: final value of
         ``written``. ``erases``: erase count of the block, 0 if it is not recorded. ``code``: CODED,

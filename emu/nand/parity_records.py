@@ -20,7 +20,8 @@ from ondie.emu.nand.page_store import OOB, SPARE_BYTES, PageStore, Spare, record
 
 def covered(store: PageStore, ppn: int) -> np.ndarray:
     """Return the out-of-band data of page ``ppn`` in the form that a parity covers,
-    uint8[SPARE_BYTES]: with the seal that it has if erase count and check-byte mark are 0."""
+    uint8[SPARE_BYTES]. The seal of the record is recomputed as if its erase count and its
+    check-byte mark were 0."""
     record, none = store.page_records(np.array([ppn])), (0,) * 6
     late = int(record["stream"][0]), int(record["erases"][0])
     # CRCs of records of one length: that of a xor b is that of a xor that of b xor that of zeros

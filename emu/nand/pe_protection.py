@@ -168,9 +168,9 @@ def fill_mask(mask, key, rate, word, limit, exposure):
 
 @njit
 def count_wrong_bits(key, rate, page, word, limit, exposure):
-    """Return the two numbers that :func:`fill_mask` returns for a page of ``page`` bytes.
-
-    The positions of the bit errors are drawn only if the numbers depend on them.
+    """Return (number of bit errors as read from the array, number of bit errors after correction)
+    of a page of ``page`` bytes. Other arguments: see :func:`fill_mask`. The positions of the bit
+    errors are drawn only if the numbers depend on them.
     """
     if word == 0 or exposure == 1:
         raw = binomial(word_key(key, 0, -1), 8 * page, min(rate * exposure, MOST_RBER))

@@ -1,7 +1,8 @@
-"""Polled priority classes, as in MQSim: each poll of a chip advances the turn of the classes.
+"""Polled priority classes, as in MQSim: each poll of a chip passes the turn to the next class.
 
-The priority classes of user transactions take weighted turns. In MQSim, the scheduler advances the
-turn each time it polls a chip (a *look* in this code), even if no command results.
+The priority classes of user transactions take weighted turns (see die.promote). In MQSim, the
+scheduler advances the turn each time it polls a chip (a *look* in this code), even if no command
+results.
 
 Owns the number of polls of each chip, and the turns that polls advance. Does not own turns that
 advance with commands (die.py), the selection of a queue (die_scheduler.py) or the grant of a
@@ -41,7 +42,8 @@ CLASSES = 1
 With value POLLED, they advance with the scheduler's polls of a chip."""
 ROUNDS = 4
 STATES = 3 * ROUNDS
-"""Number of (turn, round) states of the three priority classes that take turns."""
+"""Number of states of the weighted turns (see die.promote). A state is the class that has the turn
+(1 to 3) and the number of remaining rounds of the cycle (1 to ROUNDS)."""
 LAST = 3
 ONLY_LAST = 1 << LAST
 """Bit mask of the priority classes with waiting transactions if only class 3 (LAST) has any."""
@@ -82,9 +84,9 @@ def end_submission(st):
 
 @cold
 def look_again(st):
-    """Poll the chips of all idle channels. Return True if an earlier poll left user transactions
-    waiting because their class had no turn. Such channels are then marked for a new grant
-    decision."""
+    """Poll the chips of all idle channels. Return True if an earlier poll started no user
+    transaction because no waiting class had the turn. In this case, also mark the idle channels
+    that dies have requested, so that a new grant decision is made for them."""
     reg = st.reg[0]
     reg.submissions += 1
     left = reg.turnless != 0
@@ -146,11 +148,12 @@ def become_busy(st, channel):
 def advance(turn, rounds, waiting, looks):
     """Advance the turn of the priority classes by ``looks`` polls.
 
-    Returns (class with the turn, remaining rounds of its cycle, number of polls that found no
-    class). ``waiting``: bit mask of the classes with waiting transactions. Nothing changes while
+    Returns (class that has the turn, remaining rounds of the cycle of ROUNDS rounds, number of
+    polls that selected no class). ``turn``, ``rounds``: the first two of these values before the
+    polls. ``waiting``: bit mask of the classes with waiting transactions. Nothing changes while
     class 0 waits. If no class waits, class 1 has the turn afterwards. A poll ends after four rounds
-    of class 1. Therefore, if only class 3 waits and had the last turn, the poll finds no class and
-    ends at class 1.
+    of class 1. Therefore, if only class 3 waits and had the last turn, the poll selects no class
+    and ends at class 1.
     """
     if waiting & 1 != 0 or looks <= 0:
         return turn, rounds, 0
@@ -195,8 +198,10 @@ def waiting_classes(st, die, queue):
 
 @cold
 def merging_classes(st, die):
-    """Return the bit mask of the priority classes with a write on die ``die`` whose page must be
-    read first. In MQSim such a write waits in its queue. Returns 0 if events are not ordered."""
+    """Return the bit mask of the priority classes with a partial write on die ``die`` that waits
+    for the read of its old page. MQSim keeps such a write in its queue during the read, so its
+    class counts as waiting. Returns 0 unless events are handled in the order of their registration
+    (``cfg.ordered``)."""
     waiting = 0
     if st.cfg[0].ordered == 0:
         return waiting
@@ -216,7 +221,8 @@ def merging_classes(st, die):
 
 @njit
 def turn_reads(st, die, waiting, looks):
-    """Advance the turns of host reads on die ``die`` by ``looks`` polls.
+    """Advance the turn of the priority classes of host reads on die ``die`` by ``looks`` polls (see
+    :func:`advance`).
 
     ``waiting``: bit mask of the waiting classes. Returns the number of polls that found no class.
     """
@@ -230,7 +236,8 @@ def turn_reads(st, die, waiting, looks):
 
 @njit
 def turn_writes(st, die, waiting, looks):
-    """Advance the turns of host writes on die ``die`` by ``looks`` polls.
+    """Advance the turn of the priority classes of host writes on die ``die`` by ``looks`` polls
+    (see :func:`advance`).
 
     ``waiting``: bit mask of the waiting classes. Returns the number of polls that found no class.
     """
@@ -291,9 +298,10 @@ def catch_up(st, die):
 def find_command(st, die):
     """Poll die ``die``, which requests the idle channel. Return False if the die gets no command.
 
-    Earlier polls are applied first. The poll may replace ``pick`` by another queue, because a user
-    transaction has no turn if only class 3 waits and had the last turn. The first transaction of
-    the class that has the turn becomes the head of its queue.
+    Earlier polls are applied first. If the die has selected a user transaction (field ``pick`` of
+    its record), the poll may replace the queue or give the die no command, because a poll can
+    select no class (see :func:`advance`). The first transaction of the class that has the turn
+    becomes the head of its queue.
     """
     die_rec = st.die[die]
     looks = looks_of(st, die_rec.bus)
@@ -325,12 +333,14 @@ def find_command(st, die):
 
 @njit
 def find_user_command(st, die, reads, writes, ready, urgent):
-    """Return the queue (Q_READ or Q_WRITE) of the user transaction that has the turn on die
-    ``die``, or -1 if no user transaction has the turn.
+    """Poll die ``die`` for user transactions, which advances the turns of the priority classes.
+    Return the queue (Q_READ or Q_WRITE) of the class that gets the turn, or -1 if no command can
+    start.
 
-    ``reads``, ``writes``: bit masks of the waiting classes. ``ready``: classes with a write whose
-    page need not be read first. Unless garbage collection is ``urgent``, MQSim determines the class
-    of the next write twice and therefore advances the turn twice.
+    ``reads``, ``writes``: bit masks of the classes with waiting reads and writes. ``ready``: bit
+    mask of the classes with a write whose page need not be read first. Unless garbage collection is
+    ``urgent``, MQSim determines the class of the next write twice and therefore advances the turn
+    twice.
     """
     die_rec = st.die[die]
     if turn_reads(st, die, reads, 1) == 0:

@@ -247,8 +247,8 @@ def _reorder(arrays: Arrays, record: np.ndarray, order: np.ndarray) -> None:
 
 
 def clear_watch(arrays: Arrays) -> None:
-    """Clear field ``watch`` of the configuration. Call this function only if no code depends on the
-    end of operations.
+    """Clear field ``watch`` of the configuration. Call this function only if no code other than the
+    channels must react when an array operation ends.
 
     The engine then processes the end of an operation when the channel is free, and does not record
     the busy times of dies and channels. Completion times do not change. The function has no effect

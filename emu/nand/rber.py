@@ -125,8 +125,9 @@ def pressure_rate(cfg, cycles):
 def shifted_rate(cfg, leak, pressure, days, reads):
     """Return ``shifted``, the part of the bit error rate due to retention and read disturb.
 
-    ``cfg``: a record of RATES. ``days``: days since the page was programmed. ``reads``: number of
-    reads of the block since then.
+    ``cfg``: a record of RATES. ``leak``, ``pressure``: results of leak_rate() and pressure_rate().
+    ``days``: days since the page was programmed. ``reads``: number of reads of the block since
+    then.
     """
     rate = 0.0
     if days > 0.0:

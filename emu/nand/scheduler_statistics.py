@@ -43,8 +43,8 @@ QUEUES = GC_ERASES + 1
 """Number of queues of a chip: reads and writes of the host, one queue for each priority class;
 then mapping reads and writes, garbage-collection reads and writes, and erases."""
 LENGTHS = 4096
-"""Number of lengths of a queue for which the time is recorded. The last length includes all greater
-lengths."""
+"""Number of elements in each row of table ``queue_ps``, which has one row per queue. Element i is
+the time during which the queue had length i; the last element also includes all greater lengths."""
 
 HITS, READ_MISSES, OTHER_MISSES = range(3)
 """Columns of table ``lookup``, the number of look-ups in the cached mapping table: hits, misses
@@ -246,8 +246,8 @@ def on_array(st, die, tid, start, time):
 def on_done(st, tid):
     """Record that the die has completed transaction ``tid``.
 
-    As in MQSim, a write that the data cache accepts is counted when it is cached. Its times are
-    added here, but only if its page was sent to flash immediately.
+    As in MQSim, a write that the data cache accepts is counted when it is cached. The times of such
+    a write are added here, but only if the page of the write was sent to flash immediately.
     """
     txn = st.txn[tid]
     if txn.kind != REQUEST and txn.kind != CACHED or txn.op != READ and txn.op != PROGRAM:

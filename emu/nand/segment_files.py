@@ -29,14 +29,14 @@ from ondie.kernels import native
 MOST_OPEN = 1024
 """Default maximum number of segments that are mapped at the same time."""
 LEAST_OPEN = 8
-"""Smallest allowed value of ``most_open``: more segments than one record of the engine's log needs.
-"""
+"""Smallest allowed value of ``most_open``. One record of the engine's log needs fewer segments."""
 RUN_BYTES = 1 << 18
-"""Maximum size of a run of pages in bytes. A run is the consecutive pages for which file space is
-reserved together; it has at least one page."""
+"""Maximum size of a run of pages in bytes. A run consists of the consecutive pages for which file
+space is reserved together; it has at least one page."""
 GROUP_PAGES = 512
-"""Number of consecutive pages for whose out-of-band records file space is reserved together. 512
-records are whole blocks of the file system, so that no block has records of two groups."""
+"""Number of consecutive pages in a group. File space for the out-of-band records of a group is
+reserved at once. The records of 512 pages fill whole blocks of the file system, so no block
+contains records of two groups."""
 BLOCK_BYTES = 4096
 """Assumed block size of the file system, in bytes. If the actual block is larger, erases release
 less space.
@@ -146,11 +146,15 @@ class SegmentFiles:
                 yield pages_file, records_file
             return
         if present[1]:
-            raise InputError(f"{self.folder.path / pages}: is missing")
+            raise InputError(
+                f"{self.folder.path / pages}: is missing; restore it from a copy of the store"
+            )
         if present[0]:  # created, unless the process was killed in between; then nothing is in it
             with self._file(pages, pages_size) as handle:
                 if os.fstat(handle).st_blocks:
-                    raise InputError(f"{self.folder.path / oob}: is missing")
+                    raise InputError(
+                        f"{self.folder.path / oob}: is missing; restore it from a copy of the store"
+                    )
         yield None
 
     def _present(self, number: int) -> tuple[bool, bool]:
@@ -333,13 +337,14 @@ class SegmentFiles:
             room[run] = ROOM
 
     def erase(self, number: int, start: int, stop: int, selected: np.ndarray) -> None:
-        """Erase the pages from ``start`` to ``stop`` (exclusive) of a segment that are selected in
-        ``selected``, bool[stop - start], and release their file space if the file system can do so.
+        """Erase the pages from ``start`` to ``stop`` (exclusive) of segment ``number`` that are
+        selected in ``selected``, bool[stop - start]. Release their file space (make holes in the
+        file) if the file system can do so.
 
-        The records are set to erased first, and this state does not depend on the holes. With
-        durability "host", the records are durable before the holes are made. The caller must have
-        synced the copies of valid pages. Raises StoreFull if the file system is full, InputError if
-        a file cannot be used.
+        The pages' records are set to erased before the holes are made, so the pages are erased even
+        if no hole is made. With durability "host", the records are also durable before that. The
+        caller must have synced the copies of valid pages. Raises StoreFull if the file system is
+        full, InputError if a file cannot be used.
         """
         segment = self.find(number)
         if segment is None:
@@ -427,7 +432,8 @@ class SegmentFiles:
             )
 
     def mark_all_changed(self) -> None:
-        """Make the next sync cover all segments that have files, and the names of these files."""
+        """Make the next sync write all segments that have files, and the folder's entries of these
+        files, to disk."""
         self.marks[self.numbers()] |= CHANGED
         self._created = True
 
@@ -459,7 +465,10 @@ def _read(handle: int, size: int, start: int) -> bytes:
     while len(raw) < size:
         more = os.pread(handle, size - len(raw), start + len(raw))
         if not more:
-            raise InputError(f"a file of a store is truncated: it ends at byte {start + len(raw)}")
+            raise InputError(
+                f"a segment file of the store is truncated: it ends at byte {start + len(raw)}; "
+                f"must have at least {start + size} bytes; restore it from a copy of the store"
+            )
         raw += more
     return raw
 

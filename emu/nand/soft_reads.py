@@ -37,7 +37,8 @@ NORMAL = NormalDist()
 
 
 class SoftModel(NamedTuple):
-    """Model of the three reads at a raw bit error rate."""
+    """Soft-decision model at one raw bit error rate: reliability of a bit that is read at the
+    reference voltage and on either side of it."""
 
     right: float
     """Probability that a bit is unreliable if the middle read is correct."""
@@ -91,11 +92,12 @@ def _unsure(found, mask, key, right, wrong):
 def soft_messages(
     read: np.ndarray, mask: np.ndarray, keys: np.ndarray, rates: np.ndarray
 ) -> np.ndarray:
-    """Return the decoder messages of code words, int8[n, 8 * bytes]; a bit 0 has a positive
+    """Return the decoder messages of code words, int8[n, 8 * bytes]. A bit that is 0 has a positive
     message.
 
-    ``read``: middle read, uint8[n, bytes]; ``mask``: its bit errors; ``keys``: random keys of the
-    words, uint64[n]; ``rates``: raw bit error rates, float64[n], above 0.
+    ``read``: data of the middle read, uint8[n, bytes]. ``mask``: bit errors of this read. ``keys``:
+    random keys of the words, uint64[n]. ``rates``: raw bit error rates of the words, float64[n],
+    above 0.
     """
     bits = np.unpackbits(read, axis=1, bitorder="little").astype(np.int8)
     unsure = np.empty(bits.shape, np.uint8)

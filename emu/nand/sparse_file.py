@@ -24,7 +24,7 @@ MAP_FIXED = 0x10  # mmap(2)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for an exhausted file system, quota or file-size limit."""
 NO_HOLES = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-"""Error numbers for a file system that cannot make holes."""
+"""Error numbers of fallocate(2) if the file system does not support holes."""
 FAILED = ctypes.c_void_p(-1).value
 
 
@@ -89,8 +89,8 @@ def blank(size: int) -> np.ndarray:
 
 
 def map_private(handle: int, size: int) -> np.ndarray:
-    """Map the first ``size`` bytes of an open file copy-on-write, uint8[size]. The file does not
-    change. Raises OSError if the file cannot be mapped.
+    """Map the first ``size`` bytes of an open file copy-on-write, uint8[size]: writes to the array
+    do not change the file. Raises OSError if the file cannot be mapped.
 
     Holes are mapped to anonymous memory, because some file systems would allocate space for them.
     """
@@ -105,8 +105,8 @@ def map_private(handle: int, size: int) -> np.ndarray:
 
 
 def data_extents(handle: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges (start, end) of the first ``size`` bytes of a file that may hold data, in
-    order. All other bytes are zeros."""
+    """Yield, in order, the byte ranges (start, end) that may hold data within the first ``size``
+    bytes of a file. All other bytes are zeros."""
     end = 0
     while end < size:
         try:

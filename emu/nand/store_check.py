@@ -40,7 +40,7 @@ def files_of(folder: StoreFolder) -> SegmentFiles:
 
 @dataclass
 class StoreCheck:
-    """Result of :func:`check_store`: what a check has found in a closed store.
+    """Result of :func:`check_store`: counts of pages in a closed store, and the damage found.
 
     ``pages_listed`` and ``records_listed``: physical page numbers of the damaged pages and of the
     pages with damaged records, at most MOST_LISTED each.
@@ -52,7 +52,8 @@ class StoreCheck:
     torn_pages: int = 0
     """Number of pages whose program or erase was interrupted. They do not count as damaged."""
     damaged_pages: int = 0
-    """Number of programmed pages with a valid record whose bytes do not match the checksum."""
+    """Number of programmed pages whose record is valid, but whose data does not match the checksum
+    in the record."""
     damaged_records: int = 0
     """Number of pages whose out-of-band record has an invalid state or a wrong seal."""
     pages_listed: list[int] = field(default_factory=list)

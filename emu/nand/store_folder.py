@@ -45,7 +45,7 @@ SUPERBLOCK, CONFIGURATION, LOCK, NEW = "superblock", "configuration.json", "lock
 KEYS_SHOWN = 4
 """Number of differing configuration keys that an error message names."""
 LARGEST = 1 << 24
-"""Largest superblock or configuration that is read, in bytes."""
+"""Maximum size of a superblock or configuration file that is read, bytes."""
 
 
 class StoreFull(InputError):
@@ -134,7 +134,7 @@ class StoreFolder:
     @contextmanager
     def named(self, name: str = "", doing: str = "cannot be opened") -> Iterator[None]:
         """Convert an OSError inside this context to StoreFull if the file system is full, otherwise
-        to an InputError that names file ``name`` or the folder."""
+        to an InputError that names file ``name`` (or the folder) and states ``doing``."""
         where = self.path / name if name else self.path
         try:
             yield
@@ -343,7 +343,7 @@ class StoreFolder:
         if SUPERBLOCK in names or not others:
             return
         if any(name.startswith("segment-") for name in others):
-            raise InputError(f"{self.path}: {SUPERBLOCK} is missing, but {others[0]} is present")
+            raise InputError(f"{self.path}: {SUPERBLOCK} is missing from this store; restore it")
         raise InputError(
             f"{self.path}: is neither a store nor empty: it contains {quoted(others[0])}; name a "
             "new folder"
@@ -409,7 +409,7 @@ class StoreFolder:
         try:
             text = self.read(CONFIGURATION)
         except FileNotFoundError:
-            raise InputError(f"{self.path / CONFIGURATION}: is missing, but required") from None
+            raise InputError(f"{self.path / CONFIGURATION}: is missing; restore it") from None
         if hashlib.sha256(text).hexdigest() != self.superblock.configuration_sha256:
             raise InputError(f"{self.path / CONFIGURATION}: is damaged or truncated")
         self.configuration: dict[str, Any] = json.loads(text)
@@ -428,8 +428,8 @@ class StoreFolder:
                 )
         if held.seed != seed:
             raise InputError(
-                f"{self.path}: is the store of a drive with seed {held.seed}, not {seed}; the seed "
-                f"determines the bad blocks; open it with seed {held.seed}"
+                f"{self.path}: is the store of a drive with seed {held.seed}, not {seed}; open it "
+                f"with seed {held.seed}, which determines the bad blocks of the drive"
             )
 
     def _check_durability(self, wanted: str | None) -> None:
@@ -446,10 +446,10 @@ class StoreFolder:
         """Set the durability of a clean store and return its previous durability. If the two
         differ, all files are synced first, including changes by killed processes.
 
-        The pages of a store that was not closed must be recovered by the rules of its durability:
-        pages may have lost changes that were not synced only if it is "host". Raises InputError if
-        the store is in use or cannot be opened (see :meth:`look`), if the durability differs and
-        the store was not closed, or if ``durability`` is unknown.
+        A store that was not closed must be recovered by the rules of its durability. With "host",
+        pages may have lost changes that were not synced; with "process", no changes are lost.
+        Raises InputError if the store is in use or cannot be opened (see :meth:`look`), if the
+        durability differs and the store was not closed, or if ``durability`` is unknown.
         """
         check_durability(durability)
         folder = cls(path)

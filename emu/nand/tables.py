@@ -1,7 +1,8 @@
 """Tables of the flash array: dies, channels, queues and timing.
 
-Owns the initial values of these tables and the constants of the unit of programming. Does not own
-the content of the timing table (timing.py) or the tables of blocks (ftl/tables.py).
+Owns the initial values of these tables, and the configuration integers that describe the unit of
+programming (a page or a word line). Does not own the content of the timing table (timing.py) or the
+tables of blocks (ftl/tables.py).
 Source: this project.
 """
 

@@ -63,11 +63,12 @@ def tear(
     outcome: str | None = None,
     may_be_blank: bool = True,
 ) -> str:
-    """Interrupt the program of page ``ppn``, which has the contents after the complete program, and
-    return the outcome.
+    """Interrupt the program of page ``ppn`` and return the outcome.
 
-    ``outcome``: one of OUTCOMES, or None to draw it from ``rng``. ``may_be_blank``: False for the
-    second of two passes, because the cells are not erased before this pass.
+    The page must already have the contents of the complete program; the function changes them to
+    those after the interruption. ``outcome``: one of OUTCOMES, or None to draw it from ``rng``.
+    ``may_be_blank``: False for the second of two passes, because the cells are not erased before
+    this pass.
     """
     outcome = outcome or str(rng.choice(OUTCOMES if may_be_blank else OUTCOMES[1:]))
     if outcome == "whole":

@@ -193,12 +193,12 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "resnext101-32x4d": resnext101,
     "vit-b-16": vit_b_16,
 }
-"""Name of a network -> function that returns its layer table."""
+"""Functions that return the layer table of a network, by name of the network."""
 
 
 @cache
 def network(name: str) -> Network:
     """Return the layer table of the network ``name``. Raises InputError if the name is unknown."""
     if name not in NETWORKS:
-        raise InputError(f"network {name!r}: {known_names(name, NETWORKS)}")
+        raise InputError(f"network {name!r}: unknown; {known_names(name, NETWORKS)}")
     return NETWORKS[name]()

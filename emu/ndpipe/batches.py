@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SMALL = 1e-9
-"""Threshold for moving a batch: the move must reduce the longer of the two stores' loads by more
+"""Threshold for moving a batch: the move must reduce the larger of the two stores' loads by more
 than this value. A load is a number of photos divided by the store's speed."""
 
 
@@ -54,9 +54,10 @@ def batches(photos: Sequence[int], runs: int, size: int, copies: bool) -> list[B
 def assigned(every: Sequence[Batch], speeds: Sequence[float], balance: bool) -> dict[Batch, int]:
     """Return the store that handles each batch.
 
-    Without ``balance``, the owner handles the batch. With ``balance``, batches are moved to the
-    store with the copy, run (sub-dataset) by run, as long as a move shortens the longer of the two
-    stores' loads. ``speeds``: relative speed of each store.
+    ``every``: all batches. Without ``balance``, the owner handles the batch. With ``balance``, the
+    batches of each run (sub-dataset) are moved between the owner and the store with the copy, as
+    long as a move reduces the longer of the two stores' loads. ``speeds``: relative speed of each
+    store.
     """
     found = {batch: batch.owner for batch in every}
     if not balance:

@@ -42,12 +42,13 @@ def generalization_gap(params: int, samples: int, probability: float) -> float:
 
 
 def next_run_loss(loss: float, params: int, samples: int, probability: float) -> float:
-    """Return the bound of Lemma 5.2 on the loss at the start of the second run: l1(T1) + D. It
-    holds with probability 1 - t.
+    """Return the bound of Lemma 5.2 on the loss at the start of the second run: ``loss`` + D, where
+    D is the result of :func:`generalization_gap`. The loss exceeds the bound with a probability of
+    at most ``probability``.
 
-    ``loss``: l1(T1), the mean loss at the end of the first run. Raises InputError if ``loss`` is
-    outside [0, 1], where the lemma does not apply, or if another value is outside the range given
-    in :func:`generalization_gap`.
+    ``loss``: mean loss at the end of the first run, l1(T1) in the paper. Raises InputError if
+    ``loss`` is outside [0, 1], where the lemma does not apply, or if another value is outside the
+    range given in :func:`generalization_gap`.
     """
     if not 0 <= loss <= 1:
         raise InputError(

@@ -55,10 +55,10 @@ class Point:
 
 
 def sent_bytes(net: Network, sent: str) -> int:
-    """Return the bytes per photo that the stores of the typical system send. Raises InputError if
-    ``sent`` is not in SENT."""
+    """Return the number of bytes per photo that a store sends to the host in the system TYPICAL,
+    where the host runs the whole network. Raises InputError if ``sent`` is not in SENT."""
     if sent not in SENT:
-        raise InputError(f"sent {sent!r}: {known_names(sent, SENT)}")
+        raise InputError(f"sent {sent!r}: unknown; {known_names(sent, SENT)}")
     return FP16 * net.inputs if sent == INPUTS else jpeg_bytes()
 
 
@@ -75,7 +75,7 @@ def point(
     """
     for what, name, known in (("system", system, SYSTEMS), ("task", task, TASKS)):
         if name not in known:
-            raise InputError(f"{what} {name!r}: {known_names(name, known)}")
+            raise InputError(f"{what} {name!r}: unknown; {known_names(name, known)}")
     whole_number("stores", stores, 1, MOST_STORES)
     if system == NDPIPE:
         return _trained(net, stores, cut) if task == TRAINING else _inferred(net, stores)

@@ -72,7 +72,8 @@ class Part:
 
 
 def full(version: int, model: np.ndarray) -> Part:
-    """Return a message part that contains the full ``model`` (uint8[n]), version ``version``."""
+    """Return a message part that contains all bytes of model version ``version``, ``model``
+    (uint8[n])."""
     none = bytes(DIGEST_BYTES)
     return Part(FULL, RAW, -1, version, len(model), none, digest(model), model.tobytes())
 
@@ -161,7 +162,8 @@ def applied(version: int | None, model: np.ndarray, parts: list[Part]) -> np.nda
             model = _patched(model, part)
         if len(model) != part.size or digest(model) != part.digest:
             raise InputError(
-                f"version {part.version}: the resulting model does not have the stated checksum"
+                f"version {part.version}: the resulting model does not have the stated checksum; "
+                "send the message again"
             )
         version = part.version
     return model
@@ -198,7 +200,7 @@ def _patched(model: np.ndarray, part: Part) -> np.ndarray:
         raise InputError(
             f"version {part.version}: the delta changes bytes up to "
             f"{int((starts + lengths).max()) * WORD}, but the model has "
-            f"{max(len(model), part.size)} bytes; send the delta of this model"
+            f"{max(len(model), part.size)} bytes; send a valid delta or the full model"
         )
     out, at = _padded(model, room).copy(), 0
     for start, length in runs.tolist():

@@ -20,8 +20,8 @@ from ondie.emu.units import InputError, whole_number
 
 class PhotoDrive:
     """Drive with ``photos`` consecutive photos of ``photo_bytes`` bytes each; every photo begins at
-    the start of a mapping unit. Loads read the photos through the drive's queue pair, up to the
-    queue depth at a time.
+    the start of a mapping unit. :meth:`load` reads photos with commands of the drive's queue pair,
+    whose depth limits the number of commands in flight.
 
     Raises InputError if ``photos`` or ``photo_bytes`` is below 1, or if the photos do not fit on
     the drive.

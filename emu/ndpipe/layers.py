@@ -27,8 +27,8 @@ class Layer:
     """One operation of a network, with its counts per sample.
 
     ``stage``: name of the stage that contains the layer. ``params``: number of parameters,
-    including those of a batch normalization that follows a convolution. ``macs``:
-    multiply-accumulates. ``outputs``: elements of the output.
+    including those of a batch normalization that follows a convolution. ``macs``: number of
+    multiply-accumulates. ``outputs``: number of elements of the output.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Stage:
     """Group of layers after which a network can be cut, because a single tensor connects it to the
     next layers.
 
-    ``params`` and ``macs``: sums over the layers of the stage. ``outputs``: elements of the output
-    tensor of the last layer, per sample.
+    ``params`` and ``macs``: sums over the layers of the stage. ``outputs``: number of elements of
+    the output tensor of the last layer, per sample.
     """
 
     name: str
@@ -57,9 +57,9 @@ class Stage:
 class Network:
     """Layer table of a network.
 
-    ``inputs``: elements of one input. ``layers``: layers in order of execution. ``stages``: stages
-    in order of execution; the last stage is the head, which fine-tuning trains, and all other
-    stages are frozen.
+    ``inputs``: number of elements of one input. ``layers``: layers in order of execution.
+    ``stages``: stages in order of execution; the last stage is the head, which fine-tuning trains,
+    and all other stages are frozen.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Network:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of the forward pass of one sample."""
+        """Number of multiply-accumulates of the forward pass of one sample."""
         return sum(layer.macs for layer in self.layers)
 
     @property

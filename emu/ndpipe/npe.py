@@ -31,8 +31,8 @@ LOAD, FEATURES, CLASSIFICATION = "load", "features", "classification"
 CORES = ("decode", "resize", "normalize")
 """Names of the inference stages that run on the CPU cores of a store."""
 NPE_STAGES = (LOAD, *CORES, FEATURES, CLASSIFICATION)
-"""Names of the six stages of inference in a store. If photos are stored preprocessed and
-compressed, ``decode`` decompresses them."""
+"""Names of the six stages of inference in a store. The stage "decode" decodes JPEG files or, if the
+photos are stored preprocessed and compressed, decompresses the photos."""
 PROCESSORS = {
     "flash": (LOAD,), "cores": CORES, "accelerator": (FEATURES, CLASSIFICATION),
     "network of the Tuner": (RECEIVE,),
@@ -64,10 +64,12 @@ class Inference:
     bottleneck: str
 
     def expected_photos_per_s(self, stores: int) -> float:
-        """Return ``photos_per_s`` by a closed form. The rate of a store is the reciprocal of the
-        sum of its stages' times without pipelining, and of the time of its slowest resource with
-        pipelining. The Tuner's network, which all stores share, can limit the rate of all stores
-        further."""
+        """Return the throughput of ``stores`` stores, in photos per second, from a closed form.
+
+        Without pipelining, the rate of a store is the reciprocal of the sum of its stages' times.
+        With pipelining, it is the reciprocal of the time of its slowest resource. The Tuner's
+        network, which all stores share, can limit the rate of all stores further.
+        """
         each = {name: _sum(self.work_us, stages) for name, stages in PROCESSORS.items()}
         shared = each.pop("network of the Tuner")
         own = max(each.values()) if PIPELINING in self.optimizations else sum(each.values())
@@ -75,14 +77,14 @@ class Inference:
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of optimizations ``names`` in the order of the paper.
+    """Return ``names``, the names of optimizations, in the order of the paper.
 
     Raises InputError if a name is unknown or occurs twice, or if ``compressed`` is used without
     ``preprocessed``: a JPEG file is compressed already.
     """
     for name in names:
         if name not in OPTIMIZATIONS:
-            raise InputError(f"optimization {name!r}: {known_names(name, OPTIMIZATIONS)}")
+            raise InputError(f"optimization {name!r}: unknown; {known_names(name, OPTIMIZATIONS)}")
         if list(names).count(name) > 1:
             raise InputError(f"optimization {name!r}: is named twice; name it once")
     if COMPRESSED in names and PREPROCESSED not in names:
@@ -103,8 +105,8 @@ def read_bytes(net: Network, optimizations: Sequence[str]) -> int:
 
 
 def work(net: Network, optimizations: Sequence[str], batch: int) -> dict[str, float]:
-    """Return the time per photo (us) of each inference stage except ``load``, without other users
-    of its processor, and the time per photo of the transfer of a label to the Tuner."""
+    """Return the time per photo (us) of each inference stage except ``load``, if no other work uses
+    the processor of the stage, and of the transfer of a label to the Tuner."""
     if PREPROCESSED not in optimizations:
         cores = [inference_constant(f"{name}_us") for name in CORES]
     else:

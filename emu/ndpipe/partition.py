@@ -94,9 +94,11 @@ def rates(net: Network, cut: str, servers: Fleet) -> Rates:
     """Return the throughput of each pipeline stage for a network that is cut after ``cut``.
 
     Stores: n F_store / c_k. Networks: n B_store / s_k and B_tuner / s_k. Tuner: F_tuner / (c_L -
-    c_k + 2 e c_head). n: stores; F: multiply-accumulates/s; B: bytes/s; c_k: MACs before the cut;
-    s_k: bytes that cross it; c_L: MACs of all layers; e: epochs. Raises InputError if ``cut`` is
-    neither INPUT nor a frozen stage of the network.
+    c_k + 2 e c_head). Here n is the number of stores and e the number of epochs. F is a computing
+    rate in MACs (multiply-accumulates) per second, and B a network rate in bytes/s. Per sample, c_k
+    is the number of MACs before the cut, c_L that of all layers, c_head that of the head, and s_k
+    the number of bytes that cross the cut. Raises InputError if ``cut`` is neither INPUT nor a
+    frozen stage of the network.
     """
     before, size = net.macs_before(cut), FP16 * net.crossing(cut)
     rest = net.macs - before + servers.epochs * HEAD_PASSES * net.head.macs
@@ -118,8 +120,9 @@ def best_cut(net: Network, servers: Fleet) -> Rates:
 
 
 def enough_stores(net: Network, servers: Fleet) -> int:
-    """Return the smallest number of stores with which the Tuner or its network limits the best cut;
-    more stores do not raise the throughput. ``servers.stores`` is not used."""
+    """Return the smallest number of stores with which the Tuner or its network limits the
+    throughput at the best cut, so that more stores do not raise it. ``servers.stores`` is not
+    used."""
     each = [rates(net, cut, replace(servers, stores=1)) for cut in net.cuts]
     goal = max(min(found.tuner, found.tuner_network) for found in each)
     counts = []

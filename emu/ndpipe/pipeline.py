@@ -36,8 +36,9 @@ Tuner."""
 
 @dataclass(frozen=True)
 class Times:
-    """Times per photo in the fine-tuning pipeline, ps: each stage of a store after ``load`` at
-    speed 1, the transfer to the Tuner, and the training of the head on one photo in all epochs.
+    """Times per photo in the fine-tuning pipeline, ps. ``decode`` to ``send``: stages of a store
+    with ``Store.speed`` = 1, except load. ``receive``: transfer to the Tuner. ``train``: training
+    of the head on one photo in all epochs.
 
     Raises InputError if a time is below 0.
     """
@@ -55,15 +56,15 @@ class Times:
             whole_number(name, getattr(self, name), 0, 1 << 60)
 
     def stage(self, stage: int) -> int:
-        """Return the time per photo of stage ``stage`` (an index in STAGES, but not LOAD), ps."""
+        """Return the time per photo of stage ``stage`` (an index in STAGES other than LOAD), ps."""
         return (self.decode, self.resize, self.normalize, self.features, self.send)[stage - 1]
 
 
 @dataclass(frozen=True)
 class Store:
     """A storage server of NDPipe. ``photos``: number of photos in its shard. ``speed``: speed of
-    all stages except load, relative to Times. ``fails_ps``: time at which the store fails
-    permanently, or None if it does not fail.
+    all stages except load, relative to a store that takes the times in :class:`Times`.
+    ``fails_ps``: time at which the store fails permanently, or None if it does not fail.
 
     Raises InputError if the store has no photos, or if the speed or the time is outside its range.
     """

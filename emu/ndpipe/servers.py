@@ -54,13 +54,13 @@ def _tables() -> dict[str, Any]:
 
 PHOTO, NPE = "photo", "npe"
 SERVERS: tuple[str, ...] = tuple(name for name in _tables() if name not in (PHOTO, NPE))
-"""Names of the kinds of servers in servers.toml."""
+"""Names of the kinds of servers: all tables of servers.toml except PHOTO and NPE."""
 
 
 def server(name: str) -> Server:
     """Return the server ``name``. Raises InputError if the name is unknown."""
     if name not in SERVERS:
-        raise InputError(f"server {name!r}: {known_names(name, SERVERS)}")
+        raise InputError(f"server {name!r}: unknown; {known_names(name, SERVERS)}")
     table = _tables()[name]
     value = {key: leaf["value"] for key, leaf in table.items() if key != "title"}
     count = value["accelerators"]
@@ -81,5 +81,5 @@ def inference_constant(name: str) -> float:
     its unit and source. Raises InputError if the name is unknown."""
     table = _tables()[NPE]
     if name not in table:
-        raise InputError(f"constant {name!r}: {known_names(name, table)}")
+        raise InputError(f"constant {name!r}: unknown; {known_names(name, table)}")
     return float(table[name]["value"])

@@ -42,8 +42,8 @@ def from_torch(model: Any, shape: Shape, title: str) -> Network:
         for stage in stages[:-1]:
             if _bypassed(model, children[stage.name], shape):
                 raise InputError(
-                    f"{title}: data bypasses {stage.name}, so no cut is possible after it; put "
-                    "this child module and the modules that the data connects into one"
+                    f"{title}: data bypasses {stage.name}, so no cut is possible after it; "
+                    "combine all child modules from the start to the end of the bypass into one"
                 )
     finally:
         model.train(was_training)

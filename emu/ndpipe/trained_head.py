@@ -29,11 +29,11 @@ def trained_head(trace: Trace) -> TrainedHead | str:
     """Return the head that a trace trains, or the reason why it does not train a head.
 
     A head is a chain of dense layers with weights [outputs, inputs] and an optional bias [outputs].
-    For each vector of a sample, its backward pass computes the gradient of each weight, and the
-    gradient of each layer's input except the first. If the trace's MACs of the backward pass are
-    those of one vector, no other layer takes part in the backward pass. If the MACs are those of
-    several vectors, frozen layers after the head could account for some of them, so the trace must
-    not list a frozen tensor after a trained tensor.
+    For each vector of a sample, the backward pass of a head computes the gradients of all weights,
+    and the gradients of the inputs of all layers except the first. If the trace's MACs of the
+    backward pass are those of one vector, no other layer takes part in the backward pass. If the
+    MACs are those of several vectors, frozen layers after the head could account for some of these
+    MACs, so the trace must not list a frozen tensor after a trained tensor.
     """
     frozen = [at for at, each in enumerate(trace.tensors) if each.size and not each.trainable]
     if not frozen:

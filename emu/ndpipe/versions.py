@@ -43,7 +43,7 @@ class Versions:
         self.latest = -1
         self._models: dict[int, np.ndarray] = {}
         self._steps: dict[int, Part] = {}
-        """Version -> delta from this version to the next version."""
+        """Deltas from a version to the next version, by number of the earlier version."""
         self.publish(model)
 
     def publish(self, model: np.ndarray) -> int:
@@ -130,8 +130,9 @@ class StoreModel:
         return b"" if self.version is None else digest(self.model)
 
     def begin(self, update: Update) -> int:
-        """Begin or continue the transfer of ``update``; return the number of bytes that have
-        already been received. The received part of another message is discarded."""
+        """Begin or continue the transfer of the message of ``update``; return the number of bytes
+        of this message that have already been received. If part of a different message has been
+        received, that part is discarded."""
         if update.name != self._name:
             self._name, self._received = update.name, bytearray()
         return len(self._received)
@@ -166,8 +167,8 @@ class StoreModel:
 
 
 def transfer(store: StoreModel, update: Update, chunk: int = 1 << 16) -> int:
-    """Send the bytes of ``update`` that the store has not received yet in chunks of ``chunk``
-    bytes. Then apply the update and return the number of bytes sent. Raises InputError as
+    """Send those bytes of ``update`` that the store has not yet received; each chunk has at most
+    ``chunk`` bytes. Then apply the update and return the number of bytes sent. Raises InputError as
     :meth:`StoreModel.finish` does."""
     start = store.begin(update)
     for offset in range(start, len(update.message), chunk):

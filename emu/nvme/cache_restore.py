@@ -48,8 +48,9 @@ def open_file(cfg: Config, geometry: Geometry, folder: StoreFolder, writable: bo
 
 
 class SavedCache:
-    """Cached data that a killed drive with power-loss protection left in its cache files ``file``.
-    :meth:`settle` compares this data with flash, and :meth:`restore` writes newer data to flash."""
+    """Cached data that a killed drive with power-loss protection left in its cache files. ``file``:
+    the CacheFile object, which accesses both cache files. :meth:`settle` compares the cached data
+    with flash, and :meth:`restore` writes newer data to flash."""
 
     def __init__(self, file: CacheFile, store: PageStore, arrays: Arrays) -> None:
         self.file, self._store, self._arrays = file, store, arrays

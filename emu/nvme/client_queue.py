@@ -79,7 +79,7 @@ class Batch(ABC):
 
     commands: np.ndarray | None
     handed_ns: int = 0
-    """Wall time at which the client handed over the batch, from time.perf_counter_ns."""
+    """Value of time.perf_counter_ns when the client handed over the batch."""
     buffer: np.ndarray | None = None
     idle_ps: int = 0
     moved_ps: int = 0
@@ -91,7 +91,8 @@ class Batch(ABC):
     left: int = 0
 
     def start(self) -> bool:
-        """Return True if the batch is to be submitted, or False if it was cancelled."""
+        """Mark the batch as running. Return True, or False if the client has cancelled the batch,
+        which must then not be submitted."""
         return True
 
     @property
@@ -159,9 +160,9 @@ class Ticket(Batch):
         """Wait until the batch is done, for at most ``timeout`` seconds (None: without a limit).
         Return COMPLETION[n] in the order in which the commands completed, with the client's tags.
 
-        Raises TimeoutError if the timeout expires. Raises InputError if the batch breaks a rule, if
-        the timeout is negative or NaN, or if the service thread calls this method. Raises the error
-        that ended the service, if there is one.
+        Raises TimeoutError if the timeout expires. Raises InputError if a command of the batch
+        breaks a rule of submission.py, if the timeout is negative or NaN, or if the service thread
+        calls this method. Raises the error that ended the service, if there is one.
         """
         return self.wait_until(self.client.deadline(timeout))
 
@@ -215,8 +216,8 @@ class Stream(Ticket):
 
 
 class Turns(Protocol):
-    """Protocol of a service that lets a client run batches in the client's thread (implemented by
-    nvme/client_turns.py: ClientTurns)."""
+    """Interface of a service that lets a client run batches in the client's thread. Class
+    ClientTurns (nvme/client_turns.py) implements it."""
 
     def run_turns(self, batch: Batch, fd: int = -1) -> bool:
         """Run a batch in the calling thread; see ClientTurns.run_turns for arguments and result."""
@@ -260,7 +261,8 @@ class Connection:
 
     def stream(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> Stream:
         """Hand over a batch whose completions :meth:`next` returns in parts, as soon as they are
-        due. Return the ticket that :meth:`next` returns if the batch fails."""
+        due. Return the ticket of the batch itself, which :meth:`next` returns only if the batch
+        fails."""
         ticket = Stream(self, checked(commands), time.perf_counter_ns(), buffer)
         self._hand_over(ticket)
         self.service.ring()
@@ -287,8 +289,10 @@ class Connection:
 
     def try_single(self, single: Any, handed_ns: int, fd: int, fly: Callable[[], Stream]) -> int:
         """Run one command in the calling thread, as ClientTurns.run_single does. ``single``: a
-        client_turns.Single. ``fly``: function that returns a batch from :meth:`begun`. A command
-        still in flight afterwards belongs to this batch."""
+        client_turns.Single. ``handed_ns``: time.perf_counter_ns at which the command arrived.
+        ``fd``: as in :meth:`try_stream`. ``fly``: function that returns a batch from :meth:`begun`;
+        it is called if the command does not complete immediately, and the command then belongs to
+        this batch."""
         return self._turns.run_single(single, handed_ns, fd, fly)
 
     def begun(
@@ -339,14 +343,14 @@ class Connection:
                 raise InputError("the service has ended; all finished batches were returned")
             now_ns = time.perf_counter_ns()
             if deadline_ns <= now_ns:
-                raise TimeoutError(f"no batch was done within {timeout} s")
+                raise TimeoutError(f"no batch was finished within {timeout} s")
             look_ns = min(deadline_ns, now_ns + LOOK_NS)
             self.bell.wait(rung, CLIENT_POLL_NS, look_ns, other=self.service)
 
     def deadline(self, timeout: float | None) -> int:
         """Return the wall time in ns at which ``timeout`` (s) expires. Raises InputError if the
-        timeout is negative or NaN, or if the service thread calls this method, because it would
-        wait for itself."""
+        timeout is negative or NaN, or if the service thread calls this method, because this thread
+        would wait for itself."""
         if threading.current_thread() is self._thread():
             raise InputError("wait: the service thread would wait for itself; use another thread")
         if timeout is None:
@@ -423,10 +427,11 @@ def assigned(
 
 
 def kept(ready: list[tuple[Batch, np.ndarray]], early: bool) -> dict[Doorbell, int]:
-    """Store completions in their tickets until the clients' doorbells ring. Return the number of
-    times that each client's doorbell must be rung. ``ready``: (batch, its completions); batches
-    that are not tickets are skipped. ``early``: True to pass the completions to the ticket's
-    function ``early`` instead, if it has one, because its client waits for the due time."""
+    """Store the completions of finished batches in their tickets. Return the number of times that
+    the doorbell of each client must then be rung. ``ready``: pairs (batch, completions of the
+    batch); batches that are not tickets are skipped. ``early``: True to pass completions to the
+    function ``early`` of the ticket, if the ticket has one, instead of storing them; the client
+    then waits for the due time."""
     rings: dict[Doorbell, int] = {}
     for batch, done in ready:
         if not isinstance(batch, Ticket):

@@ -1,5 +1,5 @@
-"""Turns of a service that a client runs in its own thread while no other client uses the drive. A
-turn is one iteration of the service's loop: simulate events, and deliver completions.
+"""Execution of the turns of a service in the thread of a client, while no other client uses the
+drive. A turn is one iteration of the service's loop: simulate events, and deliver completions.
 
 Owns the conditions under which a client may run turns, and the hand-over of the remaining work to
 the service thread. Does not own that thread and its clock (service.py), the hand-over of batches
@@ -51,7 +51,7 @@ class Single:
 
 
 class ClientDrive(Protocol):
-    """Protocol of a drive whose events a client may simulate in its own thread. Class Drive in
+    """Interface of a drive whose events a client may simulate in its own thread. Class Drive in
     drive.py documents each member."""
 
     owner: int | None
@@ -83,7 +83,8 @@ class ClientDrive(Protocol):
 
     def run_until(self, t_ps: int | None = None, *, completions: int = 0) -> int:
         """Simulate events of the drive up to time ``t_ps`` (None: until no work is left), or until
-        ``completions`` further commands have completed (0: no such limit)."""
+        ``completions`` further commands have completed (0: no such limit). Return the number of
+        events."""
 
     def completions(self) -> np.ndarray:
         """Return the completions of commands since the last call, COMPLETION[n]."""
@@ -95,8 +96,9 @@ class ClientDrive(Protocol):
 
 
 class ClientTurns(ABC):
-    """Base class of Service: the turns of a service run by a client in the client's thread, and the
-    state that clients and service share for these turns. Service defines and sets the fields."""
+    """Base class of Service: runs turns (iterations of the service's loop) in the thread of a
+    client, and holds the state that clients and the service thread share for this purpose. Service
+    defines and sets the fields."""
 
     drive: ClientDrive
     clock: str
@@ -141,7 +143,8 @@ class ClientTurns(ABC):
         and no other client uses the drive. Return COMPLETION[n] as Connection.run does, or None if
         the batch must be handed over.
 
-        Raises InputError if the batch breaks a rule or the drive does not accept commands.
+        Raises InputError if a command of the batch breaks a rule of nvme/submission.py, or if the
+        drive does not accept commands.
         """
         drive = self.drive
         if self.clock != "virtual" or drive.strict or not self._turns.acquire(blocking=False):
@@ -162,10 +165,10 @@ class ClientTurns(ABC):
 
     def run_turns(self, batch: Batch, fd: int = -1) -> bool:
         """Accept ``batch`` in the calling thread, if the clock is ``real`` and no other client uses
-        the drive, and run the turns of the service until the batch ends. The service thread
-        continues the batch if another batch is handed over, data can be read from the file
-        descriptor ``fd`` (-1 for none), or the next event is more than LENT_NS away. Return False,
-        without effect, if the batch cannot run in the calling thread."""
+        the drive, and run turns (iterations of the service's loop) until the batch ends. The
+        service thread continues the batch if another batch is handed over, data can be read from
+        the file descriptor ``fd`` (-1 for none), or the next event is more than LENT_NS away.
+        Return False, without effect, if the batch cannot run in the calling thread."""
         drive = self.drive
         if self.clock != "real" or drive.strict or not self._turns.acquire(blocking=False):
             return False
@@ -189,10 +192,10 @@ class ClientTurns(ABC):
         status when its completion is due. ``handed_ns``: time.perf_counter_ns at which the command
         arrived.
 
-        Return IN_FLIGHT if the command has not completed after the simulation of the next ALONE_NS.
-        The batch that ``fly`` returns then contains the command, and this batch may already have
-        ended. Return REFUSED, without effect, if the command cannot run in the calling thread or
-        breaks a rule.
+        Return IN_FLIGHT if the command has not completed when the simulation is ALONE_NS ahead of
+        the wall clock. The batch that ``fly`` returns then contains the command, and this batch may
+        already have ended. Return REFUSED, without effect, if the command cannot run in the calling
+        thread or breaks a rule of nvme/submission.py.
         """
         drive = self.drive
         if self.clock != "real" or not self._turns.acquire(blocking=False):

@@ -81,7 +81,7 @@ def first_error(done: np.ndarray) -> int:
 @njit
 def wait_for_slot(st, dev, rid):
     """Append row ``rid`` of an update plan to the list of rows of device ``dev`` that wait because
-    the queue depth is reached."""
+    the queue is full."""
     dev_rec = st.dev[dev]
     st.row[rid].next = -1
     if dev_rec.sq_head < 0:
@@ -94,7 +94,7 @@ def wait_for_slot(st, dev, rid):
 @njit
 def next_admissible(st, dev):
     """Return the index of the first plan row that waits for a free entry in the queue of device
-    ``dev``, or -1 if no row waits or the queue depth is still reached."""
+    ``dev``, or -1 if no row waits or the queue is still full."""
     dev_rec = st.dev[dev]
     if dev_rec.sq_head < 0 or dev_rec.outstanding >= st.cfg[0].queue_depth:
         return -1

@@ -41,8 +41,9 @@ class DecodedRead(NamedTuple):
     are equal."""
     failed: bool
     fills: list[tuple[np.record, np.ndarray]]
-    """Empty if the page could be decoded. Otherwise, one element for each log entry that inserted
-    the page into the data cache: (this entry, the entries that follow it in the log)."""
+    """If the page could not be decoded: one (entry, following entries) for each log entry that
+    inserted the page into the data cache, with the entries that follow it in the log. Otherwise
+    empty."""
 
 
 class DecodedReads:

@@ -52,7 +52,7 @@ def start_timer(st, tid):
 @cold
 def on_expired(st, tid):
     """Handle the expiry of the timer. Return True if the drive was idle for the full time
-    ``fold_idle``.
+    ``cfg.fold_idle`` (ps), otherwise False.
 
     If a command completed before the expiry and the drive is idle again, restart the timer.
     """

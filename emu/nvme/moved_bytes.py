@@ -69,7 +69,7 @@ class PlanBytes(Protocol):
 
 
 class DrivePlanBytes(PlanBytes, Protocol):
-    """PlanBytes of a drive that handles power cuts, which can interrupt a plan's programs."""
+    """PlanBytes for a drive in which power cuts can interrupt the programs of a plan."""
 
     def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
         """Set the pages of transaction ``tid``, which programs the reservoir of ``die``, to their
@@ -79,8 +79,8 @@ class DrivePlanBytes(PlanBytes, Protocol):
 class MovedBytes:
     """Contents of the devices of a system. :meth:`apply` applies the engine's log to them.
 
-    ``transfers``: TRANSFER of each request in the rings of the queue pairs; the array must not
-    move. ``stores``: pages on flash of each device. ``cache_file``: files of a single device for
+    ``transfers``: array TRANSFER[n] of the requests in the rings of the queue pairs; must not be
+    moved. ``stores``: pages on flash of each device. ``cache_file``: files of a single device for
     data that is not on flash yet; used after :meth:`save_cache`. ``decoder``: decoder of the
     implemented ECC code. Raises InputError if the C extension is not built.
     """
@@ -163,7 +163,7 @@ class MovedBytes:
             record.plan_pages = len(memory)
 
     def prepare_memory(self, ahead: MemoryAhead | None) -> None:
-        """Let ``ahead`` (None: no object) prepare the memory of pages that are not in files."""
+        """Let ``ahead`` prepare the memory of pages that are not in files; None disables this."""
         queue = native.ffi.NULL if ahead is None else ahead.queue
         for record, store in zip(self._records, self.stores, strict=True):
             record.ahead = queue if store.files is None else native.ffi.NULL
@@ -241,7 +241,7 @@ class MovedBytes:
                 self._keep_in_memory(error, record, store)
 
     def verify_reads(self) -> None:
-        """Verify the checksums of all pages that are read after this call, even in memory."""
+        """Verify the checksum of every page that is read after this call, even without files."""
         for dev in range(len(self.stores)):
             self._records[dev].verify = 1
 
@@ -259,11 +259,11 @@ class MovedBytes:
 
     @property
     def counters(self) -> tuple[int, int]:
-        """Last numbers assigned: to new data (programs, cached writes, trims), and to programs."""
+        """Last sequence number (of a program, cached write or trim) and last program number."""
         return int(self._record.sequence), int(self._record.programs)
 
     def continue_from(self, sequence: int, programs: int) -> None:
-        """Continue the numbering after ``sequence`` and ``programs`` (see :attr:`counters`)."""
+        """Set the last sequence number and the last program number (see :attr:`counters`)."""
         self._record.sequence, self._record.programs = sequence, programs
 
     def apply(self, count: int) -> None:
@@ -273,7 +273,7 @@ class MovedBytes:
     def apply_log(self, log: np.ndarray) -> None:
         """Apply the records of a log, LOG[n]. Raises InputError if a page is programmed twice
         without an erase, a plan reads an unprogrammed page, or a file cannot be used. Raises
-        Imbalance or SimulationError if another record cannot be applied."""
+        Imbalance or SimulationError if a record cannot be applied for another reason."""
         log = np.ascontiguousarray(log).view(np.ndarray)
         self._apply(log, native.ffi.cast("ondie_record *", log.ctypes.data), len(log))
 
@@ -380,8 +380,8 @@ class MovedBytes:
         record.entries = record.entry_pages = native.ffi.NULL
 
     def reserve(self, device: int, first: int, count: int) -> None:
-        """Reserve storage for ``count`` physical pages, starting at ``first``, which a plan
-        programs; use memory if the file system has no space."""
+        """Reserve storage for physical pages ``first`` to ``first + count - 1``, so that a plan can
+        program them. If the file system has no space, reserve memory instead of file space."""
         for ppn in range(first, first + count):
             try:
                 self.stores[device].reserve(ppn)

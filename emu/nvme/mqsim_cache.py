@@ -77,7 +77,8 @@ class Sizes:
 @inline
 def written_lately(st, stream, lpn):
     """Return True if flow ``stream`` has written logical page ``lpn`` since the last reset of the
-    flow's record of written pages (see :func:`cache_pages`). ``memory`` counts the resets."""
+    flow's record of written pages (see :func:`cache_pages`). The field ``memory`` of the flow's
+    record ``zone`` counts the resets."""
     return int(st.recent[lpn]) >> 1 == st.zone[stream].memory
 
 
@@ -224,7 +225,7 @@ def make_younger(st, place, stamp):
 
     ``stamp``: time at which the command that transfers the data was split; for a read,
     ``command.made``. The data of a later command may reach the cache first, because a write waits
-    while the sectors in transit reach their limit.
+    while the number of sectors in transit is at its limit.
     """
     page = st.cpage[place - 1]
     if page.leaving < stamp:

@@ -107,11 +107,12 @@ def wait_for_turn(st, station, tid, n_bytes, step):
 
 @cold
 def occupy(st, tid, n_bytes):
-    """Occupy the DRAM for an access of ``n_bytes`` by transaction ``tid``, which does not wait for
-    the end of the access.
+    """Occupy the DRAM for an access of ``n_bytes`` bytes on behalf of transaction ``tid``. The
+    transaction does not wait until the access ends.
 
-    With several caches, a separate transaction makes the access, so that it takes part in the
-    round-robin order. If few transactions are free, the access is queued after all other accesses.
+    With several caches, a separate transaction makes the access, so that the access takes part in
+    the round-robin order of the caches. If few transaction records are free, the access is queued
+    after all other accesses.
     """
     reg = st.reg[0]
     txn = st.txn[tid]

@@ -1,4 +1,4 @@
-"""Update plans of clients that run on a served drive concurrently with its commands.
+"""Update plans that clients run on a served drive concurrently with its commands.
 
 An update plan is a sequence of operations that an update path generates. Owns the list of running
 plans, and the delivery of their results. Does not own the drive and its thread (service.py), or the
@@ -20,7 +20,7 @@ LAST_S = 10.0
 
 
 class Running(Protocol):
-    """Protocol of an update plan that runs on a served drive."""
+    """Interface of an update plan that runs on a served drive."""
 
     @property
     def done(self) -> bool:

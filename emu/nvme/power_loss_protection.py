@@ -43,8 +43,8 @@ DRAM_STATION = stages.HOST_STATIONS + stages.DRAM
 
 @njit
 def start_saving(st, dev):
-    """Start to save the data of drive ``dev``: the programs of all data that is only in the cache,
-    and of all trim maps not yet on flash."""
+    """Start to program to flash all data of drive ``dev`` that is only in the cache, and all trim
+    maps that are not yet on flash."""
     dev_rec = st.dev[dev]
     dev_rec.saving = 1
     if st.cfg[0].cache_writes != 0:

@@ -47,9 +47,9 @@ def mark_stale(arrays: Arrays, store: PageStore) -> np.ndarray:
 
 
 def wipe_dead(arrays: Arrays, store: PageStore) -> None:
-    """Overwrite the contents of pages of device 0 that hold no current data and are not erased:
-    torn pages, and all pages without current data in retired blocks, which become torn pages.
-    Raises InputError if a file cannot be used."""
+    """Overwrite the contents of two kinds of pages of device 0 without current data: torn pages,
+    and programmed pages in retired blocks. The programmed pages become torn pages. Raises
+    InputError if a file cannot be used."""
     for ppns, records in _dead_pages(arrays, store):
         torn = records["written"] == TORN
         wipe.wipe(store, ppns[torn])

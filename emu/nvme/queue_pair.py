@@ -51,11 +51,11 @@ REQ = record_type(
     status="i4",  # status.Status; set to 0 when the request is loaded
 )
 EXTRA_PAGES = 2
-"""Number of pages by which the division of a request that passes the end of its flow can increase
-its number of pages (request_pieces.py)."""
+"""Maximum number of additional pages that a request touches because it passes the end of its flow's
+address range and is divided there (request_pieces.py)."""
 AHEAD = 4
-"""Number of requests before the issue of a request at which its mapping entry is prefetched into
-the CPU cache of the simulator."""
+"""Prefetch distance: when request i is issued, the mapping entry of request i + AHEAD is prefetched
+into the CPU cache of the simulator."""
 PAIR = record_type(
     next="i8",  # index of the next request to issue, from the start of the run
     loaded="i8",  # requests loaded so far
@@ -111,7 +111,7 @@ def is_full(st, queue):
 def prefetch_next(st, queue):
     """Prefetch data of later requests of pair ``queue`` into the CPU cache of the simulator.
 
-    For the request AHEAD positions later, prefetch its mapping entry. For the request AHEAD // 2
+    Prefetch the mapping entry of the request AHEAD positions later. For the request AHEAD // 2
     positions later, whose mapping entry was prefetched before, prefetch the block record of its
     physical page. This helps because a large mapping table does not fit in the CPU cache.
     """
@@ -304,10 +304,11 @@ def on_part_done(st, tid):
 
 @inline
 def completes_alone(st, tid):
-    """Return True if other transfers may take place between the data of a read and its completion.
+    """Return True if the completion of read ``tid`` is transferred separately from its data,
+    because other transfers may take place in between.
 
-    These are the fetch of a held command, or other traffic while the completion waits for a free
-    entry in the SATA adapter.
+    Such a transfer is the fetch of a held command or, with a SATA adapter, any transfer while the
+    completion waits for a free entry in the adapter.
     """
     cfg = st.cfg[0]
     if cfg.adapter > 0:

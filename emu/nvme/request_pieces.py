@@ -3,9 +3,9 @@
 Owns the division of a request into pieces. Does not own the transactions of a piece
 (command_split.py, mqsim_cache.py) or the addresses of a flow (replay/mqsim/address_partition.py).
 Source: MQSim's host interface, which divides a request at the page boundaries of the drive. If a
-part begins after the last sector of the flow, its sector number on the drive is taken modulo the
-flow's number of sectors minus one. The part moves to the sector with the resulting number, counted
-from the flow's first sector, and the request continues from there.
+part begins after the last sector of the flow, its sector number on the drive is taken modulo n - 1,
+where n is the number of sectors of the flow. The part moves to the sector with the resulting
+number, counted from the flow's first sector, and the request continues from there.
 
 Two quirks divide requests into pieces. With quirk pages_of_flows, a flow that begins inside a page
 numbers its pages from there (``zone.skew``): the sectors of a request up to the end of its first
@@ -20,10 +20,11 @@ from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.kernels.jit import cold, inline
 
 MASK_SECTORS = 63
-"""Number of sectors in a page's bit mask. For a flow that begins inside a page, MQSim's masks have
-one bit for each sector, counted from the flow's first sector, of two pages of at most 32 sectors.
-Here, the masks are rotated by the number of sectors up to the end of the drive's page, so that bit
-0 is the first sector of the drive's next page."""
+"""Number of bits of the mask of a page's sectors with quirk pages_of_flows. If a flow begins inside
+a page of the drive and numbers its pages from there, each of its pages covers the end of one page
+of the drive and the start of the next (at most 32 sectors each). In MQSim's mask, bit 0 is the
+first sector of the flow's page. Here, the mask is rotated: bit 0 is the first sector of the drive's
+second page, and the sectors of the drive's first page have the highest bits."""
 
 
 @inline
@@ -40,8 +41,8 @@ def take_piece(st, tid):
     one.
 
     Return True if ``tid`` was reduced; call :func:`keep_rest` afterwards to continue with the
-    remaining bytes. If the sectors of a piece follow those of the next page, its offset is at least
-    one page.
+    remaining bytes. With quirk pages_of_flows, the sectors of a piece may be placed after those of
+    the next page (see the module docstring). The offset of the piece is then at least one page.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -68,8 +69,8 @@ def take_piece(st, tid):
 
 @cold
 def keep_rest(st, tid):
-    """Advance request ``tid`` past the piece (part with contiguous addresses) from
-    :func:`take_piece`, to its remaining bytes."""
+    """Advance request ``tid`` to the bytes that follow the piece (part with contiguous addresses)
+    from :func:`take_piece`."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     command = st.command[tid]

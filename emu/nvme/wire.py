@@ -18,8 +18,8 @@ ASYNC_EVENT_REQUEST = 0x0C
 EVENT_VENDOR = 0x7
 """Type of a vendor-specific asynchronous event (dw0, bits 0 to 2)."""
 TUNNEL, TUNNEL_SEND, TUNNEL_RECEIVE = 0xC0, 0xC1, 0xC2
-"""Admin opcodes of the tunnel's commands, which are the first vendor-specific opcodes. Bits 1:0 are
-the direction of the data: no data, to the drive, or to the host."""
+"""Admin opcodes of the tunnel's commands: the first vendor-specific opcodes. Bits 1:0 encode the
+direction of the data: 0 for no data, 1 to the drive, 2 to the host."""
 
 # Status: type << 8 | code, the bits above the phase tag of a completion.
 SUCCESS = 0x000

@@ -106,10 +106,9 @@ def status_of_flush(st):
 
 @cold
 def fail_unwritten_read(st, tid):
-    """Set the status of read ``tid`` to Capacity Exceeded, because it reads an unwritten page for
-    which a full drive has no flash page, and return True. Return False, without effect, if the
-    drive raises an error instead (``st.dev.ends`` is 0) or the read does not belong to a
-    request."""
+    """Fail read ``tid`` of an unwritten page, for which the full drive has no flash page: set the
+    status Capacity Exceeded and return True. Return False, without effect, if the drive raises an
+    error instead (``st.dev.ends`` is 0) or the read does not belong to a request."""
     txn = st.txn[tid]
     if st.dev[txn.dev].ends == 0 or txn.kind != REQUEST:
         return False
@@ -161,9 +160,9 @@ def end_waiting(st, dev, certain):
 
 @njit
 def note_full(st, dev):
-    """Mark drive ``dev`` as full. The drive becomes read-only if failed blocks are the reason: it
-    had enough spare blocks at the start and has fewer now, and garbage collection is also checked
-    when writes wait (ftl.gc_checks = "stalled")."""
+    """Mark drive ``dev`` as full. The drive also becomes read-only if three conditions hold: it had
+    enough spare blocks at the start, it has fewer spare blocks now because blocks have failed, and
+    garbage collection is also checked when writes wait (ftl.gc_checks = "stalled")."""
     dev_rec = st.dev[dev]
     dev_rec.full = 1
     failed = dev_rec.spare < dev_rec.spare_at_start
@@ -184,8 +183,8 @@ def has_victims(st, first, behind):
 @njit
 def cannot_gain(st, dev, first, behind, certain):
     """Return True if neither a collection nor a program in block units ``first`` to ``behind - 1``
-    can free space. Before, start the collections that these units need, unless a collection is in
-    progress or, if ``certain`` is 0, a program is in progress."""
+    can free space. Return False if a collection or, with ``certain`` = 0, a program is in progress
+    there. Otherwise, first start the collections that these units need."""
     cfg = st.cfg[0]
     if certain == 0:
         for block in range(first * cfg.all_blocks, behind * cfg.all_blocks):
@@ -209,11 +208,12 @@ def end_list(st, waiting):
 
 @njit
 def end_cache_waits(st, dev):
-    """End the commands that wait for the data cache of full drive ``dev``: writes without a cache
-    slot, writes that complete on flash (FUA, write-through), and FLUSHes. Return True if any
-    command ended.
+    """End the commands waiting for the data cache of full drive ``dev``: writes without a cache
+    slot, writes that complete only when their data is on flash (FUA, write-through), and FLUSHes.
+    Return True if any command ended.
 
-    The pages of writes that complete on flash are in the cache and are written when there is space.
+    The pages of FUA and write-through writes stay in the cache and are written to flash when there
+    is space.
     """
     cache = st.cache[dev]
     status = status_without_space(st, dev)
@@ -230,10 +230,11 @@ def end_cache_waits(st, dev):
 
 @njit
 def end_requests(st, head, status):
-    """End the request commands in a list of transactions that begins with ``head`` (-1 if the list
-    is empty). Their status is ``status``, or the status that :func:`end_write` sets if ``status``
-    is UNPLACED. Return the (first, last) transaction of the list of the remaining transactions,
-    which keep their order."""
+    """End the request commands in the list of transactions that begins with ``head`` (-1 if the
+    list is empty), and remove them from the list. Their status is ``status``, or the status that
+    :func:`end_write` sets if ``status`` is UNPLACED. Return (first, last) transaction of the
+    remaining list, or (-1, -1) if no transaction remains. The order of the remaining transactions
+    does not change."""
     first = -1
     last = -1
     tid = head

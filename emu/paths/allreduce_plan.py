@@ -54,7 +54,7 @@ class ExchangePlan:
 
     @property
     def text(self) -> str:
-        """Description of the cost model's calculation, for the closed form of the update stage."""
+        """Calculation of the exchange time as text, for the closed form of the update stage."""
         times = self.cost
         relay = f"host relay {times.host_cpu_s:.3g} s on {self.cfg.tunnel.relay_threads} threads"
         if self.kind == "ring":

@@ -85,8 +85,8 @@ class Rows:
         return int(self.add(1, **columns)[0])
 
     def join(self, ids: np.ndarray, phase: int) -> int:
-        """Append a chain of plan rows that each wait for two rows. Return the id of the last of
-        them, which completes when all rows in ``ids`` are complete."""
+        """Append a chain of plan rows that each wait for two rows. Return the id of the last row in
+        the chain; this row completes when all rows in ``ids`` are complete."""
         count = max(len(ids) - 1, 1)
         first = self.next
         after0 = np.arange(first - 1, first + count - 1)
@@ -116,8 +116,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class Options:
-    """User options of the paths. A prefix such as "stannis:" names the only path that uses the
-    option."""
+    """User options of the paths. If only one path uses an option, the description of the option
+    begins with the name of this path, such as "stannis:"."""
 
     weights_up: str = "fp32"
     """Number format of the weights sent to the host: "fp32" or "fp16". Must be "fp32" if ``format``
@@ -283,8 +283,8 @@ class Path(ABC):
 
     @abstractmethod
     def bound(self, step: int) -> Bound:
-        """Return the closed form of the update stage of step ``step``, computed from the
-        configuration alone."""
+        """Return the closed-form bound on the duration of the update stage of step ``step``,
+        computed from the configuration alone."""
 
     @abstractmethod
     def work(self, steps: int) -> Work:

@@ -4,9 +4,11 @@ Owns the arithmetic that is printed next to the simulated result. Does not own t
 (engine/), and uses no simulated result. Compute times are calculated here from published rates and
 pass counts. If this is not possible, the compute model (compute/) supplies the time, and the text
 of the bound states this.
-Source: serial T = N(16/R + 12/W + 1/c) for ZeRO-Infinity's order, with N parameters, read rate R,
-write rate W (B/s) and c updates per second. For OptimStore, C-ISP: channels x rate / 24 B; stripe
-time: tR + passes x page/bus + tPROG + (lockstep) dies x page/bus.
+Source: ZeRO-Infinity's order without overlap: time = N (16 / R + 12 / W + 1 / c), for N parameters,
+read rate R and write rate W (B/s), and c parameter updates per second. OptimStore: with Adam, C-ISP
+updates (channels x channel rate) / 24 B parameters per second. An on-die update with lockstep
+dispatch takes tR + passes x P + tPROG + (dies per channel) x P per stripe, with P = page size / bus
+rate.
 """
 
 from __future__ import annotations
@@ -83,8 +85,8 @@ class Demand:
 
     def __init__(self, cfg: Config, handles: float | None = None) -> None:
         """Start with zero seconds for every resource. ``handles``: number of blocks in flight on
-        each drive per handle for asynchronous I/O, if reads and writes have one handle each. None
-        if reads and writes share one queue."""
+        each drive per asynchronous I/O handle, if reads and writes use separate handles. None if
+        reads and writes share one queue."""
         self.cfg = cfg
         self.handles = handles
         self.geometry = Geometry.of(cfg)
@@ -95,7 +97,7 @@ class Demand:
 
     @property
     def largest(self) -> tuple[str, float]:
-        """(name, seconds) of the resource with the most work."""
+        """(name, seconds of work) of the resource with the most work."""
         return max(self.seconds.items(), key=lambda item: item[1])
 
     def _page_s(self) -> float:
@@ -253,8 +255,8 @@ def isp_path(demand: Demand, read: float, written: float) -> None:
 
 
 def handle_depth(cfg: Config) -> int:
-    """Return the number of blocks in flight per handle for asynchronous I/O, if reads and writes
-    have one handle each."""
+    """Return the maximum number of blocks in flight per asynchronous I/O handle. Reads and writes
+    use separate handles, which share the queue of the front end equally."""
     return max(min(cfg.host.io_queue_depth, cfg.frontend.queue_depth // 2), 1)
 
 

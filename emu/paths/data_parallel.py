@@ -3,7 +3,7 @@
 Owns the order of a step. Every node reads its samples and computes forward and backward. An
 all-reduce through the tunnels sums the gradients. Every node updates its copy of the weights. The
 path simulates time, not values. Does not own batch sizes, the data split and the order of an
-exchange (cluster/), or time.
+exchange (cluster/), or the event loop (engine/).
 Source: STANNIS (DAC 2020), with Horovod: gradients are exchanged after every node has computed its
 gradient, not during the backward pass. Not modeled: read-ahead for the next step, and additions on
 the drives. Additions on the host are modeled in the tree and the star, where the host adds whole

@@ -39,7 +39,8 @@ MAX_WINDOW = 64
 
 @dataclass
 class InStorage(ConventionalPath):
-    """Path that updates in the drive's controller, on processor cores or in a streaming engine."""
+    """Path that updates weights and states in the drive's controller, on processor cores or in a
+    streaming engine."""
 
     name: ClassVar[str] = "in_storage"
     title: ClassVar[str] = "in storage, controller"
@@ -49,9 +50,10 @@ class InStorage(ConventionalPath):
 
     def granule(self) -> int:
         """Return the number of parameters in a chunk. A chunk fills whole super-pages of every
-        vector, and its values of the widest vector take at most one host block if possible. If
-        vectors are stored in codes, a chunk fills only whole pages. Pages of codes can hold an odd
-        number of blocks, which makes the common multiple of super-pages too large."""
+        vector. If vectors are stored in codes, a chunk fills only whole pages, because the common
+        multiple of super-pages would be too large (pages of codes can hold an odd number of
+        blocks). Above this minimum, a chunk is doubled while its values in the widest data type fit
+        in one host block."""
         held = [vector.per_page(self.cfg.flash.page_bytes) for vector in self._all]
         coded = any(vector.coded for vector in self._all)
         chunk = math.lcm(*held) * (1 if coded else self.geometry.planes)
@@ -226,10 +228,10 @@ class InStorage(ConventionalPath):
         )
 
     def bound(self, step: int) -> Bound:
-        """Return the lower bound of the update time. All work overlaps, so the bound is the time
-        of the resource with the most work, plus the latency at both ends. States cross the
-        channels twice (24 B/param for Adam); gradients, weights and the computation share link
-        and DRAM."""
+        """Return the lower bound of the update time. All work overlaps, so the bound is the time of
+        the resource with the most work, plus the latency before the first and after the last
+        result. States cross the channels twice (24 B/param for Adam). Gradients and weights cross
+        the link. States, gradients, weights and the computation use the DRAM."""
         most = max(shard.size for shard in self.shards)
         down = self.stored.gradient.size(most)
         states = sum(vector.paged(most, self.geometry.page_bytes) for vector in self.stored.vectors)

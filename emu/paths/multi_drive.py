@@ -57,8 +57,8 @@ class InStep(ConventionalPath):
     sub-groups one after the other, in lockstep."""
 
     def granule(self) -> int:
-        """Return the number of parameters in a stripe: one host block, rounded up to whole
-        super-pages."""
+        """Return the number of parameters in a stripe. A stripe is one host block (host.io_block),
+        rounded up to whole super-pages."""
         return self.padded(self.cfg.host.io_block_bytes) // VALUE_BYTES
 
     def padded(self, n_bytes: int) -> int:
@@ -234,8 +234,9 @@ class InStep(ConventionalPath):
     def parts(
         self, kind: int, names: tuple[str, ...], subgroup: Places, resource: int = plan_rows.ISP_IO
     ) -> list[Part]:
-        """Return the blocks of vectors ``names`` that a sub-group reads or writes. ``kind``: NVMe
-        command."""
+        """Return the transfers of the blocks of vectors ``names`` for ``subgroup``, one Part per
+        drive and vector. ``kind``: READ or WRITE of nvme/command.py. ``resource``: resource of the
+        transfers' plan rows."""
         return [
             Part(dev, resource, kind, *self._extents(name, dev, start, stop))
             for dev, (start, stop) in subgroup.items()

@@ -3,7 +3,7 @@
 Owns the order of a step. Every drive reads its samples and runs the frozen layers. The features
 cross the link in FP16. The host computes forward and backward of the head and updates the head. The
 path simulates time, not values. Does not own the head (ndpipe/trained_head.py), the reading of
-samples (data_parallel.py), or time.
+samples (data_parallel.py), or the event loop (engine/).
 Source: NDPipe (ASPLOS 2024), FT-DMP with one run. The stores of the paper are servers; in this
 path, the stores are the drives of the configuration, and the host is the Tuner. Not modeled:
 several runs (ondie validate ndpipe models them), and the distribution of a new head, because
@@ -61,8 +61,8 @@ class NearData(Stannis):
         return self.trace.samples_per_step
 
     def batches(self, step: int) -> tuple[int, ...]:
-        """Return the number of samples of each node in step ``step``: none on the host, and an even
-        share on each drive."""
+        """Return the number of samples of each node in step ``step``: 0 for the host (the first
+        node), and an equal share for each drive."""
         drives = [1] * (self.nodes - 1)
         return (0, *largest_remainder(self.trace.steps[step].samples, drives).tolist())
 
@@ -190,7 +190,7 @@ class NearData(Stannis):
         return Work(host_dram=statement.total(made), host_updates=True)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound of the update stage: the host's update of the head."""
+        """Return the bound of the update stage: the time in which the host updates the head."""
         if self.trace.steps[step].skipped:
             return Bound(0.0, "host CPU", "skipped step")
         params, traffic = self.trace.n_params, self.kernel.bytes_per_param()

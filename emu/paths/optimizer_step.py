@@ -58,7 +58,10 @@ class Arithmetic:
                 f"known: {', '.join(OPS)}"
             )
         if trace.weights("initial") is None:
-            raise InputError(f"{trace.name}: the trace has no initial weights to update")
+            raise InputError(
+                f"{trace.name}: the trace has no initial weights to update; use a trace that "
+                f"`ondie record` has written with payload"
+            )
         self.trace, self.seed = trace, seed & 0xFFFFFFFF
         self.layout = Stored(format, trace.op)
         own = format if format in FORMATS else "fp32"
@@ -148,10 +151,11 @@ class Arithmetic:
     ) -> None:
         """Update parameters [start, stop) in place.
 
-        ``coefficients``: scalar arguments by parameter group. ``vectors`` (w and the states by
-        slot name) and ``gradient`` hold only these parameters, in the stored types. Vectors
-        stored in codes must consist of whole blocks, or reach the end of the vector. The format's
-        copy of the weights for the model is added to ``vectors`` as "out".
+        ``coefficients``: scalar arguments by parameter group. ``vectors`` (w and the states by slot
+        name) and ``gradient`` hold only these parameters, in the stored types. If vectors are
+        stored as codes, the range must consist of whole blocks of codes, except for the last block
+        of all parameters. If the format has a separate copy of the weights for the model, this copy
+        is added to ``vectors`` as "out".
         """
         if self.layout.format.out != NONE:
             vectors["out"] = np.empty(stop - start, self.layout.shown)

@@ -112,8 +112,8 @@ class Conventional:
 
     def arrays(self, device: int, name: str, start: int, stop: int) -> dict[str, np.ndarray]:
         """Return parameters [start, stop) of vector ``name`` in memory, by slot name. The arrays
-        are views. For vectors in codes they are copies, and ``start`` must be the first parameter
-        of a page."""
+        are views. If the vector is stored in codes, the arrays are copies, and ``start`` must be
+        the first parameter of a page."""
         regions = self.regions[device]
         if regions.vector(name).coded:
             pages = self.memory[device][regions.pages(name, start, stop)]
@@ -158,15 +158,15 @@ class Conventional:
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
         """Set the gradient of a step, [n_params] in the stored dtype. If ``gradient_arrives`` is
-        set, also copy the gradient to the memory."""
+        set, also copy the gradient to ``memory``."""
         self.gradient = gradient
         for dev, regions in enumerate(self.regions):
             if self.gradient_arrives:
                 self.vector(dev, "g")[:] = gradient[regions.shard.start : regions.shard.stop]
 
     def store_memory(self, dev: int, lpns: range) -> None:
-        """Program the contents of the memory of logical pages ``lpns``, which must be mapped,
-        without simulated time."""
+        """Copy the pages ``lpns`` (logical page numbers) of ``memory[dev]`` to flash, without
+        simulated time. The pages must be mapped."""
         log = records(payload_log.LOG, len(lpns))
         log.what, log.kind, log.queue, log.row = payload_log.LOG_PROGRAM, ROW, -1, -1
         log.dev, log.lpn, log.n = dev, lpns, 1

@@ -13,25 +13,27 @@ from fractions import Fraction
 import numpy as np
 
 SHORTEST = 64
-"""Minimum difference between the sizes of two pieces, in granules (units in which parameters are
-split). A large difference keeps the effect of overlap at the ends of a piece small."""
+"""Minimum size of a unit (see PERIODS) in granules. A granule is the number of parameters by which
+sizes are rounded. Large differences between the pieces keep the effect of overlap at the ends of a
+piece small."""
 
 
 PERIODS = (1, 3, 5)
-"""Number of periods in each piece, in addition to the remainder at the end of the model. In one
-period, one block of every plane is filled. The middle piece is not fitted but predicted, as a
-check. Erases come in bursts, so a piece with fewer periods might contain no erase."""
+"""Number of units in each piece, in addition to the remainder at the end of the model. A unit is
+about a whole number of periods. In one period, one block of every plane is filled. The middle piece
+is not fitted but predicted, as a check. Erases come in bursts, so a piece with fewer periods might
+contain no erase."""
 
 
 PIECE_GROUPS = (8, 10, 12, 14, 16)
-"""Candidates for the number of sub-groups by which one piece exceeds the previous one. The first
-candidate whose total size is closest to whole periods is used. In half of the fitted pieces the
-sub-groups are twice as large."""
+"""Candidates for the number of sub-groups in a unit (see PERIODS). The candidate is used for which
+the total size of the sub-groups is closest to a whole number of periods; if several are equally
+close, the first. Each fitted size is simulated twice: with these sub-groups, and with sub-groups of
+twice the size."""
 
 
 FEWEST_GRANULES = 16
-"""Minimum size of a sub-group in granules (units in which parameters are split). In a smaller
-sub-group, latencies would dominate."""
+"""Minimum size of a sub-group in granules. In a smaller sub-group, latencies would dominate."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ class Piece:
 
     @property
     def terms(self) -> list[float]:
-        """Terms of the linear model that extrapolates times, bytes and counts from pieces: 1,
-        parameters, and, with sub-groups, parameters per sub-group and number of sub-groups."""
+        """Terms of the linear model that extrapolates times, bytes and counts from the simulated
+        pieces to the whole model: 1, number of parameters and, with sub-groups, parameters per
+        sub-group and number of sub-groups."""
         params, group = float(self.params), float(self.group)
         return [1.0, params, group, params / group] if group else [1.0, params]
 
@@ -64,8 +67,8 @@ class Pieces:
         return (*self.fitted, self.held)
 
     def of(self, n_params: int) -> Pieces:
-        """Return these pieces scaled to a model of ``n_params`` parameters. The model ``whole`` is
-        a part of that model."""
+        """Return these pieces, scaled in proportion from ``whole``, which is a part of a model, to
+        the complete model with ``n_params`` parameters."""
         found = [
             Piece(round(Fraction(piece.params * n_params, self.whole.params)), piece.group)
             for piece in (self.whole, *self.all)

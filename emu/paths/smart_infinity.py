@@ -60,8 +60,8 @@ from ondie.emu.paths.statement import Work
 
 @dataclass
 class SmartBase(InStep):
-    """Baseline of Smart-Infinity: serial host offload (ZeRO-Infinity) with the vectors
-    on RAID 0."""
+    """Path of Smart-Infinity's baseline: serial host offload (ZeRO-Infinity) with the vectors on
+    RAID 0."""
 
     name: ClassVar[str] = "smart_base"
     title: ClassVar[str] = "host offload, RAID0"
@@ -115,8 +115,9 @@ class SmartBase(InStep):
 
 @dataclass
 class SmartUpdate(InStep):
-    """SmartUpdate: each sub-group is loaded, updated, written back and sent to the host before
-    the next sub-group is loaded."""
+    """Path of Smart-Infinity's SmartUpdate, in which the drives' processors update the weights.
+    Each sub-group is loaded, updated, written back and sent to the host before the next sub-group
+    is loaded."""
 
     name: ClassVar[str] = "smart_update"
     title: ClassVar[str] = "SmartUpdate"
@@ -207,9 +208,9 @@ class SmartUpdate(InStep):
         return VALUE_BYTES * (stop - start)
 
     def bound(self, step: int) -> Bound:
-        """Return the lower bound of the time from the start of the update to its last program,
-        with the sub-groups in sequence. With Smart-Infinity's transfer handler, m and v of each
-        sub-group except the last are written while the next sub-group loads."""
+        """Return the lower bound of the time from the start of the update to its last program if
+        the sub-groups are updated one after another. With Smart-Infinity's transfer handler, m and
+        v of each sub-group except the last are written while the next sub-group loads."""
         shard = max(self.shards, key=lambda shard: shard.size)
         params, subgroups = shard.size, len(self.subgroups)
         width, late = len(self.vectors), len(self.kernel.states) if self.overlapped else 0
@@ -249,9 +250,9 @@ class SmartUpdate(InStep):
 
 @dataclass
 class SmartHandler(SmartUpdate):
-    """SmartUpdate with Smart-Infinity's transfer handler: m and v are written back while the next
-    sub-group loads. The blocks of the next sub-group are loaded into the buffers that these writes
-    release."""
+    """Path of SmartUpdate with Smart-Infinity's transfer handler: m and v are written back while
+    the next sub-group loads. The blocks of the next sub-group are loaded into the buffers that
+    these writes release."""
 
     name: ClassVar[str] = "smart_handler"
     title: ClassVar[str] = "SmartUpdate, handler"
@@ -260,11 +261,11 @@ class SmartHandler(SmartUpdate):
 
 @dataclass
 class SmartComp(SmartHandler):
-    """SmartComp: the accelerator sends only the Top-K elements of each bucket of the gradient.
+    """Path of SmartComp: the accelerator sends only the Top-K elements of each gradient bucket.
 
     The other elements are dropped, not added to the next step's gradient (no error feedback). No
-    source used here states that Smart-Infinity keeps the dropped elements, which would take as
-    much memory as the gradient.
+    source used here states that Smart-Infinity keeps the dropped elements. Keeping them would take
+    as much memory as the gradient.
     """
 
     name: ClassVar[str] = "smart_comp"

@@ -28,8 +28,8 @@ class HostPass:
 
 @dataclass(frozen=True)
 class Work:
-    """Work of a path that the drives' counters do not contain: arithmetic of PEs, passes over host
-    DRAM, and whether the host CPU runs the update."""
+    """Work of a path that the drives' counters do not contain, such as the arithmetic of PEs and
+    the passes over host DRAM. ``host_updates`` states which processor runs the update."""
 
     adds: int = 0
     multiplies: int = 0
@@ -78,7 +78,8 @@ class Share:
     """Difference of P/E cycles between dies above which super-pages move; 0 if super-pages do not
     move."""
     turn_s: float
-    """Time that a change of roles adds to one step, on the die with the most programs, seconds."""
+    """Time that a rotation (change of the planes' roles) adds to one step, on the die with the most
+    programs, seconds."""
 
     @property
     def mean(self) -> float:
@@ -95,9 +96,9 @@ class Share:
 
     @property
     def levelled(self) -> float:
-        """P/E cycles per step of the most worn blocks with the configured wear leveling. Assumes
-        equal wear of all leveled blocks. Neglects the wear difference that the leveling
-        tolerates."""
+        """P/E cycles per step of the most worn blocks with the configured wear leveling, if all
+        leveled blocks wear equally. The wear difference that the leveling tolerates is
+        neglected."""
         worn = self.as_laid_out
         if self.migrate:
             worn = self.mean
@@ -105,8 +106,8 @@ class Share:
 
     @property
     def turn_steps(self) -> float:
-        """Number of steps between changes of the planes' roles on the die that first reaches
-        ``rotate`` P/E cycles."""
+        """Number of steps in which the most worn blocks reach ``rotate`` P/E cycles. After these
+        steps, the planes of their die change roles."""
         return self.rotate / self.as_laid_out
 
 
@@ -129,9 +130,9 @@ PASSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "exchange": (("exchange",), ()),
     "gradient sent again": ((), ("gradient sent again",)),
 }
-"""Name of a pass -> (arrays written to host DRAM, arrays read from it).
+"""Name of a pass over host DRAM -> (arrays written to host DRAM, arrays read from it).
 
-Arrays of the accelerator ("model") have 16 bits. "on drives": the data that passes the link,
+Arrays of the accelerator ("model") have 16-bit values. "on drives": the data that passes the link,
 including padding and excluding data kept in host DRAM. "exchange": messages and sums of an
 all-reduce, in both directions."""
 

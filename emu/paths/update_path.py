@@ -91,8 +91,8 @@ class UpdatingPath(Path):
         return {}
 
     def unsampled(self) -> str | None:
-        """Return the reason why pieces of the model cannot predict the whole model, or None if they
-        can predict it."""
+        """Return the reason why the simulation of pieces of the model cannot predict the update of
+        the whole model, or None if it can."""
         return None
 
     def pieces(self) -> Pieces | None:
@@ -106,7 +106,7 @@ class UpdatingPath(Path):
 
     @property
     def up_bytes(self) -> int:
-        """Number of bytes per weight in transfer to the host."""
+        """Size of one weight in the transfer of new weights to the host, bytes."""
         return 2 if self.options.weights_up == "fp16" else self.stored.shown.itemsize
 
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:

@@ -72,8 +72,8 @@ class BlockReplayed:
     ``requests``: REQUEST[n], the requests in the order of the trace, with all times. ``done``:
     result of the simulation (player.Replayed). ``half``: the counters at the start of the second
     half of the requests, or None if requests were split. ``busy``: utilization by resource, as
-    fractions of the simulated time. ``moved``: bytes that crossed the channels and each other
-    resource, by name of the resource. ``notes``: remarks on changes to the trace and on reads of
+    fractions of the simulated time. ``moved``: bytes that crossed each resource, such as the
+    channels, by name of the resource. ``notes``: remarks on changes to the trace and on reads of
     unwritten pages. ``config``: the configuration of the simulated drive.
     """
 
@@ -265,8 +265,8 @@ def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
 
 
 class Commands:
-    """NVMe commands of at most ``most`` bytes for the requests of a trace. Raises InputError if the
-    loop is open and the trace has no timestamps, or if the speed is out of range.
+    """NVMe commands of at most ``most`` bytes for the requests of a trace. Raises InputError if
+    ``loop`` is open and the trace has no timestamps, or if the speed of ``loop`` is out of range.
 
     `chunks` splits the requests into commands, and `merged` combines commands into requests.
     """

@@ -19,11 +19,11 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError, fmt_bytes
 
 PROGRAM_BYTES = 800 << 20
-"""Estimated memory of the program, of compilation, and of the tables whose size does not depend on
-the number of pages; bytes."""
+"""Estimated memory (bytes) of the program, of compilation, and of the tables whose size does not
+depend on the number of pages."""
 REQUEST_BYTES = 140
-"""Estimated memory per request: its columns in the trace, its REQUEST record, and its latency;
-bytes."""
+"""Estimated memory (bytes) per request: its columns in the trace, its REQUEST record, and its
+latency."""
 SECTOR_MASK_BYTES = 8
 
 

@@ -114,8 +114,8 @@ class RequestFeed:
         return not self.arrays.pair["more"].any()
 
     def issue(self) -> None:
-        """Issue the requests in the queue pairs that can be issued at the current simulated
-        time."""
+        """Issue the loaded requests of all queue pairs, as far as they can be issued at the current
+        simulated time."""
         self.arrays.reg["pause"] = 0
         for source in range(len(self.sources)):
             queue_pair.issue(self.state, source)
@@ -271,10 +271,10 @@ class Player(Driver):
         )
 
     def supply(self) -> bool:
-        """Load more requests if a queue pair has issued all loaded requests, and return True in
-        this case.
+        """Load more requests if a queue pair has issued all its loaded requests. Return True if
+        that was the case.
 
-        Also copy the counters when the requested number of requests has completed.
+        Also copy the counters once ``half`` requests have completed (see :meth:`run`).
         """
         drained = self.feed.drained
         if drained:
@@ -287,8 +287,9 @@ class Player(Driver):
     def batch_limit(self) -> int:
         """Return the maximum number of events to handle before :meth:`supply` is called again.
 
-        Until the counters have been copied, the limit is at most the number of completions that are
-        missing for the copy, because each completion takes at least one event.
+        If the counters are to be copied after ``half`` completions (see :meth:`run`), the limit is
+        at most the number of completions that remain until then, because each completion takes at
+        least one event.
         """
         if self._half is None or self._half_counters is not None:
             return super().batch_limit()

@@ -27,7 +27,7 @@ LOG_COLUMNS = {
     "end_ps": "end",
     "status": "status",
 }
-"""Column of the log -> field of REQUEST.
+"""Fields of REQUEST that the log contains, by column of the log.
 
 start: time at which the request entered the submission queue. status: NVMe status of the request's
 completion: 0, or 641 (0x281) for an unrecovered read error.

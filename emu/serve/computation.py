@@ -108,12 +108,12 @@ class _Started(NamedTuple):
 
 
 class Computation:
-    """Executes computation commands, and reads of the namespace of optimizer states, on the drive
-    ``served``, which holds the weights and optimizer states ``states``.
+    """Executor of computation commands on the drive ``served``, whose weights and optimizer states
+    are ``states``. It also executes reads of the namespace of optimizer states.
 
     ``namespace``: namespace through which hosts access the states. ``tables``: lock that protects
-    the state of all controllers; callers of methods must not hold it. ``gate``: lock that commands
-    hold while they access other namespaces.
+    the state of all controllers. A thread that holds this lock must not call a method of this
+    object. ``gate``: lock that commands hold while they access other namespaces.
     """
 
     def __init__(

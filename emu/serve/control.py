@@ -144,8 +144,8 @@ def execute(controls: Controls, line: bytes) -> Result:
 
 
 class ControlServer:
-    """Accepts clients at ``listener``, and executes their requests on ``served``, until
-    :meth:`close`."""
+    """Server of the control socket: accepts clients at ``listener``, and executes their requests on
+    ``served``, until :meth:`close`."""
 
     def __init__(self, served: ServedDrive, listener: Listener) -> None:
         self.listener = listener

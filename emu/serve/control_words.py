@@ -29,8 +29,8 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a command: ``types`` by argument name, and the names of the ``required``
-    arguments."""
+    """Arguments of a control command. ``types``: type of each argument, by name. ``required``:
+    names of the arguments that must be given."""
 
     types: dict[str, type]
     required: tuple[str, ...] = ()
@@ -66,7 +66,9 @@ def parse(line: bytes) -> tuple[str, Result]:
     except ValueError as error:  # also bytes that are no UTF-8
         raise InputError(f"request {quoted(repr(line[:40]))}: must be one JSON object") from error
     except RecursionError as error:
-        raise InputError("request: the JSON object is nested too deeply") from error
+        raise InputError(
+            f"request {quoted(repr(line[:40]))}: nested too deeply; must be one JSON object"
+        ) from error
     if not isinstance(request, dict):
         raise InputError(f"request {quoted(repr(line[:40]))}: must be one JSON object")
     name = request.pop("command", None)

@@ -33,15 +33,14 @@ MOST_UNSENT = 1 << 16
 client that exceeds it is disconnected."""
 MOST_GUESTS, LEAST_GUESTS = 16384, 8
 """MOST_GUESTS: maximum number of clients in the handshake, for all listeners together. The limit is
-lower if the process may open only few files, but at least LEAST_GUESTS per listener."""
+lower if the process may open only a few files, but at least LEAST_GUESTS per listener."""
 SPARE_FILES = 128
 """Number of file descriptors that are reserved for the store and other parts of the process."""
 ACCEPTED_AT_ONCE = 64
 """Maximum number of clients that are accepted before the event loop serves other clients."""
 NO_FILES_S = 0.05
-"""Pause of the event loop after a client could not be accepted, for example because no file
-descriptor was free, s. If another client is in the handshake, that client is disconnected
-instead."""
+"""Pause of the event loop (s) after a client could not be accepted, for example because no file
+descriptor was free. If another client is in the handshake, that client is disconnected instead."""
 GRACE_S = 5.0
 """Time limit for clients to receive the replies to their commands when the server is closed, s."""
 TICK_S = 0.1
@@ -49,7 +48,7 @@ TICK_S = 0.1
 
 
 class Phase(Enum):
-    """Phase of a handshake."""
+    """State of a handshake: in progress, successful or failed."""
 
     OPEN = "words of the client are awaited"
     SERVED = "the client gets its thread"
@@ -57,7 +56,8 @@ class Phase(Enum):
 
 
 class Handshake(Protocol):
-    """Handshake of one client."""
+    """Interface of the handshake with one client, which each protocol implements. The event loop of
+    :class:`Handshakes` sends and receives the bytes."""
 
     phase: Phase
 
@@ -85,7 +85,8 @@ class Guest(Generic[Shake]):
 
 
 class Handshakes(Generic[Shake]):
-    """Accepts clients of ``listener`` until :meth:`close`.
+    """Event loop that accepts the clients of ``listener`` and performs their handshakes until
+    :meth:`close`.
 
     ``make``: function that returns the handshake for a new socket. ``run``: function that serves a
     client after its handshake, in a separate thread; the socket is closed when the function

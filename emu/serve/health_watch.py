@@ -23,8 +23,8 @@ counts of at most one interval are lost."""
 
 
 class HealthWatch:
-    """Monitors ``drive`` until :meth:`close`: reports new critical warnings every LOOK_S seconds,
-    and saves changed counters every SAVE_S seconds."""
+    """Monitor of ``drive`` that runs in a thread until :meth:`close`. It checks for critical
+    warnings every LOOK_S seconds, and saves changed counters every SAVE_S seconds."""
 
     def __init__(self, drive: NvmeDrive) -> None:
         self._drive = drive
@@ -33,7 +33,7 @@ class HealthWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread of the monitor."""
+        """Stop the monitoring thread."""
         self._end.set()
         self._thread.join()
 

@@ -23,11 +23,11 @@ HEADER = struct.Struct(">IHHqQI")
 REQUEST_MAGIC, REPLY_MAGIC = 0x25609513, 0x67446698
 TIMEOUT_S = 30.0
 SPAN = 256 << 20
-"""Size of the part of the export, starting at byte 0, that requests access, bytes."""
+"""Size of the part of the export, starting at byte 0, to which the requests are sent, bytes."""
 
 
 class Load:
-    """Connection to the NBD server at the Unix socket ``path``.
+    """Client that measures the request rate of the NBD server at the Unix socket ``path``.
 
     Raises InputError if the connection fails, or if the peer is not an NBD server.
     """

@@ -106,7 +106,7 @@ class PacedSession(Session):
 
     def execute(self, count: int, commands: int, out: int, refused: int) -> None:
         """Submit the commands of the batch, and reply to the requests that have no command because
-        of an error. Arguments as for Session.execute."""
+        of an error. The arguments are those of Session.execute."""
         batch = self.batch
         if self.served.detached:
             super().execute(count, commands, out, refused)

@@ -35,7 +35,8 @@ CHUNK_DONE = 1
 """Flag of the last chunk of a structured reply."""
 CHUNK_OFFSET_DATA, CHUNK_BLOCK_STATUS, CHUNK_ERROR = 1, 5, 0x8001
 HOLE, ZERO = 1, 2
-"""Flags of an extent of base:allocation."""
+"""Status flags of an extent in the metadata context base:allocation: the extent is a hole (HOLE),
+or reads as zeros (ZERO)."""
 HEADER_BYTES, SIMPLE_BYTES, DATA_CHUNK_BYTES = 28, 16, 28
 
 
@@ -308,7 +309,8 @@ def parse(memory, begin, end, limits, requests, commands, found):
 
 
 def simple_reply(cookie: int, error: int = 0) -> bytes:
-    """Return a simple reply without data."""
+    """Return an NBD simple reply without data to the request ``cookie``. ``error``: an NbdError, or
+    0 for success."""
     return SIMPLE.pack(REPLY_MAGIC, error, cookie)
 
 

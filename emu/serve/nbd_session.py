@@ -28,13 +28,13 @@ from ondie.kernels.errors import KernelError
 from ondie.kernels.jit import entry
 
 MOST_REQUESTS = 256
-"""Maximum number of requests in a batch."""
+"""Maximum number of NBD requests that a session executes in one batch."""
 ROOM = 1 << 20
-"""Additional size of each of the two parts of a batch's buffer, for requests and for replies,
-bytes."""
+"""Extra space in each of the two parts of a batch's buffer (requests and replies), in addition to
+the space for the largest requests, bytes."""
 WHOLE = 1 << 16
-"""If at least this number of bytes is missing from a write, the session waits for all missing bytes
-with one system call."""
+"""If at least this number of bytes of a write has not arrived yet, the session waits for all of
+these bytes with one system call."""
 SEND_BUFFER = 1 << 20
 """Size of the socket's send buffer, bytes."""
 CLEARS = (words.NBD_WRITE, words.NBD_TRIM, words.NBD_WRITE_ZEROES)
@@ -121,7 +121,7 @@ class Session:
             return  # the client has gone; requests in flight take effect
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send ``data``. Raises OSError if the client has disconnected."""
+        """Send ``data`` to the client. Raises OSError if the client has disconnected."""
         self.socket.sendall(data)
 
     def _turn(self) -> bool:

@@ -28,7 +28,7 @@ FIXED_NEWSTYLE, NO_ZEROES = 1, 2
 MOST_OPTION_BYTES = 8192
 """Maximum size of the data of an option, bytes. The data may contain a name of up to 4096 bytes."""
 MOST_OPTIONS = 256
-"""Maximum number of options. A client that sends more options is disconnected."""
+"""Maximum number of options in a handshake. A client that sends more options is disconnected."""
 MOST_QUERIES = 64
 """Maximum number of queries in an option about metadata contexts."""
 MOST_BLOCK = 1 << 16
@@ -106,12 +106,12 @@ class Export:
 
     size: int
     block: int
-    """Logical block size: the minimum size and the granularity of requests."""
+    """Logical block size, bytes: the minimum size and the granularity of requests."""
     preferred: int
-    """Preferred request size. A write that is aligned to this size and is a multiple of it causes
-    no reads of mapping units."""
+    """Preferred request size, bytes. A write whose offset and length are multiples of this size
+    causes no reads of mapping units."""
     largest: int
-    """Maximum size of a read or write request."""
+    """Maximum size of a read or write request, bytes."""
     description: str
     read_only: bool = False
 

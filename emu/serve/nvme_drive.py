@@ -136,8 +136,8 @@ class NvmeDrive:
         self._used_read: dict[int, int] = {}
         """Number of mapped bytes by namespace identifier, for the current admin command."""
         self.gate = Gate()
-        """Lock that I/O commands hold together, and that an admin command that changes the media
-        holds alone."""
+        """Lock that I/O commands share. An admin command that changes the media holds it
+        exclusively."""
         self.generation = 0
         """Counter that every command that may change the namespaces increments."""
         self._posts: dict[Controller, Post] = {}

@@ -47,8 +47,7 @@ class _Running:
 
 
 class IoRunner:
-    """Runs batches of I/O commands for ``controller`` of ``drive``. An object is used by one
-    thread.
+    """Executor of batches of I/O commands for ``controller`` of ``drive``, for use by one thread.
 
     All commands of a batch are in flight at the same time and may complete in any order, as NVMe
     allows.

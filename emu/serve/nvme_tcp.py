@@ -41,9 +41,9 @@ CAPSULE_BYTES = 64 + Framing().most_capsule
 
 
 class NvmeTcpServer:
-    """Serves ``drive`` at ``listener`` until :meth:`close`. ``hosts``: NQNs of the hosts that may
-    connect, or None to admit any host. ``listeners``: number of Handshakes objects in this
-    process."""
+    """NVMe/TCP server of ``drive``, which accepts hosts at ``listener`` until :meth:`close`.
+    ``hosts``: NQNs of the hosts that may connect, or None to admit any host. ``listeners``: number
+    of Handshakes objects in this process."""
 
     def __init__(
         self,

@@ -67,7 +67,8 @@ class Command:
     received: int = 0
     intact: bool = True
     size: int = 0
-    """Number of bytes that the R2T for the command requests."""
+    """Number of data bytes that the R2T for the command requests from the host; 0 if the command
+    needs no R2T."""
 
 
 class Target(Protocol):
@@ -133,7 +134,8 @@ class Session:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def post(self, entries: tuple[Cqe, ...]) -> None:
-        """Send completions from another thread. Disconnect the host if it does not receive them."""
+        """Send completions to the host; disconnect the host if it does not receive them. This
+        method is for threads other than that of :meth:`run`."""
         data = b"".join(self._capsule(each) for each in entries)
         if not self._sending.acquire(timeout=POST_S):
             self.close()

@@ -89,7 +89,7 @@ class Fatal(Exception):
 
 
 class Layout(NamedTuple):
-    """Row of the table of the PDU types that a host sends."""
+    """Layout of a type of PDU that a host sends: a row of the table LAYOUTS."""
 
     header: int
     """Length of the PDU's header (HLEN), bytes."""

@@ -39,8 +39,8 @@ from ondie.kernels.guest import Batch, Guest
 MOST_COMMANDS = 256
 """Maximum number of commands in a batch."""
 AREA_BYTES = 1 << 25
-"""Size of the data area for the plain commands of a batch, bytes. Commands whose data does not fit
-in the area are executed by nvme_io.py, which is slower."""
+"""Size of the data area for the plain commands (ordinary reads and writes) of a batch, bytes.
+Commands whose data does not fit in the area are executed by nvme_io.py, which is slower."""
 CID_BYTE = 2
 
 
@@ -55,8 +55,8 @@ class Part(NamedTuple):
 
 
 class MemoryIo:
-    """Executes I/O commands of ``controller``, whose queues are in host memory. ``wake``: callback
-    that causes the thread of this object to call ``complete_late``."""
+    """Executor of the I/O commands of ``controller``, whose queues are in host memory. ``wake``:
+    callback that causes the thread of this object to call ``complete_late``."""
 
     def __init__(self, drive: NvmeDrive, controller: Controller, wake: Callable[[], None]) -> None:
         self._drive, self._controller, self._wake = drive, controller, wake

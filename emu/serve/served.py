@@ -39,8 +39,9 @@ REQUEST_NAMES = (
 )  # fmt: skip
 """Names of the NBD request types in statistics, in the order of the types' numbers."""
 LARGEST = 1 << 20
-"""Lower limit of the maximum request size that NBD reports, bytes. A request that exceeds the
-maximum size of a command is split into several commands."""
+"""Largest request size that NBD reports (bytes), unless the maximum size of a command or the
+mapping unit is larger. A request that exceeds the maximum size of a command is split into several
+commands."""
 
 
 class Commands(Protocol):
@@ -101,7 +102,8 @@ class Served(ABC):
 
     @property
     def export(self) -> Export:
-        """Properties of the drive that NBD reports, at the time of the access."""
+        """Properties of the drive that an NBD server reports to its clients. They are determined
+        anew at each access to this attribute."""
         return Export(
             size=self.capacity,
             block=self.block,
@@ -147,7 +149,8 @@ class Served(ABC):
 
     @property
     def recovered(self) -> bool:
-        """True if the clock and the counters of the drive began at 0 at the current start."""
+        """True if the current start of the drive was a recovery, so that its clock and counters
+        began at 0. Always True for a drive in host memory."""
         return True
 
     @abstractmethod
@@ -178,8 +181,8 @@ class Served(ABC):
 
     @abstractmethod
     def ran(self, busy_ps: int) -> Ran:
-        """Return the counters of the current start. ``busy_ps``: simulated time in which commands
-        were in flight."""
+        """Return the counters of the current start (period since power-on). ``busy_ps``: simulated
+        time in which commands were in flight."""
 
     @abstractmethod
     def health(self, past: Past, ran: Ran) -> Health:

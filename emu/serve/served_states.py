@@ -47,8 +47,8 @@ class Held(NamedTuple):
     """Number of parameters of the model."""
     optimizer: str
     hyper: dict[str, float | bool] | None
-    """All hyperparameters by name, or None if an earlier version of ondie, which did not store
-    them, has written the file."""
+    """All hyperparameters by name. None if the file was written by an earlier version of ondie,
+    which did not store them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class StatesOptions:
         invalid or cannot be read."""
         if self.optimizer not in list(OPS):
             wrong = f"--optimizer {quoted(self.optimizer)}"
-            raise InputError(f"{wrong}: {known_names(self.optimizer, OPS)}")
+            raise InputError(f"{wrong}: unknown; {known_names(self.optimizer, OPS)}")
         count = whole_number("--states", self.count, 1, 1 << 40)
         hyper_of(self.optimizer, self.hyper)
         return None if self.weights is None else load_weights(self.weights, count)

@@ -162,7 +162,7 @@ class Protocols:
 
 
 class Server(Protocols):
-    """Server of a drive with configuration ``cfg``, which is served until :meth:`close`.
+    """Server that serves a drive with configuration ``cfg`` until :meth:`close`.
 
     ``ready``: function that is called just before the servers start. If it raises an exception, or
     if an earlier step fails, everything that was opened is closed. Raises InputError if an option

@@ -66,14 +66,15 @@ def limits_of(cost: TunnelCost) -> Format:
 
 
 class DriveTunnel:
-    """Drive end of a tunnel: connects the controllers with the processing of packets by the drive.
+    """Drive's end of a tunnel. It passes packets between the controllers, which receive the tunnel
+    commands of hosts, and the drive, which processes the packets.
 
     ``limits``: maximum values of the parameters that a host may request. ``take``: function that
-    receives each packet from the host, in order. It may call only the method ``drop`` of this
-    object, and must not wait for a thread that calls other methods. ``cost``: cost model of
+    receives each packet from the host, in order. The function may call only the method ``drop`` of
+    this object, and must not wait for a thread that calls another method. ``cost``: cost model of
     commands, or None if commands take no time. ``opened``: function called when a host has opened
-    the tunnel; packets waiting in an earlier tunnel are then lost. It must not call methods of this
-    object. :meth:`close` ends the thread of this object.
+    the tunnel; packets waiting in an earlier tunnel are then lost. The function must not call
+    methods of this object. :meth:`close` ends the thread of this object.
     """
 
     def __init__(
@@ -148,8 +149,8 @@ class DriveTunnel:
             self.commands.relay.counts["dropped"] += 1
 
     def announce(self) -> None:
-        """Announce to the host the packets that were sent with ``more`` = True, because no further
-        packet follows."""
+        """Announce to the host the packets that :meth:`send` has queued with ``more`` = True. Call
+        this method if no further packet follows them."""
         with self._changed:
             self.commands.announce()
         self.flush()
@@ -162,8 +163,8 @@ class DriveTunnel:
 
     @property
     def form(self) -> Format:
-        """Parameters of the open tunnel. If the tunnel is closed, parameters of the last open
-        tunnel; initially, the limits."""
+        """Parameters of the open tunnel. If the tunnel is closed, the parameters of the last open
+        tunnel; before the first tunnel is opened, the limits of the drive."""
         return self.commands.relay.form
 
     def pause(self, paused: bool) -> None:

@@ -101,7 +101,9 @@ class VfioLoad:
             )
         found = receive(self._socket, size - wire.HEADER_BYTES)
         if flags & wire.ERROR:
-            raise InputError(f"{command.name}: {os.strerror(error)}")
+            raise InputError(
+                f"the server refused the vfio-user message {command.name}: {os.strerror(error)}"
+            )
         return found
 
     def _agree(self) -> None:

@@ -43,8 +43,8 @@ MOST_SELECTED = 1024
 
 
 class Interrupts:
-    """Event descriptors that a client has set for interrupts. ``vectors``: number of MSI-X
-    vectors."""
+    """Event descriptors (eventfd) through which a client receives interrupts. ``vectors``: number
+    of MSI-X vectors."""
 
     def __init__(self, vectors: int) -> None:
         self.counts = tuple({Irq.MSIX: vectors, Irq.REQ: 1}.get(Irq(at), 0) for at in range(5))
@@ -142,7 +142,7 @@ class Session:
                 os.write(self._woken, ONE)
 
     def unplug(self) -> None:
-        """Request the client to release the device. Any thread may call this method."""
+        """Ask the client to release the device. Any thread may call this method."""
         self._unplug.set()
         self.wake()
 
@@ -432,7 +432,8 @@ def close_all(fds: list[int]) -> None:
 
 
 class VfioUserServer:
-    """Serves ``drive`` to one client at a time, at ``listener``, until :meth:`close`."""
+    """vfio-user server of ``drive``. It serves one client at a time at ``listener`` until
+    :meth:`close`."""
 
     def __init__(self, drive: NvmeDrive, listener: Listener) -> None:
         self.drive, self.listener = drive, listener
@@ -458,7 +459,7 @@ class VfioUserServer:
         self._woken.close()
 
     def unplug(self) -> bool:
-        """Request the client to release the device; return False if no client is connected."""
+        """Ask the client to release the device; return False if no client is connected."""
         with self._lock:
             if self.session is None:
                 return False

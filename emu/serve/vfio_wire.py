@@ -121,7 +121,7 @@ class Broken(Exception):
 
 
 class Header(NamedTuple):
-    """Header of a message."""
+    """Header of a vfio-user message."""
 
     number: int
     """Message identifier, which the reply repeats."""

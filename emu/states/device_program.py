@@ -41,9 +41,9 @@ def transfer(size: int, to_host: bool) -> Iterator[np.ndarray]:
 
 
 def copy(first_unit: int, units: int, unit_bytes: int, most: int) -> Iterator[np.ndarray]:
-    """Yield the plan rows of a read of ``units`` mapping units, starting at ``first_unit``, into
-    the DRAM of the device through flash, channel and ECC, on the path of the processor. ``most``:
-    maximum number of mapping units per row."""
+    """Yield the plan rows that copy ``units`` mapping units, starting at ``first_unit``, from flash
+    to the DRAM of the device. The rows are reads of the in-storage processor, whose data passes
+    through channel and ECC. ``most``: maximum number of mapping units per row."""
     rows = Rows()
     first = np.arange(first_unit, first_unit + units, most)
     count = np.minimum(first + most, first_unit + units) - first

@@ -54,8 +54,7 @@ class DriveStates:
     format of the update. ``seed``: seed of the drive, which determines its bad blocks.
 
     Raises InputError if the drive cannot update these states on its dies, or if an argument is
-    invalid.
-    """
+    invalid."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class DriveStates:
         self.cfg = cfg if cfg.system.devices == 1 else cfg.replace({"system.devices": 1}, ref="")
         n_params = whole_number("n_params", n_params, 1, 1 << 48)
         if op not in list(OPS):
-            raise InputError(f"op = {quoted(op)}: {known_names(str(op), OPS)}")
+            raise InputError(f"op = {quoted(op)}: unknown; {known_names(str(op), OPS)}")
         self.hyper = checked_hyper(op, hyper)
         self.first_count = whole_number("updates", updates, 0, 1 << 48)
         options = options or Options()
@@ -118,8 +117,7 @@ class DriveStates:
         type, in the reservoir of ``drive``, in zero simulated time.
 
         Raises InputError if the drive has another configuration or is not online, if its reservoir
-        is in use, or if a vector is missing, unknown or invalid.
-        """
+        is in use, or if a vector is missing, unknown or invalid."""
         self._check_drive(drive)
         if unknown := set(vectors) - set(self._path.vectors):
             raise InputError(
@@ -128,7 +126,11 @@ class DriveStates:
         for name in self._path.vectors:
             values, dtype = vectors.get(name), self._path.stripes[0].dtype
             if values is None or values.shape != (self.n_params,) or values.dtype != dtype:
-                raise InputError(f"vectors[{name!r}]: must be {dtype}[{self.n_params}]")
+                raise InputError(
+                    f"vectors[{name!r}]: "
+                    f"{'missing' if values is None else f'{values.dtype}{list(values.shape)}'}; "
+                    f"must be {dtype}[{self.n_params}]"
+                )
         if drive.arrays.rmap.any() or self._written_pages(drive):
             raise InputError("the reservoir of this drive is in use; call open() instead")
         if drive.condition is not Condition.ONLINE:
@@ -239,7 +241,7 @@ class DriveStates:
                 beside[sp] = spare
         if sorted(found) != list(range(stripes.count)):
             raise InputError(
-                f"{store.where}: the reservoir has {len(found)} stripes; the states have "
+                f"{store.where}: the reservoir has {len(found)} stripes, but the states have "
                 f"{stripes.count}; call create() first"
             )
         path.homes = (Homes.found(np.array([found[i][0] for i in range(len(found))]), dies),)
@@ -265,28 +267,27 @@ class DriveStates:
 
     @property
     def step(self) -> int:
-        """Number of updates since the creation whose results are at least partly on flash, plus the
-        update that was started last. After a recovery, an update without results on flash is not
-        counted."""
+        """Number of the update that was started last, counted from 1 since :meth:`create`; 0 if no
+        update was started. After a recovery, number of the last update with results on flash."""
         return self._opened.step
 
     @property
     def stripes_done(self) -> int:
         """Number of stripes whose results of update ``step`` are on flash. Results that are only in
-        memory because the store is full are not counted. With durability "host", sync the results
-        first; results that cannot be synced are not counted."""
+        memory because the store is full are not counted. With durability "host", the property first
+        syncs the results; results that cannot be synced are not counted."""
         self._make_durable()
         return int(self._stored.sum())
 
     @property
     def stripes(self) -> int:
-        """Number of stripes of all parameters."""
+        """Number of stripes that contain the parameters."""
         return self._path.stripes[0].count
 
     @property
     def complete(self) -> bool:
         """True if update ``step`` is complete and stored, so that the next update can begin. False
-        if the store had no room for its results."""
+        if the store had no room for the results of the update."""
         self._make_durable()
         left = self._left_beside()
         lost = self.step > 0 and self._opened.moved.full is not None
@@ -324,14 +325,13 @@ class DriveStates:
 
     def start_update(self, gradient: np.ndarray, stop: int | None = None) -> None:
         """Start the update of the parameters up to ``stop`` (None: all) with ``gradient``,
-        float32[n_params]. It advances with the drive's clock, concurrently with commands.
+        float32[n_params]. The update advances with the drive's clock, concurrently with commands.
 
         If the last update is incomplete, continue it after the stripes on flash; ``gradient`` and
-        ``hyper`` must be those of this update. Otherwise begin the next update.
+        the attribute ``hyper`` must be those of this update. Otherwise begin the next update.
 
         Raises InputError if the states are not open, if a plan is running, if the drive is offline
-        or read-only, or if ``gradient``, ``stop`` or ``hyper`` is invalid.
-        """
+        or read-only, or if ``gradient``, ``stop`` or ``hyper`` is invalid."""
         payload, path, drive = self._opened, self._path, self._drive
         begins = self.complete  # which may find that the store cannot be synced
         assert drive is not None
@@ -437,7 +437,8 @@ class DriveStates:
                 self._stored[:] = self._payload.updated[0]
 
     def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
-        """Set the pages of program ``tid`` of the reservoir to their state after a power cut."""
+        """Set the pages of ``tid``, a program of reservoir pages on die ``die`` that a power cut
+        interrupts, to their state after the cut. ``rng`` determines which pages are incomplete."""
         if self._scan is not None:
             scan = self._scan
             interruption.interrupt_pad(scan.system, self._path.stripes, scan.flash, die, tid, rng)

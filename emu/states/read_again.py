@@ -43,7 +43,8 @@ def draw_read(st, die, place, plane, page):
 
 def read_super_page(drive: Drive, payload: Reservoir, super_page: int) -> np.ndarray:
     """Read a super-page of the first device, and decode it with the code of the reservoir
-    (pe.protection). Return its pages, uint8[planes, page bytes]. Count the bit errors.
+    (pe.protection). Return its pages, uint8[planes, page bytes]. Add the bit errors to the counters
+    of the drive.
 
     The read takes no simulated time. A code word that the code cannot correct keeps its bit errors.
     """

@@ -78,8 +78,9 @@ class ResidentStates(DriveStates):
 
     @property
     def stop_params(self) -> int:
-        """Granularity of a partial update: its end must be a multiple of this number of parameters,
-        or the last parameter. It is a stripe or, with parity (pe.rain), all parameters."""
+        """Granularity of a partial update, in parameters: the number of parameters in a stripe or,
+        with parity (pe.rain), of all parameters. A partial update must end at a multiple of this
+        number or after the last parameter."""
         return self.n_params if self._path.guarded[0].members else self.stripe_params
 
     @property
@@ -94,8 +95,9 @@ class ResidentStates(DriveStates):
         self._end_unless_stored()
 
     def apply(self, entry: LogEntry) -> None:
-        """Apply an entry of the engine's log, as DriveStates does. If results of the update cannot
-        be stored, end the update early, because its results are only in memory."""
+        """Apply an entry of the engine's log, as DriveStates does. If the store cannot save results
+        of the running update, end the update early, because the results would exist only in memory.
+        """
         super().apply(entry)
         self._end_unless_stored()
 
@@ -147,15 +149,17 @@ class ResidentStates(DriveStates):
         self._update = drive.start_beside(map(_resident, plan))
 
     def create(self, drive: Drive, vectors: Mapping[str, np.ndarray]) -> None:
-        """Store the initial weights and states, as DriveStates does. Raises InputError as
-        DriveStates does, and if the address space is too small for the drive.
+        """Store the initial weights and states, as DriveStates does. Raises the errors of
+        DriveStates, and InputError if the process has too little address space for a copy of the
+        drive's contents.
         """
         self._reserve(drive)
         super().create(drive, vectors)
 
     def open(self, drive: Drive) -> None:
         """Open the states in the reservoir of ``drive``, as DriveStates does. Raises the errors of
-        DriveStates, and InputError if the address space is too small for the drive.
+        DriveStates, and InputError if the process has too little address space for a copy of the
+        drive's contents.
         """
         self._update = None
         self._reserve(drive)
@@ -166,9 +170,9 @@ class ResidentStates(DriveStates):
     # --- copies of mapping units
 
     def _reserve(self, drive: Drive) -> None:
-        """Reserve address space for the mapping units that the processor reads. Precondition: no
-        copy is running. Memory is committed only when it is written. Raises InputError if the
-        address space is too small for the drive."""
+        """Reserve address space for a copy of the drive's contents, from which the processor reads
+        mapping units. Precondition: no copy is running. Memory is committed only when it is
+        written. Raises InputError if the process has too little address space."""
         self._copying = []
         if self._copies is not None:
             return
@@ -176,7 +180,10 @@ class ResidentStates(DriveStates):
         try:
             self._copies = mmap.mmap(-1, drive.capacity, flags=flags)
         except OSError as error:
-            raise InputError(f"drive: {drive.capacity} bytes exceed the address space") from error
+            raise InputError(
+                f"drive: cannot reserve {drive.capacity} bytes of address space: {error.strerror}; "
+                "raise the limit (ulimit -v), or use a smaller drive"
+            ) from error
         units = np.frombuffer(self._copies, np.uint8).reshape(drive.units, drive.unit_bytes)
         self.memory = [units]
 
@@ -232,7 +239,7 @@ class ResidentStates(DriveStates):
 
     @property
     def bytes_of_all(self) -> int:
-        """Size of the address range (bytes)."""
+        """Size of the address range that contains all vectors (bytes)."""
         last = self.places[-1]
         return last.first + -(-last.size // ALIGNMENT) * ALIGNMENT
 

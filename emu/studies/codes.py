@@ -71,7 +71,7 @@ def expected(keys: np.ndarray, code: str, rate: float) -> np.ndarray:
 
 @dataclass
 class Suite:
-    """All runs of one call of `run_study`.
+    """All training runs of a `run_study` call.
 
     ``rates``: raw bit error rates for all codes; None for the default rates of each code. ``run``:
     function that runs work in the worker processes.

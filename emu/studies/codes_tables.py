@@ -1,9 +1,9 @@
 """Rows, table and figure of training runs with implemented codes, each compared with the capability
 model.
 
-Owns the check rows, the shown rows on the differences, the table and the figure. Does not own the
-training runs (codes.py), or the calculation of the missed loss reduction and its limit
-(errors_tables.py).
+Owns the check rows, the rows that show differences from the capability model, the table and the
+figure. Does not own the training runs (codes.py), or the calculation and the limit of the loss
+reduction that a training run misses (errors_tables.py).
 Source: this project. A BCH code with a CRC corrects exactly the words with at most t bit errors.
 """
 
@@ -39,15 +39,15 @@ class Coded:
     beside: Trained
     """Results of the training run with the capability model instead of the implemented code."""
     drawn: np.ndarray
-    """Numbers drawn before training for each step, int64[steps, 3]: bit errors not corrected by the
-    capability model, words that it cannot correct, and words with more bit errors than its limit,
-    counting the bit errors in check bits."""
+    """Numbers drawn before training for each step, int64[steps, 3]: bit errors that the capability
+    model does not correct, words that this model cannot correct, and words that exceed its limit if
+    the bit errors in check bits are counted."""
 
     @property
     def words(self) -> tuple[int, int]:
-        """Drawn numbers of words in the steps completed by the run with the code: (words that the
-        capability model cannot correct, words with more bit errors than the limit of this model,
-        counting the bit errors in check bits)."""
+        """Sums of :attr:`drawn` over the steps that the run with the code completed: (words that
+        the capability model cannot correct, words with more bit errors than the limit of this model
+        if the bit errors in check bits are included)."""
         model, whole = self.drawn[: self.trained.steps, 1:].sum(axis=0)
         return int(model), int(whole)
 
@@ -57,7 +57,7 @@ class CodesFound:
     """Results of all runs of one call of `run_study`."""
 
     cells: Mapping[tuple[str, str, float, int], Coded]
-    """Pairs of training runs by (model, code, rate, seed)."""
+    """Pairs of training runs (see Coded) by (model, code, raw bit error rate, seed)."""
     plain: Mapping[tuple[str, int], Trained]
     """Results of the training runs without errors, by (model, seed)."""
     rates: Mapping[str, Sequence[float]]
@@ -75,8 +75,8 @@ class CodesFound:
         return [self.cells[model, code, rate, seed] for seed in self.seeds]
 
     def missed(self, model: str, code: str, rate: float) -> tuple[list[float], list[float]]:
-        """Return the fractions of the error-free loss reduction that the training runs miss, by
-        seed: (with the code, with the capability model)."""
+        """Return (fractions with the code, fractions with the capability model), one fraction per
+        seed: the part of the error-free loss reduction that a training run misses."""
         each = [
             tuple(share(run, self.plain[model, seed], self.steps) for run in (c.trained, c.beside))
             for seed, c in zip(self.seeds, self.group(model, code, rate), strict=True)
@@ -159,9 +159,11 @@ def _shown(found: CodesFound, model: str, code: str, rate: float) -> list[Row]:
 
 
 def tables(found: CodesFound) -> list[Table]:
-    """Return the table. It shows, for each code and rate, the number of words that the code and the
-    capability model do not correct, the number of words on which they differ, and the missed loss
-    reduction with each of them."""
+    """Return a list with one table, which has a row for each model, code and bit error rate.
+
+    A row shows the numbers of words that the code and the capability model do not correct, and the
+    number of words on which the two differ. It also shows the fraction of the error-free loss
+    reduction that the training runs with the code and those with the capability model miss."""
     title = (
         f"Training runs of {found.steps:,} steps with implemented codes, "
         f"{plural(len(found.seeds), 'seed')}, compared with the {MODEL} with the same limit\n"
@@ -190,8 +192,8 @@ not."""
 
 
 def line(found: CodesFound, model: str, code: str, rate: float) -> tuple[str, ...]:
-    """Return the cells of one table row, starting with the rate. The words of the capability model
-    are counted for the steps that the training run with the code completed."""
+    """Return the cells of one table row, starting with the rate. The number in column "model fails"
+    counts only the steps that the training run with the code completed."""
     cells = found.group(model, code, rate)
     numbers = [
         sum(getattr(c.counts, name) for c in cells)
@@ -206,8 +208,8 @@ def line(found: CodesFound, model: str, code: str, rate: float) -> tuple[str, ..
 
 
 def _loss(found: CodesFound, model: str, runs: Sequence[Trained]) -> str:
-    """Return the missed fraction of the loss reduction as text, with the number of runs that end in
-    NaN; "=" if all runs equal those without errors."""
+    """Return the fraction of the error-free loss reduction that training runs miss, as text, with
+    the number of runs that end in NaN; "=" if all runs equal those without errors."""
     pairs = [(run, found.plain[model, s]) for run, s in zip(runs, found.seeds, strict=True)]
     if all(equal(*pair) for pair in pairs):
         return "="
@@ -217,7 +219,8 @@ def _loss(found: CodesFound, model: str, runs: Sequence[Trained]) -> str:
 
 
 def draw(found: CodesFound, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """Draw the missed fraction of the loss reduction by error rate, one panel per model.
+    """Draw the fraction of the error-free loss reduction that training runs miss, by error rate,
+    one panel per model.
 
     Solid lines show the codes, and dashed lines with crosses show the capability model. Returns
     {"png": bytes, "pdf": bytes}; the files contain no date.

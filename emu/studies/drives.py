@@ -22,9 +22,9 @@ code."""
 
 @dataclass(frozen=True)
 class Code:
-    """Error-correcting code of the study and its drive. ``changes``: values of configuration keys
-    that differ from the preset DEVICE, by key. ``rates``: raw bit error rates below and above the
-    limit of the code."""
+    """Error-correcting code that the study tests, with the configuration of the drive that uses it.
+    ``changes``: values of configuration keys that differ from the preset DEVICE, by key. ``rates``:
+    raw bit error rates below and above the limit of the code."""
 
     changes: Mapping[str, Any]
     rates: tuple[float, ...]
@@ -48,9 +48,9 @@ CODES = {
 
 
 def device(code: str, rate: float, real: bool) -> Config:
-    """Return the configuration of the drive. ``code``: a key of CODES. ``rate``: raw bit error
-    rate. ``real``: True to decode with the code; False to use the capability model with the limit
-    of the code."""
+    """Return the configuration of a drive of the study with an error-correcting code. ``code``: a
+    key of CODES. ``rate``: raw bit error rate. ``real``: True to decode with the code; False to use
+    the capability model with the limit of the code."""
     changes = dict(CODES[code].changes) | {"errors.kind": "rate", "errors.rate": rate}
     if not real:
         changes["ecc.code"] = "capability"

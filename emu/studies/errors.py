@@ -152,10 +152,11 @@ def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
 
 
 def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray:
-    """Return the number of bit errors in each step, drawn from ``keys``, int64[steps, 2].
+    """Return the number of bit errors in the page reads of each step, int64[steps, 2].
 
     Column 0 counts the bit errors of the flash array, column 1 those that remain after correction.
-    ``keys``: keys of the random draws of the page reads, uint64[steps, reads per step].
+    ``keys``: random keys of the page reads, uint64[steps, reads per step]. ``mode``, ``rate``,
+    ``exposure``: see :func:`device`.
     """
     cfg = device(mode, rate, exposure)
     flips: np.ndarray = pe_protection.wrong_bits_by_step(
@@ -166,7 +167,7 @@ def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray
 
 @dataclass
 class Suite:
-    """All runs of one call of `run_study`: every combination of model, mode, rate and seed.
+    """All training runs of a `run_study` call: every combination of model, mode, rate and seed.
 
     ``run``: function that runs work in the worker processes.
     """

@@ -31,12 +31,13 @@ MODES = {
     "on-die ECC": "on_die_ecc",
     "controller's ECC": "controller_ecc",
 }
-"""Protection modes: name in tables -> value of pe.protection."""
+"""Values of pe.protection by name of the protection mode in tables."""
 CLAIMED = 1e-8
 """Upper bound of the raw bit error rate of pSLC according to OptimStore (HPCA 2023), which bypasses
 ECC for this reason."""
 DOUBT = 0.01
-"""Probability that at least one flip count of a study is outside its interval."""
+"""Probability that, by chance, at least one number of bit flips of a study is outside the interval
+in which it is expected."""
 LAST = 10  # the final loss is the mean of the last tenth of the steps
 DISTANCE = 0.03
 """Fraction of the error-free loss reduction that a training run may miss. A run that misses more is
@@ -164,7 +165,8 @@ def share(trained: Trained | None, plain: Trained, steps: int) -> float:
     """Return the fraction of the error-free loss reduction that a training run misses.
 
     The fraction is 0 if the final loss equals the final loss without errors, and 1 if the model
-    learned nothing. ``plain``: results without errors.
+    learned nothing. ``trained``: results of the run with errors; must not be None. ``plain``:
+    results without errors. ``steps``: number of steps of a complete run.
     """
     assert trained is not None
     low, high = end(plain, steps), plain.losses[0]
@@ -242,7 +244,7 @@ def rows(found: Found) -> list[Row]:
 
     Check rows: the number of drawn flips, the number of flips that the drive counts, and the runs
     without remaining flips. Shown rows: the final losses, and the lowest error rate at which
-    training departs.
+    training departs from training without errors (:func:`departs`).
     """
     out = []
     many = f"{found.steps:,} steps, {len(found.seeds)} seeds"
@@ -301,8 +303,8 @@ def rows(found: Found) -> list[Row]:
 
 
 def tables(found: Found) -> list[Table]:
-    """Return two tables: the missed loss reduction by model, error rate and mode, and the time and
-    energy of each mode.
+    """Return two tables: the fraction of the error-free loss reduction that training runs miss, by
+    model, error rate and protection mode; and the time and energy of each protection mode.
     """
     title = (
         f"Training runs of {found.steps:,} steps with raw bit errors on the die, "
@@ -327,7 +329,7 @@ def tables(found: Found) -> list[Table]:
             end_section=True,
         )  # fmt: skip
     costs = Table(
-        title="Cost of the protection per step: time of the update stage, energy of the drive",
+        title="Cost of each protection per step: time of the update stage, energy of the drive",
         title_justify="left", title_style="bold",
     )  # fmt: skip
     for column in ("model", "protection", "update stage", "drive"):

@@ -69,7 +69,8 @@ VARIANTS = {
     "on die, 1 Newton step": Variant("adamw_on_die", newton=1, distance=APART),
     "on die, 2 Newton steps": Variant("adamw_on_die", newton=2, distance=APART),
 }
-"""Variants of the update by name. The operation adamw_on_die has no parameter eps."""
+"""Variants of the update by name. The operation adamw_on_die takes ``newton``, the number of Newton
+steps, in place of eps."""
 
 Losses = Mapping[tuple[str, int], Sequence[float]]
 """Loss of every step (nat/token) of each training run, by (variant, seed)."""
@@ -143,7 +144,8 @@ def run_study(
     jobs: int | None = None,
     progress: Progress = None,
 ) -> tuple[list[Row], dict[str, bytes]]:
-    """Train all variants, and return the rows and the files of the figure by suffix.
+    """Train with all VARIANTS of the update. Return the rows, and the files of the figure by
+    suffix.
 
     ``save``: function that converts a figure to files. ``jobs``: number of worker processes; None
     for one process per core. Raises InputError for invalid arguments.

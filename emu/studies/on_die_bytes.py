@@ -1,16 +1,16 @@
-"""Effect of an update on the die on encrypted and randomized pages: `ondie study on-die-bytes`.
+"""Effect of on-die updates on encrypted and randomized pages: `ondie study on-die-bytes`.
 
-Owns the cases of the matrix, the prediction of the model for each case, and the result computed
+Owns the cases of the study, the prediction of the model for each case, and the result computed
 from page data. Does not own the layers (page_layers.py), the path of pages through the layers
 (page_path.py) or the tables (on_die_bytes_tables.py).
 Source: this project. The faults are those of docs/on-die-protection.md.
 
-For every case, w, m and v of one stripe are written through the controller, updated on a die into
-other physical pages, and read through the controller. The reference is the same update of the same
-values without layers. Then bit errors are tested in two ways. First, bits of the new pages are
-inverted, and the new pages are read again. Second, bits of the old pages are inverted, and the
-update is repeated. The engine is not used. `ondie ablation` simulates the times and energy of the
-same keys.
+For every case, the weights w and the moments m and v of one stripe are written through the
+controller, updated on a die into other physical pages, and read through the controller. The
+reference is the same update of the same values without layers. Then bit errors are tested in two
+ways. First, bits of the new pages are inverted, and the new pages are read again. Second, bits of
+the old pages are inverted, and the update is repeated. The engine is not used. `ondie ablation`
+simulates the time and energy of updates with the same configuration keys.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PROTECTIONS = ("none", "nan_comparator", AT_REGISTERS, "on_die_ecc", "controller
 AT_REGISTERS, which is nan_comparator with the comparator at the page registers."""
 CODES = ("capability", "bch", "ldpc")
 SET_HERE = ("pe.cipher", "pe.randomiser", "pe.protection", "ecc.code")
-"""Configuration keys that the matrix sets for each case. The options of the user must not set these
+"""Configuration keys that the study sets for each case. The options of the user must not set these
 keys."""
 VECTORS = ("w", "m", "v")
 VALUE_BYTES = 4
@@ -56,7 +56,7 @@ STEP = 10
 
 @dataclass(frozen=True)
 class Case:
-    """A case of the matrix: the use of the cipher and of the randomizer (one of PLACES each), a
+    """A case of the study: the use of the cipher and of the randomizer (one of PLACES each), a
     protection (one of PROTECTIONS), and a value of ecc.code."""
 
     cipher: str
@@ -73,22 +73,24 @@ class Answers:
     right: bool
     """True if all values of w, m and v that the controller reads equal those of the reference."""
     after_wrong_bits: int | None
-    """Number of incorrect values that the controller reads after bits of the new pages were
-    inverted; None if ``right`` is False."""
+    """Number of incorrect values of w, m and v that the controller reads after bits of the new
+    pages were inverted; None if ``right`` is False."""
     after_wrong_sources: int | None
-    """Number of incorrect values that the controller reads after an update of old pages with
-    equally many inverted bits; None if ``right`` is False."""
+    """Number of incorrect values of w, m and v that the controller reads after bits of the old
+    pages were inverted and the update was repeated from these pages; None if ``right`` is False.
+    The positions of the inverted bits are those of ``after_wrong_bits``."""
     decoder_fails: bool | None
-    """True if the controller's decoder fails on every new page when it ignores the page's record;
-    None for the capability model, which has no check bytes."""
+    """True if the controller's decoder fails on every new page when it ignores the mark that states
+    which encoder wrote the check bytes; None for the capability model, which has no check bytes."""
     conventional_right: bool
-    """True if the controller reads correct data from a page written only by the controller and
-    having equally many inverted bits."""
+    """True if the controller reads correct data from a page that it has written itself. The same
+    bits of this page were inverted as in the updated page of w."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A case of the study with its predicted and its computed results."""
+    """Settings of a case of the study, its results predicted by the model, and its results computed
+    from page data."""
 
     case: Case
     predicted: Answers
@@ -104,7 +106,8 @@ class Cell:
         return self.predicted == self.found
 
     def data(self) -> dict[str, Any]:
-        """Return the case and both of its results as a dictionary for --json."""
+        """Return the case, its predicted results and its computed results as a dictionary for
+        --json."""
         return {
             **asdict(self.case),
             "predicted": asdict(self.predicted),
@@ -159,8 +162,8 @@ def wrong_bits_of_page(cfg: Config) -> int:
 
 
 def blocks_of_word(cfg: Config) -> int:
-    """Return the number of cipher blocks in the smaller of two code words: the one of the dies' ECC
-    and the one of the controller's ECC."""
+    """Return the number of cipher blocks in a code word of the dies' ECC or of the controller's
+    ECC, whichever is smaller."""
     return min(cfg.pe.ecc_codeword_bytes, cfg.ecc.codeword_bytes) // BLOCK_BYTES
 
 
@@ -231,8 +234,9 @@ def pages_of_states(first: int) -> list[PageNumber]:
 
 
 def ran(cfg: Config, case: Case, tweak: str, seed: int) -> Cell:
-    """Compute a case from page data. ``cfg``: configuration of the drive, in which the case sets
-    the keys of SET_HERE."""
+    """Return a case with its predicted results and with the results computed from page data.
+    ``cfg``: configuration of the drive, in which the case sets the keys of SET_HERE. ``tweak``: one
+    of TWEAKS. ``seed``: seed of the values, bit errors, key and randomizer."""
     own = configuration(cfg, case)
     drive = PagePath(own, coding(case, tweak, seed), case.protection == AT_REGISTERS)
     start = initial_values(own.flash.page_bytes // VALUE_BYTES, seed)
@@ -278,8 +282,7 @@ def ran(cfg: Config, case: Case, tweak: str, seed: int) -> Cell:
 def check_options(
     cfg: Config, settings: Sequence[str], codes: Sequence[str], tweak: str, seed: int
 ) -> None:
-    """Raise InputError, before anything runs, if the matrix cannot be computed with the given
-    options."""
+    """Raise InputError if the study cannot run with the given options."""
     for setting in settings:
         key = setting.partition("=")[0].strip()
         if key in SET_HERE:
@@ -306,7 +309,7 @@ def run_study(
     cfg: Config, codes: Sequence[str] = CODES, tweak: str = "logical", seed: int = 1,
     progress: Progress = None,
 ) -> Iterator[Cell]:  # fmt: skip
-    """Compute and yield the results of the cases of the matrix, one after the other.
+    """Compute and yield the results of the cases of the study, one after the other.
 
     ``codes``: values of ecc.code. ``tweak``: one of TWEAKS. ``seed``: seed of values, bit errors,
     key and randomizer, 0 or more.

@@ -71,8 +71,8 @@ def decoders(cells: Sequence[Cell]) -> Table:
     cases of a table cell have different results, the cell states the number of cases with each
     result."""
     table = Table(
-        title="Result of the controller's decoder: pages updated on the die, decoded without bit "
-        "errors and without their page records, and a conventional page with bit errors"
+        title="Decoding by the controller: pages updated on the die (without bit errors, mark of "
+        "the encoder ignored) and a conventional page (with bit errors)"
     )
     table.add_column("ecc.code")
     for protection in PROTECTIONS:

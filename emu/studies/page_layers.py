@@ -89,8 +89,8 @@ def layers_of(cfg: Config, coding: Coding) -> tuple[Layers, Layers]:
     """Return (layers of the controller, layers of the dies). pe.cipher and pe.randomiser select the
     layers of the dies.
 
-    Raises InputError if the dies have a layer that the controller does not have. The controller
-    could then not read the pages that the dies program.
+    Raises InputError if the dies have a layer that the controller does not have, because the
+    controller could not read the pages that the dies program.
     """
     for key, on_die, of_controller, what in (
         ("pe.cipher", cfg.pe.cipher, coding.cipher, "cipher"),
@@ -145,8 +145,8 @@ class Capability:
         return np.zeros(0, np.uint8)
 
     def decode(self, read: Bytes, spare: Bytes, wrong: Bytes) -> tuple[Bytes, int]:
-        """Correct the words with at most ``limit`` bit errors, which ``wrong`` states. Arguments
-        and results are those of :meth:`PageCode.decode`."""
+        """Correct the words in which ``wrong`` has at most ``limit`` bit errors. Arguments and
+        results are those of :meth:`PageCode.decode`."""
         left = wrong.copy()
         clear_correctable(left, self._word, self._limit)
         failed = int(left.reshape(-1, self._word).any(1).sum())
@@ -154,7 +154,8 @@ class Capability:
 
 
 class Words:
-    """An implemented code (BCH or LDPC) for the words of a page, decoded with hard decision."""
+    """Error-correcting code of a page that applies an implemented code (BCH or LDPC) to each code
+    word. The decoder uses hard decision."""
 
     def __init__(self, code: WordCode) -> None:
         self._code = code

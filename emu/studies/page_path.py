@@ -1,9 +1,10 @@
-"""Path of pages through the layers: written by the controller, updated on a die, read again.
+"""Path of pages through encryption, randomizer and error-correcting code: pages are written by the
+controller, updated on a die, and read again.
 
-Owns the choice of the code for a program and a read, which depends on pe.protection and on the
-marks in the records of the pages, and the position of the comparator. Does not own the layers and
-codes (page_layers.py), the marks (nand/flash_pages.py) or the arithmetic of the update
-(kernels/on_die.py).
+Owns the choice of the code with which a page is programmed and read, which depends on pe.protection
+and on the marks in the records of the pages. Owns the position of the NaN comparator. Does not own
+encryption, randomizer and codes (page_layers.py), the marks (nand/flash_pages.py) or the arithmetic
+of the update (kernels/on_die.py).
 Source: OptimStore (HPCA 2023): pages that processing elements program bypass the encoder.
 Assumption: the page registers include the spare area, so that a page without new check bytes is
 programmed with the check bytes of the sensed page.
@@ -49,13 +50,14 @@ class Cells(NamedTuple):
 
 
 class PagePath:
-    """Pages of a drive with configuration ``cfg``, whose controller has the layers of ``coding``.
+    """Path of pages through the layers (cipher, randomizer) of the controller and of the dies.
 
-    ``at_registers``: position of the comparator. If True, the comparator processes the stored bytes
-    of every page that leaves the page registers. If False, the comparator processes the values with
-    which the processing elements compute, after the layers of the die are removed. Data sent to the
-    controller then passes the comparator only if the die has no layers. Raises InputError if the
-    dies have layers that the controller does not have.
+    ``cfg``: configuration of the drive, which selects the layers of the dies. ``coding``: layers of
+    the controller. ``at_registers``: position of the NaN comparator. If True, the comparator
+    processes the stored bytes of every page that leaves the page registers. If False, the
+    comparator processes the values with which the processing elements compute, after the layers of
+    the die are removed. Data sent to the controller then passes the comparator only if the die has
+    no layers. Raises InputError if the dies have layers that the controller does not have.
     """
 
     def __init__(self, cfg: Config, coding: Coding, at_registers: bool = False) -> None:
@@ -135,8 +137,8 @@ class PagePath:
         return self.controller.read(stored, page)
 
     def failed_words(self, page: PageNumber) -> int:
-        """Return the number of words that the controller cannot decode if it decodes a page
-        regardless of its mark."""
+        """Return the number of words of a page that the controller's code cannot decode. The page
+        is decoded with this code even if its mark (:class:`Cells`) is UNCODED or DIE_CODED."""
         cells = self._sense(page)
         return self._code.decode(cells.data, cells.spare, cells.wrong)[1]
 
@@ -149,8 +151,8 @@ class PagePath:
         ``targets``.
 
         With controller_ecc, the sensed pages are transferred to the decoder of the controller and
-        back, and the new pages are transferred to its encoder. The controller does not remove the
-        other layers.
+        back, and the new pages are transferred to its encoder. The controller neither decrypts nor
+        derandomizes these pages.
         """
         sensed = [self._sense(page) for page in sources]
         plain = []

@@ -44,7 +44,7 @@ class Protection:
     breaks: str
     """Data fault that can occur without this protection."""
     repair: str
-    """Way in which on-die update can implement this protection."""
+    """Way in which an on-die update can implement this protection."""
     impossible: str = ""
     """Reason why this drive cannot have this protection; empty if it can."""
 
@@ -159,9 +159,10 @@ class Repaired:
     stage: Stage | None
     """Result of the update stage with this protection; None if this drive cannot run it."""
     bare: Stage
-    """Result of the update stage without any of the protections."""
+    """Result of the update stage without any protection."""
     baseline_s: float | None
-    """Update stage of serial host offload on the same drive (s); None if it cannot run."""
+    """Time of the update stage of serial host offload on the same drive (s); None if this path
+    cannot run."""
     params: int
     reason: str = ""
     """Reason why the update stage cannot run with this protection; empty if it can."""
@@ -293,7 +294,10 @@ def tables(found: list[Repaired], title: str) -> list[Table]:
     reasons = [f"{r.protection.name}: n/a: {r.reason}" for r in found if r.stage is None]
     if reasons:
         costs.caption, costs.caption_justify = "\n".join(reasons), "left"
-    words = Table(title="Failures without each protection, and its repair", title_justify="left")
+    words = Table(
+        title="Data faults without each protection, and implementation of the protection",
+        title_justify="left",
+    )
     for column in ("protection", "without", "repaired"):
         words.add_column(column)
     for r in found[1:]:

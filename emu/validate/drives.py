@@ -16,7 +16,7 @@ from ondie.emu.config.datasheet import UNITS, DataSheet, load_datasheet
 from ondie.emu.units import fmt_bytes
 
 DRIVES = ("970-pro", "970-evo", "sn750", "pm9a3", "7450", "7500", "p4320")
-"""Presets of drives with a data sheet, in the order of their tables."""
+"""Presets of drives with a data sheet, in the order in which their rows are printed."""
 TOLERANCE = 0.15
 """Relative tolerance of the rows whose kind is check."""
 SHOWN_UNITS = {

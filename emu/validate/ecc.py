@@ -1,9 +1,9 @@
 """Error correcting codes: rates of decoding failures, compared with the capability model.
 
-Owns the points that are measured, the counts, and the rows. Does not own the codes (kernels/bch.py,
-kernels/ldpc.py), the model of reads (ldpc_curve.py) or the capability model (nand/ecc.py). Source:
-S. Lin and D. Costello, "Error Control Coding", 2nd ed., ch. 6 (probability that a word is decoded
-to another code word); RiF, HPCA 2024 (limit of an LDPC code of 4 KiB).
+Owns the test cases of each code, the numbers of decoded words, and the rows. Does not own the codes
+(kernels/bch.py, kernels/ldpc.py), the model of reads (ldpc_curve.py) or the capability model
+(nand/ecc.py). Source: S. Lin and D. Costello, "Error Control Coding", 2nd ed., ch. 6 (probability
+that a word is decoded to another code word); RiF, HPCA 2024 (limit of an LDPC code of 4 KiB).
 
 Every rate is computed from the number of decoded words. Nothing is extrapolated.
 """
@@ -50,9 +50,9 @@ NEAR = {1: 7.7e-3, 3: 16.5e-3}
 """Raw bit error rates at which the frame error rate is near TARGET, by number of reads. One read is
 hard decision; three reads are soft decision with the two additional reads of the presets."""
 FEWER = 20
-"""Divisor of the number of frames of a point in a run that is not full (``full`` of ecc_rows). The
-quotient is limited to the range LEAST to MOST. The points of NEAR, which determine the limits of
-the presets, use up to MOST frames."""
+"""Divisor of the frame counts of POINTS in a short run (without ``full`` of ecc_rows). The quotient
+is limited to the range LEAST to MOST. The points of NEAR, which determine the limits of the
+presets, are not divided but limited to MOST frames."""
 LEAST, MOST = 200, 10_000
 TOLERANCE = 0.03
 """Relative tolerance of a preset's number of correctable bits. About six of 5,000 frames fail,
@@ -242,10 +242,12 @@ def crossing(points: list[FramePoint]) -> float | None:
 
 
 def limit_rows(points: list[FramePoint]) -> list[Row]:
-    """Return the rows of the presets' limits, and of the published limit.
+    """Return rows that compare the number of correctable bits in the presets with the number at
+    which the capability model has the measured frame error rate of the LDPC code, and a row for the
+    published raw bit error rate.
 
-    If no frame of a point fails, its row contains a lower bound: the limit at the upper end of the
-    interval of the frame error rate.
+    If no frame of a point fails, the row of this point contains a lower bound: the number at the
+    upper end of the confidence interval of the frame error rate.
     """
     limit, bits = limits(), 8 * get("ldpc").code.data_bytes
     source = (
@@ -277,8 +279,8 @@ def limit_rows(points: list[FramePoint]) -> list[Row]:
                 SUITE, f"hard input: RBER with {TARGET:g} frame errors", SHOWN, ASSUMED, reached,
                 "RBER", None,
                 "published: RBER up to which RiF's LDPC code of 4 KiB corrects all errors; "
-                "predicted: RBER at which this project's code has this frame error rate, "
-                "interpolated between two measured points", "RiF, HPCA 2024",
+                f"predicted: RBER at which the frame error rate of this project's code is "
+                f"{TARGET:g}, interpolated between two measured points", "RiF, HPCA 2024",
             )
         )  # fmt: skip
     return rows

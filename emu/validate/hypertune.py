@@ -1,8 +1,9 @@
 """HyperTune's published results compared with the simulation: `ondie validate hypertune`.
 
-Owns these rows. Does not own the rows of the response time (hypertune_trigger.py), the decisions
-(cluster/hypertune/controller.py), the steps (cluster/training_sim.py) or the curves
-(cluster/load/contention.py). Source: HyperTune (HeydariGorji et al.).
+Owns the rows of this suite except those of the response time (hypertune_trigger.py). Does not own
+the decisions (cluster/hypertune/controller.py), the steps (cluster/training_sim.py) or the curves
+(cluster/load/contention.py).
+Source: HyperTune (HeydariGorji et al.).
 
 These values are fitted: the speed of one of three equal nodes and its slowdown (to 93.4, 75.6 and
 53.3 img/s), the command time of Laguna's tunnel (to 99.83 img/s), the slowdown of its host (to
@@ -10,8 +11,8 @@ These values are fitted: the speed of one of three equal nodes and its slowdown 
 2.82x). Only the published speeds after HyperTune and ShuffleNet's 1.45x do not follow from these
 fits.
 
-The host with 36 Lagunas is the cluster of `ondie stannis` with the preset laguna. The three equal
-nodes have no preset; cluster/load/contention.py defines their speed and their link.
+The host with 36 Laguna drives is the cluster of `ondie stannis` with the preset laguna. The three
+equal nodes have no preset; cluster/load/contention.py defines their speed and their link.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ EPOCH = 1000
 the smaller batches at the end of an epoch. The rows of trigger_rows vary the position in the epoch,
 on which Eq. 2 depends."""
 ABSENCE_S = 360.0
-"""Time during which other programs use the cores of two nodes (s)."""
+"""Time for which other programs take cores of two nodes, until the cores are free again (s)."""
 DOCUMENT = "HyperTune (HeydariGorji et al.)"
 FITTED = (
     "HyperTune; the speed of a node and the slowdown three-nodes were derived from these speeds"
@@ -85,13 +86,13 @@ GAINS = (
 )
 LAGUNA, DRIVES = "laguna", 36
 WITH_LAGUNAS, WITH_LAGUNAS_TAKEN = 99.83, 49.26
-"""Published speeds of the host with 36 Lagunas (img/s), without other programs and with TAKEN cores
-of the host taken."""
+"""Published speeds of the host with 36 Laguna drives (img/s): without other programs, and while
+other programs use TAKEN cores of the host."""
 TAKEN = 6
-"""Number of cores that other programs take from the host with Lagunas."""
+"""Number of cores that other programs take from the host with 36 Laguna drives."""
 CARRIED = 100 / 180
-"""Fraction of the tuned batch that remains in Fig. 6 if other programs take 6 of 8 cores of one of
-three nodes."""
+"""Fraction of the tuned batch that remains in HyperTune's Fig. 6 if other programs take 6 of 8
+cores of one of three nodes."""
 GIVEN = "HyperTune; the speed of the host alone is an input (cluster/networks.toml)"
 HOST_SPEED = "networks.shufflenet.laguna.host_speed"
 SPEEDS = {8: 93.4, 4: 75.6, 2: 53.3}
@@ -100,8 +101,8 @@ node."""
 CONSTANTS = {
     8: "contention.THREE", 4: "contention.THREE_4_LEFT", 2: "contention.THREE_2_LEFT",
 }  # fmt: skip
-"""Name of the fitted constant that determines the speed of three nodes, by the number of free cores
-of one node."""
+"""Name of the fitted constant that determines the speed of a cluster of three nodes, by the number
+of free cores of one of these nodes."""
 PRINTED = {4: (140, 85.8, 14), 2: (100, 83.7, 57)}
 """Published batch, speed (img/s) and gain (%) after HyperTune, by the number of free cores of one
 node."""
@@ -144,7 +145,7 @@ CLOSED = (
     "standard deviation of the mean of five speeds with 5 % noise, which determines the batch"
 )
 NOISY = NOISE.speed / 5**0.5
-"""Relative standard deviation of the mean of the last five observed speeds."""
+"""Relative standard deviation of the mean of the last five observed speeds of a node."""
 RETURN = (
     "required property, not published: two of three nodes lose 6 and 4 of 8 cores at the same "
     f"time; the cores are free again after {ABSENCE_S:g} s"
@@ -153,24 +154,27 @@ RETURN = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """Means over the TRIALS simulated training runs. ``batch``: batch of node 0 at the end of a
-    run."""
+    """Results of the TRIALS simulated training runs of one cluster: means over the runs, except
+    ``spread`` and ``steps``. ``batch``: batch size of node 0 at the end of a run."""
 
     batch: float
     spread: float
-    """Standard deviation of the batch of node 0 at the end, over the TRIALS runs."""
+    """Standard deviation of the final batch size of node 0 over the TRIALS runs."""
     rate: float
-    """Speed of the cluster after HyperTune's decision (img/s)."""
+    """Mean speed of the cluster in the second half of the AFTER steps that follow the interruption
+    (img/s)."""
     through: float
-    """Mean speed from the interruption to the end of the run (img/s), including the steps until the
-    decision."""
+    """Mean speed from the interruption to the end of the run (img/s), including the steps before
+    HyperTune's decision."""
     steps: np.ndarray
-    """Number of steps until the decision, int64[trials]; 0 if there was no decision."""
+    """Number of steps from the interruption to HyperTune's decision in each run, int64[trials]; 0
+    for a run without a decision."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A cluster before interference, and the tuned batch of each node, int64[nodes]."""
+    """A cluster without interference by other programs, and the tuned batch size of each node,
+    int64[nodes]."""
 
     fleet: Fleet
     batches: np.ndarray
@@ -190,7 +194,7 @@ class Trained:
     def of_network(
         name: str, *, drives: int = DRIVES, batch: str = PAPER, taken: int = 0
     ) -> Trained:
-        """Return the cluster of a host and Lagunas that `ondie stannis` simulates.
+        """Return the cluster of a host and Laguna drives that `ondie stannis` simulates.
 
         ``batch``: element of allocation.BATCHES. ``taken``: number of the host's cores that are
         assumed to be taken when the batches are tuned.
@@ -210,7 +214,7 @@ class Trained:
 
     @property
     def sync_s(self) -> float:
-        """Time of a step in which the nodes synchronize their gradients (s)."""
+        """Time of the gradient synchronization in a step (s)."""
         return self.fleet.exchange(self.everyone).seconds
 
     def controller(self, least: np.ndarray | int = 1) -> HyperTune:
@@ -267,14 +271,14 @@ def runs(trained: Trained, left: int, least: int = 1) -> Iterator[tuple[HyperTun
 
 
 def steps_until_decision(history: History) -> int:
-    """Return the number of steps from the interruption to the first change of a batch size; 0 if no
-    batch size changes."""
+    """Return the number of steps from the time at which other programs take cores to the first
+    change of a batch size; 0 if no batch size changes."""
     changed = (note.step for note in history.notes if note.what == "batches")
     return next(changed, BEFORE - 1) - BEFORE + 1
 
 
 def tuned(trained: Trained, left: int, least: int = 1) -> Outcome:
-    """Return the means over the runs with HyperTune's decisions; arguments as in :func:`runs`."""
+    """Return the results of the runs with HyperTune's decisions; arguments as in :func:`runs`."""
     done = list(runs(trained, left, least))
     batch = np.array([tune.batches[0] for tune, _ in done])
     half, end = BEFORE + AFTER // 2, BEFORE + AFTER
@@ -294,8 +298,8 @@ def untuned(trained: Trained, left: int) -> float:
 
 
 def by_hand(trained: Trained, left: int) -> tuple[float, float]:
-    """Return the batch of node 0 by the proportional rule and the speed with it (img/s), in closed
-    form.
+    """Return (batch of node 0 by the proportional rule, speed of all nodes with this batch in
+    img/s), in closed form. ``left``: number of cores of node 0 that other programs leave free.
 
     The step time of the other nodes is constant.
     """
@@ -311,8 +315,8 @@ def by_hand(trained: Trained, left: int) -> tuple[float, float]:
 
 
 def three_rows() -> Iterator[Row]:
-    """Yield the rows of three equal nodes, over the assumed network and over the networks at both
-    ends of its range."""
+    """Yield the rows of three equal nodes over the assumed network, and over networks with the
+    lowest and the highest assumed rate."""
     fleet = Trained.of(three_nodes())
     for left, rate in SPEEDS.items():
         text = f"three nodes, {CORES - left} of 8 cores of one node taken"
@@ -339,7 +343,8 @@ def own_rows(text: str, found: Outcome, closed: tuple[float, float]) -> Iterator
     """Yield the rows that compare batch and speed with closed forms, and rows without a published
     value.
 
-    ``closed``: (batch, speed in img/s).
+    ``text``: start of the rows' names. ``found``: results of the simulation. ``closed``: (batch,
+    speed in img/s).
     """
     for name, expected, value, unit in (
         ("batch, closed form", closed[0], found.batch, ""),
@@ -355,7 +360,9 @@ def own_rows(text: str, found: Outcome, closed: tuple[float, float]) -> Iterator
 
 
 def range_rows(text: str, link: Link, left: int) -> Iterator[Row]:
-    """Yield the rows of three equal nodes over a network at one end of the assumed range."""
+    """Yield the rows for three equal nodes over the network ``link``, which is the fastest or the
+    slowest network assumed for the published run. ``text``: start of the names of the rows.
+    ``left``: number of free cores on the slowed node."""
     fleet = Trained.of(three_nodes(link))
     found = tuned(fleet, left)
     batch, rate, _ = PRINTED[left]
@@ -390,7 +397,8 @@ def return_rows() -> Iterator[Row]:
 
 
 def laguna_rows() -> Iterator[Row]:
-    """Yield the rows of MobileNetV2 on a host and 36 Lagunas."""
+    """Yield the rows of training MobileNetV2 on a host with 36 Laguna drives: speed and energy per
+    image, with and without other programs on the host."""
     alone, trained = (Trained.of_network("mobilenetv2", drives=drives) for drives in (0, DRIVES))
     left = CORES - TAKEN
     yield row("host alone", IDENTITY, ALONE, untuned(alone, CORES), GIVEN, tolerance=EXACT)
@@ -423,7 +431,7 @@ def laguna_rows() -> Iterator[Row]:
 
 
 def shufflenet_rows() -> Iterator[Row]:
-    """Yield the rows of ShuffleNet on a host and 36 Lagunas."""
+    """Yield the rows of ShuffleNet on a host and 36 Laguna drives."""
     alone, trained = (Trained.of_network("shufflenet", drives=drives) for drives in (0, DRIVES))
     left = CORES - TAKEN
     gain = untuned(trained, CORES) / untuned(alone, CORES)
@@ -444,7 +452,7 @@ def shufflenet_rows() -> Iterator[Row]:
 
 
 def least_batch(trained: Trained) -> int:
-    """Return the smallest batch of the host: its batch if 6 of 8 cores are taken (Fig. 6)."""
+    """Return the lower limit of the host's batch: the fraction CARRIED of its tuned batch."""
     return round(CARRIED * int(trained.batches[0]))
 
 
@@ -466,7 +474,7 @@ def row(
 
 
 def hypertune_rows(progress: Progress) -> list[Row]:
-    """Return the rows of the published runs and the rows of HyperTune's response time."""
+    """Return all rows of this suite: HyperTune's published runs, and its response time."""
     rows: list[Row] = []
     parts = (three_rows, return_rows, laguna_rows, shufflenet_rows, trigger_rows)
     for at, part in enumerate(parts):

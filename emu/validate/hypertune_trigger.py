@@ -1,7 +1,8 @@
 """Response of HyperTune to noise and to a decline: rows of `ondie validate hypertune`.
 
-Owns the rows of batch changes without a decline and of the delay of a change after a decline. Does
-not own the decisions (cluster/hypertune/controller.py) or the published runs (hypertune.py).
+Owns the rows that count batch changes while no node declines, and the rows of the delay between a
+decline and the batch change. Does not own the decisions (cluster/hypertune/controller.py) or the
+published runs (hypertune.py).
 Source: this project; no values are published. Expected values are properties that HyperTune must
 have.
 """
@@ -36,7 +37,7 @@ DECLINED = (
 
 @dataclass(frozen=True)
 class Watch:
-    """Counts over the simulated epochs of nodes whose speed changes only by noise.
+    """Results of simulated epochs in which the speed of the nodes changes only by noise.
 
     ``changes``: number of batch changes.
     """
@@ -47,7 +48,7 @@ class Watch:
     finished: int
     """Number of epochs that ran to their last step, without a batch change."""
     decline: float
-    """Largest relative decline of the mean over a node's recent steps."""
+    """Largest relative decline of the mean of a node's recent speeds below its expected speed."""
 
 
 def watched(index: str, epochs: int, steps: int, nodes: int, noise: Noise = NOISE) -> Watch:
@@ -96,8 +97,8 @@ def until_trigger(start: int, steps: int, nodes: int, decline: float = 0.2) -> n
 
 
 def trigger_rows() -> Iterator[Row]:
-    """Yield the rows of batch changes without a decline, and of the delay of a change after a
-    decline."""
+    """Yield the rows that count batch changes while no node declines, and the rows of the delay
+    between a decline and the batch change."""
     epochs, steps = EPOCHS, 100
     quiet = watched("gated", epochs, steps, 10)
     margin = 100 * float(HyperTune(Rule(), np.array([1]), np.ones(1)).margin[0])

@@ -1,10 +1,10 @@
 """Frame error rate of the LDPC code as a function of the raw bit error rate, for one to three
 reads.
 
-Owns the model of reads, sampling, and intervals. Does not own the code (kernels/ldpc.py). Source:
-J. Wang et al., "Enhanced Precision Through Multiple Reads for LDPC Decoding in Flash Memories",
-IEEE JSAC 32, 2014 (voltages of reads that maximize mutual information); C. Clopper and E. Pearson,
-Biometrika 26, 1934 (intervals).
+Owns the model of reads, the random frames, and the confidence intervals of the rates. Does not own
+the code (kernels/ldpc.py). Source: J. Wang et al., "Enhanced Precision Through Multiple Reads for
+LDPC Decoding in Flash Memories", IEEE JSAC 32, 2014 (voltages of reads that maximize mutual
+information); C. Clopper and E. Pearson, Biometrika 26, 1934 (intervals).
 
 Every rate is computed from the number of decoded frames; nothing is extrapolated. A cell of one bit
 has level +1 (bit 0) or -1 (bit 1), plus normally distributed noise. The raw bit error rate is that

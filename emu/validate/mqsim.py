@@ -1,7 +1,7 @@
 """MQSim's results compared with the simulation's: `ondie validate mqsim`.
 
-Owns these rows. Does not own the cases (mqsim_cases.py) or the simulation of MQSim's files
-(replay/mqsim/). Source: MQSim (A. Tavakkol et al., FAST 2018), its files and results.
+Owns the rows of this suite. Does not own the cases (mqsim_cases.py) or the simulation of MQSim's
+files (replay/mqsim/). Source: MQSim (A. Tavakkol et al., FAST 2018), its files and results.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from ondie.emu.units import InputError
 
 
 def cases_folder() -> Path | None:
-    """Return the folder of the cases in this checkout; None if the package is installed without
-    them."""
+    """Return the folder of the MQSim cases in this checkout; None if the package is installed
+    without them."""
     folder = Path(__file__).resolve().parent.parent.parent / "tests" / "fidelity" / "mqsim"
     return folder if (folder / "cases.json").is_file() else None
 
 
 def find_cases(cases: Path | None = None) -> Path:
-    """Return the folder of the cases: ``cases``, or that of the checkout if ``cases`` is None.
+    """Return the folder of the MQSim cases: ``cases``, or the folder in this checkout if ``cases``
+    is None.
 
-    Raises InputError if both are missing.
+    Raises InputError if ``cases`` is None and the package is installed without cases.
     """
     folder = cases or cases_folder()
     if folder is None:

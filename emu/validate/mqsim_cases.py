@@ -56,14 +56,14 @@ class Tolerance:
     """
 
     rate: tuple[float, float] = (0.01, 0.03)
-    """Tolerance of IOPS and mean latencies: (run with recorded addresses, run with own
-    addresses)."""
+    """Tolerance of IOPS and mean latencies: (run with MQSim's recorded addresses, run with
+    addresses drawn by this simulator)."""
     p99: tuple[float, float] = (0.05, 0.10)
     waf: float | None = None
     collections: float | None = None
     latency: float | None = None
     """Tolerance of the IOPS and of the mean latency in the second half of a run with garbage
-    collection."""
+    collection; None to show these values without a check."""
     reason: str = (
         "tolerances stated before the comparison: rate and mean 1 % for recorded addresses, 3 % "
         "for own addresses, because both draws are equally valid; p99 5 % and 10 %, because 20 of "
@@ -242,7 +242,7 @@ def run_recorded(case: Case, simulate: Simulate, count: int | None = None) -> li
     if the case has no recorded requests.
     """
     if case.recorded is None:
-        raise InputError(f"{case.folder}: {case.name} has no recorded requests")
+        raise InputError(f"{case.folder}: {case.name} has no recorded requests; use run_own()")
     recorded = read_recorded(case.recorded)
     if count is not None:
         recorded = recorded.head(count)
@@ -384,8 +384,11 @@ class _Rows:
             if known is None and mine is None:
                 continue
             if known is None or mine is None:
-                which = "only MQSim has" if mine is None else "MQSim has no"
-                raise SimulationError(f"{self.case}, {self.run}: {which} requests of kind {kind}")
+                which = "only MQSim's run" if mine is None else "only this program's run"
+                raise SimulationError(
+                    f"{self.case}, {self.run}: {which} has requests of kind {kind}; both runs "
+                    f"must have them"
+                )
             for name in ("mean", *QUANTILES, "max"):
                 allowed = {
                     "mean": self.allowed.rate[self.way],
@@ -429,7 +432,8 @@ class _Rows:
 def recorded_rows(
     case: Case, recorded: Recorded, made: Sequence[Flow], requests: Sequence[np.ndarray]
 ) -> list[CaseRow]:
-    """Compare a run with recorded addresses with the same requests of MQSim's run.
+    """Compare a run on recorded addresses with the same requests of MQSim's run, and return the
+    rows.
 
     Rates count completions up to the last arrival, because MQSim's run continues after the last
     recorded arrival and this run does not. Requests are ordered by arrival, then by completion.

@@ -2,12 +2,12 @@
 
 Owns the rows of layer tables, cuts, bounds and claims, and the classification of each row as fitted
 or predicted. Does not own the models that predict them (ndpipe/) or the rows of simulations
-(ndpipe_runs.py). Source: NDPipe (ASPLOS 2024), slides and public repository, at the places that the
-rows name.
+(ndpipe_runs.py).
+Source: NDPipe (ASPLOS 2024), slides and public repository, at the places that the rows name.
 
-The number of stores, which the sources do not state, is fitted to 1.8x. The published numbers of
-parameters and of multiply-accumulate operations of the networks are checked. All other rows are
-arithmetic or results of this project.
+The number of stores, which the sources do not state, is fitted to the published training speedup of
+1.8x. The published numbers of parameters and of multiply-accumulate operations of the networks are
+checked. All other rows are arithmetic or results of this project.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ TORCHVISION, TIMM = "torchvision 0.15", "timm, model card of resnext101_32x4d.gl
 
 
 class Published(NamedTuple):
-    """Published totals of a network: number of parameters, the relative error due to rounding of
-    its digits, and its source; number of multiply-accumulate operations, with its error and
-    source."""
+    """Published numbers of parameters (``params``) and of multiply-accumulates per image (``macs``)
+    of a network. ``params_digits``, ``macs_digits``: relative rounding errors of the two numbers,
+    which follow from the number of printed digits. ``params_place``, ``macs_place``: sources of the
+    two numbers."""
 
     params: float
     params_digits: float
@@ -87,7 +88,8 @@ SHOWN_STORES = (1, 4, 20)
 
 
 IMAGE: Shape = (3, 224, 224)
-"""Shape of the input of a user's model, unless its function returns another shape."""
+"""Shape (channels, height, width) of the input of a user's model if the function that returns the
+model does not also return a shape."""
 
 
 def ndpipe_rows(progress: Progress, network: str | None = None) -> list[Row]:
@@ -150,7 +152,8 @@ def table_rows() -> Iterator[Row]:
 
 
 def cut_rows() -> Iterator[Row]:
-    """Yield the rows of computation and traffic of the cuts of ResNet50."""
+    """Yield rows of the computation of ResNet50 up to a cut (the last layer that the stores run),
+    and of the traffic at a cut."""
     net = network("resnet50")
     row = _rows(
         "sums of the layer table, against a closed form of the bottleneck blocks, which has no "
@@ -345,8 +348,9 @@ def _descent(start: float, goal: float) -> tuple[int, float]:
 
 
 def claim_rows() -> Iterator[Row]:
-    """Yield the rows of the claims 1.8x and 1.7x, with the assumptions that produce these
-    values."""
+    """Yield the rows that compare two claims of NDPipe with the model, under stated assumptions:
+    training is 1.8x faster and costs 1.7x less than on the typical system. Also yield the numbers
+    of stores at which the model gives 1.8x."""
     net = network("resnet50")
     count = round(STORES)
     store, tuner, host, plain = (server(n) for n in ("store", "tuner", "host", "plain-store"))

@@ -1,7 +1,7 @@
 """Simulated fine-tuning, updates and inference of NDPipe, and cost and energy of three systems:
 part of `ondie validate ndpipe`.
 
-Owns these rows. Does not own the simulation (ndpipe/pipeline.py, ndpipe/npe.py), updates
+Owns the rows of this part. Does not own the simulation (ndpipe/pipeline.py, ndpipe/npe.py), updates
 (ndpipe/versions.py), costs (ndpipe/cost.py) or the claims about the number of stores (ndpipe.py).
 Source: NDPipe (ASPLOS 2024), pipelined FT-DMP and version-aware redistribution; slides.
 """
@@ -35,11 +35,11 @@ number of photos per batch."""
 RUNS = (1, 2, 10)
 US = PS_PER_S // 10**6
 UPDATED = "resnet50"
-"""Network of the rows on model updates, which send the trained head to the stores."""
+"""Network in the rows of model updates. A model update sends the trained head to the stores."""
 
 INFERRED, BATCHES = 1024, (64, 256)
-"""Number of photos in each store, and numbers of photos per batch, without and with the
-optimization of larger batches."""
+"""Settings of inference: number of photos in each store, and number of photos per batch without and
+with the optimization "batch" (npe.OPTIMIZATIONS)."""
 CLAIM, PLACE = 1.7, "NDPipe, ASPLOS 2024, slides; the number of stores is not in the sources"
 
 
@@ -74,8 +74,8 @@ def _cases() -> dict[str, Times]:
 
 
 def pipeline_rows() -> Iterator[Row]:
-    """Yield the rows of simulated fine-tuning compared with the closed form, and with slow and dead
-    stores."""
+    """Yield rows that compare the time of simulated fine-tuning with the closed form, and rows of
+    fine-tuning with a slow or dead store."""
     cfg = load_preset(DRIVE)
     load = _load_ps(cfg)
     source = (
@@ -185,7 +185,8 @@ def _store_rows(cfg: Config, times: Times) -> Iterator[Row]:
 
 
 def version_rows() -> Iterator[Row]:
-    """Yield the rows of the bytes of a model update after the head has been trained."""
+    """Yield rows for a model update after training of the head: the size of the delta, and whether
+    the model of the store equals the model of the Tuner."""
     net, rng = network(UPDATED), np.random.default_rng(24)
     frozen = rng.integers(0, 1 << 32, net.params - net.head.params, np.uint32)
     weights = rng.standard_normal(net.head.params, np.float32)
@@ -224,7 +225,8 @@ def version_rows() -> Iterator[Row]:
 
 
 def inference_rows() -> Iterator[Row]:
-    """Yield the rows of inference compared with its closed form; each row adds one optimization."""
+    """Yield the rows that compare the simulated throughput of inference with its closed form. Each
+    row adds one optimization. Further rows show the gain and the bytes read."""
     net, cfg = network("resnet50"), load_preset(DRIVE)
     source = (
         f"inference with ResNet50 on {STORES} stores with a drive {DRIVE} each, which simulates "

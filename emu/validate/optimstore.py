@@ -1,11 +1,11 @@
 """OptimStore's published results compared with the simulation: `ondie validate optimstore`.
 
-Owns these rows and the kind of each: fitted, checked, following from other rows, or shown. Does not
-own paths or presets. Source: OptimStore (HPCA 2023).
+Owns the rows of this suite and the kind of each row: fitted, checked, following from other rows, or
+shown. Does not own paths or presets. Source: OptimStore (HPCA 2023).
 
 The rows of the preset R1 are of all kinds; the fit and check rows of R2 are only shown. The
-simulated model is large enough to have the erase cost of a long run: a test compares its rates with
-those of 6.7 B parameters.
+simulated model is large enough to include the cost of erases. A test checks that a model of 2
+billion parameters has the same speedups and the same bytes programmed per parameter within 1.5 %.
 """
 
 from __future__ import annotations
@@ -279,9 +279,9 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
 
 
 def deepstore_budget(cfg: Config) -> str:
-    """Return the text that derives two speedups in lockstep from the times of one stripe on every
-    die of a channel: DeepStore's 1.1x and OptimStore's 2.8x. The text states whether both are
-    possible."""
+    """Return a text that states whether DeepStore's speedup of 1.1x and OptimStore's speedup of
+    2.8x can both hold. The text derives this from the times of one stripe on every die of a
+    channel, if all dies work in lockstep."""
     flash, ways = cfg.flash, cfg.flash.dies_per_channel
     page = (flash.page_bytes / flash.bus_bytes_per_s + flash.t_command_ps / PS_PER_S) * 1e6
     passes = 5 * flash.page_bytes / flash.bus_bytes_per_s * 1e6
@@ -366,8 +366,8 @@ def _die_bus(cfg: Config) -> Iterator[Row]:
 
 
 def shaped(cfg: Config, channels: int, ways: int) -> Config:
-    """Return the configuration with other numbers of channels and dies, and a capacity that is not
-    smaller.
+    """Return ``cfg`` with other numbers of channels and dies, and with enough blocks per plane to
+    keep at least the previous capacity.
 
     ``ways``: number of dies per channel.
     """

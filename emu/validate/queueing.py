@@ -23,7 +23,8 @@ INTERVALS = 1 << 18
 
 
 def waiting_shares(cfg: Config, path: str = "host_offload", op: str = "adam") -> dict[str, float]:
-    """Return the fraction of the channel wait in the latency of reads and of writes.
+    """Return the fraction of the latency that is spent waiting for the channel, for "reads" and for
+    "writes".
 
     Latency of a read: from the start of its array operation to the last byte on the channel.
     Latency of a write: from the end of its encoding to the end of its program.

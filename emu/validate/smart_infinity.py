@@ -1,8 +1,9 @@
 """Smart-Infinity's results compared with the simulation: `ondie validate smart-infinity`.
 
-Owns these rows, the prediction of other runs of the paper, the model's forward and backward time,
-and the fit. Does not own the paths (paths/smart_infinity.py, with the arithmetic of the fit row),
-the swapper of gradients (paths/offload/aio.py) or the drive (presets/smartssd.toml). Source:
+Owns the rows of this suite, the prediction of other runs of the paper, the model's forward and
+backward time, and the fit. Does not own the paths (paths/smart_infinity.py, with the arithmetic of
+the fit row), the swapper of gradients (paths/offload/aio.py) or the drive (presets/smartssd.toml).
+Source:
 Smart-Infinity (HPCA 2024): GPT-2 of 4.0 G parameters on 6 drives (fit), and Fig. 3(b), the speed of
 the baseline with 1 to 10 drives; its repository (buffers and sub-groups).
 
@@ -48,11 +49,11 @@ PAPER = "Smart-Infinity (HPCA 2024)"
 FORWARD_S = 0.6575 / 4e9
 """Forward time per parameter (s): mean of the four published forward passes (fitted)."""
 BACKWARD_S = 3.343 / 4e9
-"""Backward time per parameter without copies of gradients (s): mean of 5.59, 5.33 and 5.43 s, minus
-2.11 s of copies at host.gradient_copy.
+"""Backward time per parameter without copies of gradients (s), fitted: 5.45 s, the mean of the
+published 5.59, 5.33 and 5.43 s, minus 2.11 s for the copies at rate host.gradient_copy.
 
-The sum is fitted. The split follows from SmartComp's 4.14 s and host.top_k; no row of the baseline
-depends on this split.
+The 2.11 s follow from SmartComp's backward time of 4.14 s and host.top_k. The rows of the baseline
+depend only on the sum of both times, 5.45 s.
 """
 PUBLISHED: dict[str, tuple[float, float, float]] = {
     "base": (0.62, 5.59, 17.55),
@@ -60,7 +61,7 @@ PUBLISHED: dict[str, tuple[float, float, float]] = {
     "SU+O": (0.67, 5.43, 12.27),
     "SU+O+C": (0.67, 4.14, 10.77),
 }
-"""Published times (s) of the fit run (4.0 G parameters, 6 drives) by variant: forward, backward
+"""Published times (s) of the fitted run (4.0 G parameters, 6 drives) by variant: forward, backward
 including gradient writes, and update. PATHS maps each variant to the name of its path."""
 PATHS = dict(
     zip(PUBLISHED, ("smart_base", "smart_update", "smart_handler", "smart_comp"), strict=True)
@@ -94,15 +95,15 @@ READ = (
 )
 SLOWER = "one CSD alone is slower than the baseline; no number is printed for it"
 LINK_BOUND = 4
-"""Smallest number of drives with which the shared link limits the baseline: four drives write 2.0
-GB/s each, which equals the link's 8 GB/s."""
+"""Smallest number of drives with which the shared link limits the baseline: four drives, each of
+which writes 2.0 GB/s, fill the link of 8 GB/s."""
 AS_FIT = (
     f"{PAPER}, Fig. 3(b); with {LINK_BOUND} or more drives, the shared link is the bottleneck, and "
-    "the time equals that of the fit run with 6 drives. Tolerance: that of the fit"
+    "the time equals that of the fitted run with 6 drives. Tolerance: that of the fit"
 )
 SPEEDS = (
     f"{PAPER}, Fig. 3(b): printed speeds relative to one drive. Not checked, because the rows in "
-    "seconds state them: the printed total of the fit run times the printed speeds"
+    "seconds state them: the printed total of the fitted run times the printed speeds"
 )
 OUTSIDE = (
     f"{SPEEDS}. With 2 drives, the predicted speed would be outside a tolerance of "
@@ -112,7 +113,7 @@ OUTSIDE = (
     "Without the CPU time, two published drives are 43.6 / 25.1 = 1.74 times as fast as one, 0.87 "
     "of its rate each; two simulated drives are twice as fast as one"
 )
-"""Source text of the speed rows for fewer than LINK_BOUND drives."""
+"""Field ``source`` of the speed rows with fewer than LINK_BOUND drives."""
 SAVING = 0.1
 """Threshold of the knee, the smallest number of drives at which one more drive reduces the step
 time by less than this fraction. The paper does not print a threshold; it states "does not scale
@@ -121,8 +122,8 @@ beyond 4 SSDs"."""
 
 @dataclass(frozen=True)
 class Case:
-    """Run of the paper: numbers of parameters and drives, optimizer, and size of the compressed
-    gradient as a percentage of the gradient (0: no compression)."""
+    """A run of the Smart-Infinity paper: numbers of parameters and drives, optimizer, and size of
+    the compressed gradient as a percentage of the gradient (0: no compression)."""
 
     params: int = 4_000_000_000
     drives: int = 6
@@ -130,8 +131,8 @@ class Case:
     compression: float = 2.0
 
     def asked(self) -> str:
-        """Return a description of the run, without the variant, for ``source`` in the rows of the
-        run."""
+        """Return the parameters, drives, optimizer and compression of the run as text, for the
+        field ``source`` of rows. The variant of Smart-Infinity is not part of the text."""
         drives = "1 SmartSSD" if self.drives == 1 else f"{self.drives} SmartSSDs"
         share = f"compression {self.compression:g} %" if self.compression else "no compression"
         return f"{self.params / 1e9:.10g} G parameters on {drives}, {self.optimizer}, {share}"
@@ -160,8 +161,8 @@ class Times(NamedTuple):
 
 
 def trace_of(case: Case) -> Trace:
-    """Return the trace of a case, with its number of parameters and its forward and backward time
-    without I/O."""
+    """Return a trace of one step with the number of parameters of ``case``, and with forward and
+    backward times that exclude I/O."""
     flat = flat_model(case.optimizer, case.params)
     step = dataclasses.replace(
         flat.steps[0],
@@ -187,7 +188,8 @@ Job = tuple[str, Case]
 
 
 def simulate_all(jobs: Sequence[Job], progress: Progress) -> dict[Job, Times]:
-    """Simulate several steps in WORKERS threads; return the times by job."""
+    """Run :func:`simulate` with the arguments of each job in ``jobs``, in WORKERS threads; return
+    the times by job."""
     found: dict[Job, Times] = {}
     with ThreadPoolExecutor(WORKERS) as pool:
         for job, times in zip(jobs, pool.map(lambda job: simulate(*job), jobs), strict=True):
@@ -206,8 +208,9 @@ def smart_infinity_rows(
 ) -> list[Row]:
     """Return the rows of :func:`shape_rows`, or the rows of one run if any option is given.
 
-    An option that is None has the value of the fit run. ``model``: number of parameters, such as
-    "8.4b". ``compression``: percentage, or "none". Raises InputError for an invalid option.
+    An option that is None has its value in the published run to which the constants are fitted
+    (Case()). ``model``: number of parameters, such as "8.4b". ``compression``: percentage, or
+    "none". Raises InputError for an invalid option.
     """
     if (model, drives, optimizer, compression) == (None, None, None, None):
         return shape_rows(progress)
@@ -220,7 +223,7 @@ def smart_infinity_rows(
 def read_case(
     model: str | None, drives: int | None, optimizer: str | None, compression: str | None
 ) -> Case:
-    """Convert the options to a case. An option that is None has the value of the fit run.
+    """Convert the options to a case. An option that is None has the default value of Case.
 
     Raises InputError for an invalid option.
     """
@@ -239,7 +242,9 @@ def read_case(
         case = dataclasses.replace(case, drives=drives)
     if optimizer is not None:
         if optimizer not in OPTIMIZERS:
-            raise InputError(f"--optimizer {optimizer}: {known_names(optimizer, OPTIMIZERS)}")
+            raise InputError(
+                f"--optimizer {optimizer}: unknown; {known_names(optimizer, OPTIMIZERS)}"
+            )
         case = dataclasses.replace(case, optimizer=optimizer)
     if compression is not None:
         text = "0" if compression.lower() == "none" else compression.removesuffix("%").strip()
@@ -257,8 +262,9 @@ def read_case(
 
 
 def case_rows(case: Case, found: dict[str, Times]) -> list[Row]:
-    """Return the rows of the times and speedups of one run. Only the rows of the fit run have
-    published values."""
+    """Return the rows of the times and speedups of run ``case``. ``found``: times by variant. Only
+    the rows of the published run, ``Case()``, to which the constants are fitted, have published
+    values."""
     known = case == Case()
     source = f"{PAPER}, {case.asked()}"
     if not known:
@@ -293,7 +299,8 @@ def case_rows(case: Case, found: dict[str, Times]) -> list[Row]:
 
 
 def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
-    """Return the rows of the fit run, of the bytes on the shared link, and of 1 to 10 drives."""
+    """Return the rows of the run to which the constants are fitted, of the bytes on the shared
+    link, and of the step time with 1 to 10 drives. ``params``: number of parameters of the run."""
     fit = Case(params)
     over = {n: dataclasses.replace(fit, drives=n) for n in DRIVES}
     jobs = [(v, fit) for v in PATHS] + [("base", over[n]) for n in DRIVES if n != fit.drives]
@@ -343,8 +350,9 @@ def base_rows(totals: dict[int, float], fit: Case) -> list[Row]:
     """Return the rows of the baseline's step time by number of drives, and of its speed relative to
     one drive.
 
-    Published step times exist only for the number of parameters of the fit run. They are the total
-    time of the fit run, scaled by the published speeds.
+    The paper publishes the step time of the fitted run (the run to which the constants are fitted)
+    and the relative speeds with other numbers of drives. The published step times are calculated
+    from these, so they exist only for the number of parameters of the fitted run.
     """
     one_drive_s = sum(PUBLISHED["base"]) * BASE_SPEED[fit.drives]
     place = f"{PAPER}, Fig. 3(b)"

@@ -1,14 +1,14 @@
 """Stannis' published results compared with the simulation: `ondie validate stannis`.
 
-Owns these rows, and the classification of each row as fitted or predicted. Does not own the models
-that predict them (cluster/), the simulated path (paths/data_parallel.py) or the rows of other
-allocations (stannis_allocators.py). Source: STANNIS (DAC 2020): Table I, Table II, Eq. 1, and the
-order of the networks in Fig. 7.
+Owns the rows of this suite except those of other allocations (stannis_allocators.py), and the
+classification of each row as fitted or predicted. Does not own the models that predict the values
+(cluster/) or the simulated path (paths/data_parallel.py). Source: STANNIS (DAC 2020): Table I,
+Table II, Eq. 1, and the order of the networks in Fig. 7.
 
-These values are fitted: the command time of the tunnel (to 2.7x), the server's power (to Table II
-at 4 and 24 drives, and at 0 drives on the other machine), and the choice among the printed speeds
-for tuning (to 315). Only the order of the networks in Fig. 7 does not follow from these fits. All
-other rows follow from Table I by arithmetic.
+These values are fitted: the command time of the tunnel (to the speedup of 2.7x), the server's power
+(to Table II at 4 and 24 drives, and at 0 drives on the other machine), and the choice among the
+printed speeds for tuning (to the host's batch of 315). Only the order of the networks in Fig. 7
+does not follow from these fits. All other rows follow from Table I by arithmetic.
 """
 
 from __future__ import annotations
@@ -62,14 +62,15 @@ DRIVE_W = 0.919
 """Increase of the server's power for each Newport that trains (W), from Table II at 4 and 24
 Newports."""
 OTHER_DRIVES_W = 94.0
-"""Power of the 24 Micron drives (11 TB each) in the paper's baseline minus the power of the idle
-Newports in the server that is compared with it (W, fitted)."""
+"""Power of the paper's baseline minus that of a server with idle Newports (W, fitted). The baseline
+has 24 Micron drives (11 TB each) instead of the Newports."""
 MARGIN = 0.2
 """Margin of STANNIS' Algorithm 1 (choice of the batches): relative excess of the other nodes' step
 times over that of the reference node."""
 SPEEDS = "isp.training_ratio_by_model.mobilenetv2"
-"""Key of the ratio 3.08 / 32.3, which is the speed of a Newport divided by that of the host. The
-paper prints several speeds; only these two produce the published host batch of 315."""
+"""Configuration key of the speed of a Newport divided by that of the host: 3.08 / 32.3 for
+MobileNetV2. The paper prints several speeds; only these two produce the published host batch of
+315."""
 SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
 """Settings of a Newport with little flash, so that the simulation fills the flash quickly."""
 
@@ -86,8 +87,8 @@ def stannis_rows(progress: Progress) -> list[Row]:
 
 
 def ring_s(cfg: Config, net: Network, nodes: int) -> float:
-    """Return the duration (s) of a ring all-reduce among ``nodes`` nodes over the preset's
-    tunnels."""
+    """Return the duration (s) of a ring all-reduce of the gradient of ``net`` among ``nodes``
+    nodes, through tunnels of drives with configuration ``cfg``."""
     cost = TunnelCost.of(cfg)
     return allreduce.exchange("ring", net.gradient_bytes, nodes - 1, cost).seconds
 

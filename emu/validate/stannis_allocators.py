@@ -1,9 +1,9 @@
-"""Throughput of other allocations on the engines and ring of Stannis, and their risk to accuracy.
+"""Throughput and accuracy risk of batch allocations other than Stannis', on its engines and ring.
 
 Owns the rows of these allocations in `ondie validate stannis`. Does not own the allocator
-(cluster/throughput_allocator.py) or the all-reduce (cluster/collectives/). Source: none for the
-allocations. The engines are those of STANNIS (DAC 2020), Table I, at their published batches or
-smaller batches; no speed is extrapolated beyond the published batches.
+(cluster/throughput_allocator.py) or the all-reduce (cluster/collectives/).
+Source: none for the allocations. The engines are those of STANNIS (DAC 2020), Table I, at their
+published batches or smaller batches; no speed is extrapolated beyond the published batches.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from ondie.emu.cluster.throughput_allocator import Plan, plan
 
 SUITE = "stannis"
 OVERHEAD = 0.1
-"""Maximum fraction of the run time taken by synchronization, in the plans that synchronize less
-often."""
+"""Maximum fraction of the run time taken by synchronization in the plans "gradients accumulated"
+and "local steps", which synchronize less often than the plan "equal times"."""
 MOST_STEPS = 64
 LARGEST_BATCH = 8192
-"""Largest batch with which the accuracy on ImageNet was preserved by a scaled learning rate (Goyal
-et al. 2017)."""
+"""Largest batch size at which training on ImageNet with a scaled learning rate kept its accuracy
+(Goyal et al. 2017)."""
 IMAGES = 84_000
-"""Number of training images of an epoch."""
+"""Number of training images in an epoch."""
 LEAST_GAIN = {"mobilenetv2": 1.10}
-"""Minimum ratio of two speeds (samples/s), by network: plan with equal step times of all nodes,
-divided by Stannis' allocation (the published batches)."""
+"""Minimum ratio, by network, of the speed (samples/s) of the plan with equal step times of all
+nodes to the speed of Stannis' allocation (the published batches)."""
 LEAST_RARER = {"inceptionv3": 1.3}
-"""Minimum ratio of two speeds (samples/s), by network: plan with fewer synchronizations, divided by
-the plan with equal step times of all nodes."""
+"""Minimum ratio, by network, of the speed (samples/s) of the plan with fewer synchronizations to
+the speed of the plan with equal step times of all nodes."""
 ARITHMETIC = {
     "mobilenetv2": (1.116, 1.22, 1.09),
     "inceptionv3": (None, 1.70, 1.59),
 }
 """Expected ratios of samples/s by network, calculated by hand from Table I.
 
-The three ratios are: equal step times to Stannis' allocation, no synchronization to Stannis'
-allocation, and no synchronization to equal step times.
+The three ratios are: speed with equal step times divided by speed with Stannis' allocation, speed
+without synchronization divided by speed with Stannis' allocation, and speed without synchronization
+divided by speed with equal step times.
 """
 SPEED = (
     "not in the papers: ratio of samples/s with 24 Newports and a ring at 36 MB/s; no batch "
@@ -58,8 +59,8 @@ RISK = (
 def beyond_rows(
     networks: list[Network], drives: int, ring_s: Callable[[Network, int], float]
 ) -> Iterator[Row]:
-    """Yield the rows of the speeds of all networks, then the rows of their effective batches,
-    updates per epoch and local steps.
+    """Yield the rows of allocations other than Stannis': first the speeds of all networks, then the
+    effective batches, updates per epoch and local steps of all networks.
 
     ``ring_s(network, nodes)``: duration of a ring all-reduce (s).
     """
@@ -72,7 +73,8 @@ def beyond_rows(
 
 @dataclass(frozen=True)
 class Found:
-    """Batch plans of one network by name, and the speeds with which their speeds are compared."""
+    """Batch plans of one network, and two reference speeds for them (``stannis`` and ``bound``).
+    ``plans``: plans by name."""
 
     net: Network
     batch: int
@@ -85,7 +87,8 @@ class Found:
 
     @staticmethod
     def of(net: Network, drives: int, exchange_s: float) -> Found:
-        """Compute the plans of a network on a host and ``drives`` drives."""
+        """Compute the batch plans of a network on a host and ``drives`` drives, and their reference
+        speeds. ``exchange_s``: duration of one gradient exchange, seconds."""
         kinds, counts = published(net), (1, drives)
         host, drive = kinds
         batches = [net.host_batch, *[net.drive_batch] * drives]
@@ -143,8 +146,8 @@ class Found:
         yield row(f"{text} equal times", known[2], self.bound / self.equal)
 
     def risks(self) -> Iterator[Row]:
-        """Yield the rows of the effective batches, the updates per epoch and the local steps of the
-        plans."""
+        """Yield the rows that show the risk of each plan to accuracy: effective batch, updates per
+        epoch and local steps."""
 
         def row(text: str, value: float, unit: str) -> Row:
             return Row(SUITE, f"{self.net.title}: {text}", SHOWN, None, value, unit, None, RISK)

@@ -1,12 +1,13 @@
 """TCP/IP tunnel compared with published rates and a packet simulation: `ondie validate tunnel`.
 
-Owns these rows. Does not own the cost model (nvme/tunnel/cost.py, cluster/collectives/), the packet
-simulation (tunnel_packets.py) or the constants (presets). Source: STANNIS (DAC 2020), HyperTune;
-rick-heig/nvme_csd for the open-source equivalent.
+Owns the rows of this suite except those of live tunnels (tunnel_live.py, tunnel_paced.py). Does not
+own the cost model (nvme/tunnel/cost.py, cluster/collectives/), the packet simulation
+(tunnel_packets.py) or the constants (presets).
+Source: STANNIS (DAC 2020), HyperTune; rick-heig/nvme_csd for the open-source equivalent.
 
-The command time of each drive is fitted to the effective rate of its ring. No row is a check. All
-other rows are arithmetic, compare the cost model with the relays' state machines, or have no
-published value.
+The command time of each drive is fitted to the effective rate of its ring. The rows that are not
+fitted are arithmetic, compare the cost model with the relays' state machines, or have no published
+value. No row is a check.
 
 MobileNetV2 has 3.47 M parameters in STANNIS and 3.4 M in HyperTune (cluster/networks.toml).
 """
@@ -50,9 +51,9 @@ SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
 OPEN = (
     "tunnel.notification=burst", "tunnel.relay_command=0", "tunnel.relay_copy=0",
 )  # fmt: skip
-"""Settings that model the open-source equivalent of the tunnel (rick-heig/nvme_csd). Its 100 to 280
-us per command include the relay's command and copy time, and it does not notify the host of every
-command."""
+"""Settings that model rick-heig/nvme_csd, an open-source tunnel of this kind. Its published time
+per command, 100 to 280 us, includes the relay's command and copy time. It does not notify the host
+of every command."""
 MODEL = (
     "packet simulation with the relays' state machines, compared with this project's cost model; "
     "both count the same commands"
@@ -117,10 +118,13 @@ def fit_rows() -> Iterator[Row]:
 
 
 def identity_rows() -> Iterator[Row]:
-    """Yield the rows that follow by arithmetic.
+    """Yield the rows whose expected values are calculated, and the time between two commands of
+    each preset, for which nothing is published.
 
-    Stream rates follow from the command time of the open-source equivalent. The number of bytes of
-    the ring follows from the position of the host: messages between drives cross two tunnels.
+    Calculated values: the duration of a ring all-reduce over 36 Laguna drives, from its rate; the
+    rates of the open-source equivalent of the tunnel, from its time per command; and the ratio of
+    the bytes through tunnels to the bytes of the ring's messages. This ratio is below 2, because
+    only messages between two drives cross two tunnels.
     """
     drives = PAPERS["laguna"][0]
     size = network("mobilenetv2", "laguna").gradient_bytes
@@ -162,8 +166,8 @@ def identity_rows() -> Iterator[Row]:
 
 
 def command_rows() -> Iterator[Row]:
-    """Yield the rows of the commands and time of a message: cost model compared with the relays'
-    state machines."""
+    """Yield the rows that compare the number of commands and the time of a message in the cost
+    model with those of the relays' state machines."""
     for preset, (drives, *_) in PAPERS.items():
         cost = cost_of(preset)
         n = ring.piece_bytes(GRADIENT, drives + 1)
@@ -181,9 +185,8 @@ def command_rows() -> Iterator[Row]:
 
 
 def time_rows() -> Iterator[Row]:
-    """Yield the rows of the time of a ring step: packet simulation compared with the closed form.
-
-    All tunnels share the relay threads of one host.
+    """Yield the rows that compare the time of a ring step in the packet simulation with the closed
+    form. All tunnels share the relay threads of one host.
     """
     for preset, (drives, *_) in PAPERS.items():
         cost = cost_of(preset)
@@ -199,8 +202,8 @@ def time_rows() -> Iterator[Row]:
 
 
 def shape_rows() -> Iterator[Row]:
-    """Yield the rows of the load of the host's relay, and of the times of all all-reduce
-    algorithms."""
+    """Yield the rows of the load of the host's relay, and of the time of every all-reduce
+    algorithm."""
     for preset, (drives, *_) in PAPERS.items():
         cost = cost_of(preset)
         x = exchange("ring", GRADIENT, drives, cost)

@@ -97,7 +97,8 @@ class Run:
 def packets_of(data: np.ndarray, move: int, source: int, to: int, mtu: int) -> list[bytes]:
     """Return the packets of message ``move``, as IP packets of at most ``mtu`` bytes.
 
-    ``data``: bytes of the message, uint8[n]. ``source``, ``to``: nodes.
+    ``data``: bytes of the message, uint8[n]. ``source``, ``to``: numbers of the sending and the
+    receiving node.
     """
     raw, most = data.tobytes(), mtu - SEGMENT_HEADER
     addresses = (bytes((10, 0, 0, node + 1)) for node in (source, to))

@@ -40,7 +40,7 @@ CPU = (
 
 
 def ring_moves(n_bytes: int, nodes: int) -> list[Move]:
-    """Return the messages of a ring all-reduce, in the order of ring.sender."""
+    """Return the messages of a ring all-reduce, by ring step and then by sending node."""
     piece, steps = ring.piece_bytes(n_bytes, nodes), ring.steps(nodes)
     hops = np.arange(steps * nodes)
     found = []

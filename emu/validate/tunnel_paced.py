@@ -1,7 +1,8 @@
-"""Streams through a live tunnel at the pace of the cost model: `ondie validate tunnel --live`.
+"""Rates of live tunnels paced by the cost model: part of `ondie validate tunnel --live`.
 
-Owns these rows, and the loop that sends and receives in one thread. Does not own the pace
-(nvme/tunnel/pace.py), the ends of the tunnel (nvme/tunnel/) or the controller (controller/).
+Owns the rows of these rates, and the loop that sends and receives packets in one thread. Does not
+own the pace (nvme/tunnel/pace.py), the ends of the tunnel (nvme/tunnel/) or the controller
+(controller/).
 Source: the published rates in tunnel.PAPERS.
 """
 
@@ -92,9 +93,9 @@ def stream(cfg: Config, way: str, seconds: float, paced: bool = True) -> float:
 
 
 def paced_rows(presets: tuple[str, ...], seconds: float = SECONDS) -> Iterator[Row]:
-    """Yield the rows of the rate of a stream of ``seconds`` in each direction, by the model
-    (expected) and live (predicted). If this machine is too slow for a rate, the row is only
-    shown."""
+    """Yield a row for each preset and direction, which compares the rate of a stream in the cost
+    model with the rate measured on a live tunnel during ``seconds`` of wall time. If this machine
+    is too slow for the rate, the row is shown but not checked."""
     for preset in presets:
         cfg = load_preset(preset)
         for way, name in NAMES.items():

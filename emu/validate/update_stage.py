@@ -47,7 +47,7 @@ class Stage:
     ledger: Ledger
     """Ledger of the whole step."""
     totals: Totals
-    """Totals of the update stage only."""
+    """Totals (counters, bytes, erases and busy times) of the update stage only."""
     energy: Energy
     """Energy of the update stage only, except host DRAM, whose energy covers the whole step."""
     parts: Mapping[str, float]
@@ -87,9 +87,9 @@ class Stage:
 
     @property
     def host_j(self) -> float:
-        """Typical energy of drives and host in the update stage (J). The energy of host DRAM is
-        that of the whole step. While the CPU waits, the power of the host is that of a waiting
-        host."""
+        """Typical energy of drives and host, without the accelerator, in the update stage (J). The
+        energy of host DRAM is that of the whole step. The power of the host is host.update_power
+        while its CPU is busy, and host.wait_power otherwise."""
         return self.all_j - self.energy.by_component[ACCELERATOR_WAITING][1]
 
     @property

@@ -208,7 +208,8 @@ def serial(stages: Stages, groups: float) -> float:
     + 1/c).
 
     R, W: rates of reading and writing (bytes/s). c: rate of the CPU (parameters/s). ``stages``: the
-    three times. ``groups``: number of sub-groups, not used.
+    times to read, to compute and to write all parameters (s). ``groups``: number of sub-groups, not
+    used.
     """
     return sum(stages)
 
@@ -217,8 +218,8 @@ def pipelined(stages: Stages, groups: float) -> float:
     """Return the time (s) of the update of N parameters if its stages overlap: N max(16/R, 12/W,
     1/c) + fill.
 
-    R, W, c: see :func:`serial`. Fill is the time of the stages of the first and last sub-group that
-    do not overlap with others.
+    R, W, c, ``stages``: see :func:`serial`. ``groups``: number of sub-groups. Fill is the time of
+    those stages of the first and last sub-group that do not overlap with stages of others.
     """
     return max(stages) + (sum(stages) - max(stages)) / groups
 
@@ -227,8 +228,9 @@ def half_duplex(stages: Stages, groups: float) -> float:
     """Return N max(16/R + 12/W, 1/c) + fill, the time (s) of the update of N parameters if one
     resource of the drive serves both reads and writes.
 
-    R, W, c: see :func:`serial`. Fill is the time by which the computation of the first and last
-    sub-group is longer than the concurrent transfer.
+    R, W, c, ``stages``: see :func:`serial`. ``groups``: number of sub-groups. Fill is the time by
+    which the computation of a sub-group exceeds its read, plus the time by which the computation
+    exceeds its write (each at least 0).
     """
     read, cpu, write = stages
     ends = max(cpu - read, 0) + max(cpu - write, 0)
@@ -281,7 +283,8 @@ class Timed:
 
     @staticmethod
     def of(name: str, cfg: Config) -> Timed:
-        """Measure the read and write rates of a configuration."""
+        """Measure the rates at which the drives of configuration ``cfg`` read and write large
+        arrays without other traffic. ``name``: name of the configuration in the rows."""
         n = TIMED_PARAMS
         read = rate(cfg, command.READ, 16 * n, 4 * n)
         return Timed(name, cfg, read, rate(cfg, command.WRITE, 12 * n, 4 * n))
@@ -307,7 +310,8 @@ class Timed:
 
 
 def time_rows(progress: Progress) -> Iterator[Row]:
-    """Yield the rows of the update times of DeepNVMe's drives and of the presets."""
+    """Yield the rows that compare simulated update times with the closed forms, on DeepNVMe's
+    drives and on presets, and the measured read and write rates of DeepNVMe's drives."""
     cases = [(d, c) for d in DRIVES for c in RATES]
     for i, (drives, cpu) in enumerate(cases):
         if progress is not None:
@@ -330,5 +334,6 @@ def time_rows(progress: Progress) -> Iterator[Row]:
 
 
 def zero_rows(progress: Progress) -> list[Row]:
-    """Return the rows of the bytes per parameter, then the rows of the times."""
+    """Return the rows of the suite `zero`: those of :func:`byte_rows`, then those of
+    :func:`time_rows`."""
     return [*byte_rows(progress), *time_rows(progress)]

@@ -76,8 +76,8 @@ class BchCase:
         return tuple(sorted({1, min(8, self.t), self.t}))
 
     def codes(self) -> dict[str, Bch]:
-        """Return the code on each backend and instruction set, by contender name, widest set
-        first."""
+        """Return the code by contender name: with CRC on the backend "c", and without CRC on the
+        backend "c" with each instruction set, widest instruction set first, and on "numba"."""
         shape = (self.m, self.t, self.data_bytes)
         found = {}
         if "c" in backends():
@@ -195,8 +195,8 @@ class LdpcCase:
         return f"ldpc {self.data_bytes} B rate {found.rate:.3f} girth {found.girth}"
 
     def codes(self) -> dict[str, Ldpc]:
-        """Return the code on each backend and instruction set, by contender name, widest set
-        first."""
+        """Return one implementation of the code for each contender, by name: backend "c" with each
+        instruction set, starting with the widest, then backend "numba"."""
         shape = code(self.data_bytes, self.circulant)
         found = {f"c, {isa}": Ldpc("c", isa, shape) for isa in reversed(isas())}
         return found | {"numba": Ldpc("numba", None, shape)}
@@ -218,9 +218,9 @@ class LdpcCase:
         """Return the messages of three noisy reads of the words, int8[words_per_call, bits].
 
         The cell levels are +1 for bit 0 and -1 for bit 1, with normal noise. The read at level 0
-        has the raw bit error rate ``rate``. The other two reads are at levels -d and d, where a bit
-        of 0 is below -d with probability ``rate`` / 3. A bit outside this interval gets a stronger
-        message.
+        has the raw bit error rate ``rate``. The other two reads are at levels -d and d. The level
+        of a cell with bit 0 is below -d with probability ``rate`` / 3. A cell with a level below -d
+        or above d gets a stronger message.
         """
         rng, mean = np.random.default_rng(int(rate * 1e6)), -NormalDist().inv_cdf(rate)
         distance = -NormalDist(mean).inv_cdf(rate / 3)
@@ -232,12 +232,13 @@ class LdpcCase:
         )
 
     def operations(self) -> Iterator[tuple[str, dict[str, Call]]]:
-        """Yield the name of each timed operation and its contenders by name. A call processes
+        """Yield the name of each timed operation and its contenders by name. Each call processes
         words_per_call words.
 
-        Calls return the code words or a `kernels.ldpc.Decoded`. With one call per word, they return
-        a list of `Decoded`, and the times are relative to CHECKSUM, which does not depend on the
-        code.
+        Calls return the code words or a `kernels.ldpc.Decoded`. In the operations "decode alone", a
+        call decodes its words one by one and returns a list of `Decoded`. The times of these
+        operations are compared with the contender CHECKSUM, the CRC-32C of the data, whose time
+        does not depend on the code.
         """
         codes, data = self.codes(), np.ascontiguousarray(self.words[:, : self.data_bytes])
 

@@ -99,14 +99,14 @@ class Case:
             raise KernelError(f"size: {self.n} parameters; must be at least 1")
         if self.shape == "tensors" and self.n < TENSORS:
             raise KernelError(
-                f"size: {self.n} parameters; must be at least {TENSORS} with shape tensors"
+                f"size: {self.n} parameters; must be at least {TENSORS} for shape tensors"
             )
         if self.shape == "pages" and self.n % PAGE:
             raise KernelError(
-                f"size: {self.n} parameters; must be a multiple of {PAGE} with shape pages"
+                f"size: {self.n} parameters; must be a multiple of {PAGE} for shape pages"
             )
         if self.shape == "page" and self.n != PAGE:
-            raise KernelError(f"size: {self.n} parameters; must be {PAGE} with shape page")
+            raise KernelError(f"size: {self.n} parameters; must be {PAGE} for shape page")
 
     @property
     def name(self) -> str:
@@ -129,7 +129,8 @@ class Case:
         return bool(FORMATS[self.format].codes) and isas()[-1:] == ("avx512",)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the contenders, the anchor first.
+        """Return the names of the contenders, starting with the anchor (the contender with which
+        the others are compared).
 
         The names depend on the installed packages; no contender is created and no package is
         imported. `contenders` may omit a package that fails.
@@ -408,7 +409,7 @@ def multiply_adds(values: Any, times: int) -> None:
 def compiled() -> Any:
     """Return `multiply_adds` compiled directly by Numba.
 
-    `ondie.kernels.jit` cannot compile it here, because its rules exclude fused multiply-adds.
+    It is not compiled by `ondie.kernels.jit`, whose rules exclude fused multiply-adds.
     """
     return numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})(multiply_adds)
 

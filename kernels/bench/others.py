@@ -66,8 +66,8 @@ def contender(
 ) -> Callable[[], object] | None:
     """Return a function that runs a step of the package's optimizer on separate memory.
 
-    Returns None and calls ``remark`` if the optimizer fails or stores its states in another type
-    than the format requires.
+    Returns None and calls ``remark`` if the optimizer fails or stores its states in a type other
+    than the one that the format requires.
     """
     if other.builds and (reason := _build(other.name, tuple(sys.path))):
         remark(f"{other.name} is excluded from {op}, {form}: {reason}")

@@ -1,14 +1,14 @@
 """Roofline figure of update kernels: operations per second over operations per byte of traffic.
 
-This module owns the drawing. Each shape and size has a panel with its points. The memory limits of
-all sizes are slanted roofs, and the compute limit is the flat roof. The module does not own the
-numbers, which come from the rows of a bench.
+This module owns the drawing. Each combination of shape and size has a panel with its points. Every
+panel shows the memory limits of all sizes as slanted roofs, and the compute limit as a flat roof.
+The module does not own the numbers, which come from the rows of a bench.
 Source: Williams, Waterman and Patterson, "Roofline", CACM 52(4), 2009; matplotlib.
 
 The traffic of a point is the traffic that the update requires, for every contender. A contender
-that passes over the arrays several times is therefore lower, not further to the left. The memory
-limit of each case is a bar. The roof of a size is the highest memory limit of the cases of that
-size. Roofs and points are medians.
+that passes over the arrays several times is therefore lower, not further to the left. A short
+horizontal bar marks the memory limit of each case (operation and format). The roof of a size is the
+highest memory limit of the cases of that size. Roofs and points are medians.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Column:
 
 
 def columns(bench: Bench) -> list[Column]:
-    """Return the cases of a bench, in the order of its rows."""
+    """Return one Column for each case of a bench, in the order of the bench's rows. Cases of error
+    correcting codes are omitted."""
     found: dict[str, Column] = {}
     traffic = {row.name: row.value for row in bench.rows if row.unit == "GB/s"}
     for row in bench.rows:
@@ -70,7 +71,8 @@ def columns(bench: Bench) -> list[Column]:
 
 
 def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """Draw the figure and return the result of ``save``: its files, {"png": ..., "pdf": ...}."""
+    """Draw the roofline figure of ``bench``. Return the result of ``save``: the files of the
+    figure, {"png": ..., "pdf": ...}."""
     cases = columns(bench)
     panels = list(dict.fromkeys((column.shape, column.n) for column in cases))
     who = list(dict.fromkeys(name for column in cases for name in column.rates))
@@ -105,8 +107,8 @@ def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
 
 
 def roofs(cases: Sequence[Column]) -> dict[int, float]:
-    """Return, for each number of parameters, the highest memory limit (GB/s) of the cases of this
-    size."""
+    """Return the roofs by number of parameters. A roof is the highest memory limit (bandwidth,
+    GB/s) that was measured in the cases with this number of parameters."""
     found: dict[int, float] = {}
     for column in cases:
         if column.limit is not None:

@@ -164,8 +164,8 @@ def _code(case: codecs.CodeCase, rounds: int, progress: Callable[[str], object])
 def need(count: int) -> int:
     """Return the memory in bytes that a case of ``count`` parameters needs.
 
-    It has twelve arrays: four of the kernels, four of the memory-limit measurement, and four
-    temporaries of NumPy and torch's foreach.
+    A case has twelve float32 arrays: four that the kernels use, four with which the memory limit
+    is measured, and four temporary arrays of NumPy and of torch's foreach optimizers.
     """
     return count * 4 * 12
 
@@ -374,7 +374,10 @@ def _print_codes(rows: Sequence[Row], words: str, console: Any) -> None:
     """Print the table of error correcting codes with the caption ``words``."""
     from rich.table import Table
 
-    table = Table(title="Error correcting codes: medians of interleaved rounds", caption=words)
+    table = Table(
+        title="Time of error-correcting codes, medians of interleaved rounds (us/word)",
+        caption=words,
+    )
     table.add_column("")
     for heading in (codecs.UNIT, "relative to", "ratio"):
         table.add_column(heading, justify="right")
@@ -394,7 +397,9 @@ def _print_updates(bench: Bench, words: str, console: Any) -> None:
     """Print the table of updates with the caption ``words``."""
     from rich.table import Table
 
-    table = Table(title="Update kernels: medians of interleaved rounds", caption=words)
+    table = Table(
+        title="Time and throughput of update kernels, medians of interleaved rounds", caption=words
+    )
     table.add_column("")
     for heading in ("ns/param", "GB/s", "Gop/s", f"x {LIMIT}", f"x {IN_RUN}", f"x {TORCH}"):
         table.add_column(heading, justify="right")

@@ -115,7 +115,7 @@ def test_what_cannot_be_measured_is_refused():
     for arguments, words in [
         (("adam", 100, "fp32", "tensors"), "at least 2000"),
         (("adam", 5000, "fp32", "pages"), "must be a multiple of 4096"),
-        (("adam", 5000, "fp32", "page"), "must be 4096 with shape page"),
+        (("adam", 5000, "fp32", "page"), "must be 4096 for shape page"),
     ]:
         with pytest.raises(KernelError, match=words):
             Case(*arguments)

@@ -72,7 +72,8 @@ def test_a_command_that_fails(tmp_path):
 def test_a_server_that_goes(tmp_path):
     with memory(tmp_path) as (_, path):
         load = VfioLoad(path, "registers")
-    with contextlib.closing(load), pytest.raises(InputError, match="the connection has ended"):
+    gone = "the connection to the server has ended"
+    with contextlib.closing(load), pytest.raises(InputError, match=gone):
         load.rate(READ, UNIT, 1, 0.05)
 
 

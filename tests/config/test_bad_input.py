@@ -168,9 +168,9 @@ def test_an_override_names_the_command_line_and_a_key_is_set_once():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("newprot", ['"newprot"', "nearest: newport", "or a path ending .toml"]),
+        ("newprot", ['"newprot"', "nearest: newport", "or a path that ends in .toml"]),
         ("Newport", ["nearest: newport"]),
-        ("", ["unknown preset", "use 7450, ", "or a path ending .toml"]),
+        ("", ["unknown preset", "use 7450, ", "or a path that ends in .toml"]),
         ("new-port", ["unknown preset", "nearest: newport (of 7450, "]),
         ("a\nb", ["unknown preset"]),
         ("missing.toml", ["missing.toml", "no such file"]),

@@ -193,7 +193,7 @@ BAD_XML = [
     ('<!DOCTYPE x SYSTEM "file:///etc/passwd"><Execution_Parameter_Set/>', ["document type"]),
     ("", ["is empty"]),
     (" \n", ["is empty"]),
-    ("USE_INTERNAL_PARAMS", ["USE_INTERNAL_PARAMS", "write the parameters out"]),
+    ("USE_INTERNAL_PARAMS", ["USE_INTERNAL_PARAMS", "list the parameters in the file"]),
     ("Seed = 5", ["line 1", "the file is not well-formed XML"]),
     ("<Execution_Parameter_Set>", ["the file is not well-formed XML", "no element found"]),
     ("<Execution_Parameter_Set><a></b></Execution_Parameter_Set>", ["mismatched tag"]),

@@ -106,7 +106,7 @@ def test_servers():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: network("mobilenet"), "network 'mobilenet': nearest: mobilenetv2"),
+        (lambda: network("mobilenet"), "network 'mobilenet': unknown; nearest: mobilenetv2"),
         (lambda: network("curve"), "network 'curve'"),
         (lambda: network("squeezenet", "laguna"), "SqueezeNet on 'laguna': .*; use newport"),
         (lambda: network("mobilenetv2", "x"), "use newport or laguna"),

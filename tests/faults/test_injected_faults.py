@@ -127,7 +127,7 @@ def test_collection_moves_the_damage(rng):
         (0, 0, "size = 0: must be"),
         (-UNIT, UNIT, "offset = -4096: must be"),
         (0, 1 << 40, "size = 1099511627776: must be at most .* at offset 0; the drive has"),
-        (8 * UNIT, 2 * UNIT, "bytes 32768 to 40959 have no data on flash"),
+        (8 * UNIT, 2 * UNIT, "bytes 32768 to 40959: no data; write data first"),
     ],
 )
 def test_a_range_that_cannot_be_damaged(offset, size, error):

@@ -308,7 +308,7 @@ def test_bad_input():
     bad("no core left", load=gone)
     bad("node 9", load=Load(np.array([1.0]), np.array([9]), np.array([8.0])))
     bad("private samples are more than its share", private=10_000)
-    with pytest.raises(InputError, match="must be at least 1 for each node"):
+    with pytest.raises(InputError, match="must be at least 1 for each of the 7 nodes"):
         simulation(fleet(), pieces=np.zeros(7, np.int64))
     with pytest.raises(InputError, match="0 steps"):
         simulation(fleet()).run(0)

@@ -278,9 +278,9 @@ REFUSED = [
     (("tune", "mobilenetv2", "--drive-batch", "9", "--batch", "tuned"), "--drive-batch 9: --batch"),
     (("tune", "mobilenetv2", "--drive-batch", "0"), "--drive-batch 0: must be from 1 to"),
     (("scale", "mobilenetv2", "--drive-batch", "900"),
-     "memory of newport holds at most a batch of 111"),
+     "memory of newport holds a batch of at most 111"),
     (("tune", "mobilenetv2", "--batch", "paper", "--set", "dram.isp=1 GB"),
-     "holds at most a batch of 17"),
+     "holds a batch of at most 17"),
     (("tune", "mobilenetv2", "--cores-taken", "8"), "8 of 8 cores taken"),
     (("scale", "mobilenetv2", "--cores-taken", "-1"), "-1 of 8 cores taken"),
     (("simulate", "mobilenetv2", "--cores-taken", "nan"), "cores taken"),
@@ -307,7 +307,7 @@ def test_bad_questions_of_stannis(capsys, words, message):
         (("mobilenetv2", "--device", "laguna", "--slowdown", "line"), "nearest: linear"),
         (("mobilenetv2", "--device", "laguna", "--batch", "papr"), "--batch"),
         (("mobilenetv2", "--device", "newport", "--batch", "paper", "--set", "dram.isp=1 GB"),
-         "holds at most a batch of 17"),
+         "holds a batch of at most 17"),
     ],
 )  # fmt: skip
 def test_bad_questions_of_compare(capsys, words, message):

@@ -122,7 +122,8 @@ def test_a_store_that_dies_at_its_start_is_named():
     theirs.send(5)
     assert system._received(ours, {"store 0": good}) == 5
     theirs.close()
-    with pytest.raises(InputError, match="the Tuner ended without a result"):
+    ended = "the Tuner ended without a result, or sent nothing for 3600 s; start the job again"
+    with pytest.raises(InputError, match=ended):
         system._received(ours, {})
     bad.join(), good.join()
 

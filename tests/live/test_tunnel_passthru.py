@@ -340,7 +340,7 @@ def test_programs_reach_the_drive_through_a_tun(served, gso, uncut, monkeypatch)
     ("devs", "own", "options", "why"),
     [
         ((), "10.78.0.1/24", {}, "--dev: missing; give it for each drive"),
-        (("/dev/nvme0",), "10.78.0.1/24", {}, "--dev /dev/nvme0: the address of the drive is"),
+        (("/dev/nvme0",), "10.78.0.1/24", {}, "--dev /dev/nvme0: must be DEVICE=ADDRESS"),
         (("/dev/nvme0=x",), "10.78.0.1/24", {}, "--dev /dev/nvme0=x: "),
         (("/dev/nvme0=10.79.0.2",), "10.78.0.1/24", {}, "must be an address of 10.78.0.0/24"),
         (("/dev/nvme0=10.78.0.1",), "10.78.0.1/24", {}, "two ends of the tunnel have this"),

@@ -244,7 +244,7 @@ def test_nothing_to_exchange(kind):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("rnig", 1, 1, NEWPORT), "'rnig': nearest: ring"),
+        (("rnig", 1, 1, NEWPORT), "'rnig': unknown; nearest: ring"),
         (("ring", 1, -1, NEWPORT), "-1 drives"),
         (("ring", -1, 1, NEWPORT), "exchange of -1 B"),
         (("ring", 1, 1, ()), "no tunnel is given"),

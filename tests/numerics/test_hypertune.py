@@ -460,8 +460,8 @@ def test_bad_input():
     tune = fleet(2)
     fine = np.ones(2)
     for call, words in (
-        (lambda: Rule(index="gatd"), "index 'gatd': nearest: gated"),
-        (lambda: Rule(batch="eq4"), "batch 'eq4': nearest: eq3"),
+        (lambda: Rule(index="gatd"), "index 'gatd': unknown; nearest: gated"),
+        (lambda: Rule(batch="eq4"), "batch 'eq4': unknown; nearest: eq3"),
         (lambda: Rule(learning_rate="square"), "learning_rate 'square'"),
         (lambda: Rule(noise=-0.1), "noise -0.1: must be at least 0"),
         (lambda: Rule(sigmas=math.nan), "sigmas nan: must be at least 0"),

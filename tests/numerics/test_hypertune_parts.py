@@ -203,7 +203,7 @@ def test_reports_are_normal_within_their_range():
 
 def test_bad_input():
     for call, words in (
-        (lambda: Slowdown(()), "no speed on fewer cores"),
+        (lambda: Slowdown(()), "a speed on fewer cores is missing"),
         (lambda: Slowdown(((1.0, 1.0),)), "speed 1.0 on 1.0 of the cores"),
         (lambda: Slowdown(((0.5, 0.0),)), "speed 0.0 on 0.5 of the cores"),
         (lambda: Slowdown(((0.5, 0.8), (0.25, 0.5))), "speed 0.5 on 0.25 .* after 0.8 on 0.5"),
@@ -214,7 +214,7 @@ def test_bad_input():
         ),
         (lambda: HALF.ratio(np.array([math.nan])), "fraction of free cores nan"),
         (lambda: own_seconds(100.0, 200, 2.0), "2 s of synchronization in a step of 2 s"),
-        (lambda: three_nodes(Link("none", 0.0)), "none: 0.0 B/s; must be more than 0"),
+        (lambda: three_nodes(Link("none", 0.0)), "none: rate 0.0 B/s; must be more than 0"),
         (lambda: training([1], [1.0], epoch=0).run(1), "the epoch is over after 0 steps"),
     ):
         with pytest.raises(InputError, match=words) as caught:

@@ -271,7 +271,7 @@ def test_intervals_between_reads():
         (lambda: Code(24, 64, np.zeros((3, 8), np.int32)), "must have 4 rows"),
         (lambda: Code(24, 64, np.full((4, 8), 64)), "64 to 64; must be from -1 to 63"),
         (lambda: Code(32, 64, code(24, 64, 3).shifts), "must be from 21 to 28 with 4 data"),
-        (lambda: get("ldpc", form="torch"), "ldpc: form = 'torch': not an argument of this code"),
+        (lambda: get("ldpc", form="torch"), "ldpc: form = 'torch': does not apply to this code"),
         (lambda: get("ldpc", circulants=64), "unknown argument of 'ldpc' 'circulants'; did you"),
         (lambda: get("ldpc", data_bytes=100, circulant=96), "circulant: 96; must be one of 64,"),
         (lambda: get("ldpc", circulant=64.0), "ldpc: circulant = 64.0; must be a whole number"),

@@ -437,7 +437,7 @@ BAD_RECORDS = [
     ({"lba": np.array([1.0, 2, 3])}, ["lba is float64"]),
     ({"lba": np.array([1, -2, 3])}, ["lba contains values below 0"]),
     ({"sectors": np.array([0, 1, 1])}, ["has 0 sectors"]),
-    ({"arrival_ns": np.array([5, 4, 6])}, ["arrival_ns of request 1"]),
+    ({"arrival_ns": np.array([5, 4, 6])}, ["arrival_ns of request 1 is 4", "at least 5"]),
     ({"lba": np.array([{}, 1, 2], object)}, ["is not an .npz"]),
 ]
 

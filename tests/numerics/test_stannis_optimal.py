@@ -223,7 +223,7 @@ ONE = [Engine("csd", ((25, 3.08),))]
     [
         (lambda: plan([]), "no engines"),
         (lambda: plan(ONE, [0]), "csd: count 0"),
-        (lambda: plan(ONE, method="locl"), "method 'locl': nearest: local"),
+        (lambda: plan(ONE, method="locl"), "method 'locl': unknown; nearest: local"),
         (lambda: plan(ONE, most_micro_batches=0), "most_micro_batches = 0: must"),
         (lambda: plan(ONE, most_samples=0), "most_samples = 0: must"),
         (lambda: plan(ONE, [30], most_samples=29), "most_samples = 29: too few for a plan of 30"),

@@ -215,9 +215,9 @@ def test_it_says_where_memory_holds_a_batch_down():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda e: tuning(e, reference="slow"), "reference 'slow': nearest: slowest"),
+        (lambda e: tuning(e, reference="slow"), "reference 'slow': unknown; nearest: slowest"),
         (lambda e: tuning(e, counts=[1, 2]), "2 counts for 1 engines"),
-        (lambda e: tuning(e, counts=[0]), "csd: count 0; must be at least 1"),
+        (lambda e: tuning(e, counts=[0]), "csd: 0 engines; must be at least 1"),
         (lambda e: slowest([]), "no engines to tune"),
         (lambda e: next(algorithm_1(e[0], 1.0, margin=-1)), "margin -1"),
     ],

@@ -116,10 +116,10 @@ REFUSED = [
     ((*CLUSTER, "--host-batch", "25"), "also give --drive-batch"),
     # what does not fit, as for published and tuned batches
     ((*CLUSTER, "--drive-batch", "900"),
-     "--drive-batch 900: memory of newport holds at most a batch of 111; use at most 111"),
+     "--drive-batch 900: the memory of newport holds a batch of at most 111; use at most 111"),
     ((*CLUSTER, "--host-batch", "9999", "--drive-batch", "9"),
-     "memory of host holds at most a batch of"),
-    ((*CLUSTER, "--drive-batch", "25", "--set", "dram.isp=1 GB"), "holds at most a batch of 17"),
+     "memory of host holds a batch of at most"),
+    ((*CLUSTER, "--drive-batch", "25", "--set", "dram.isp=1 GB"), "holds a batch of at most 17"),
     (("gpt-small", "--device", "newport", "--drive-batch", "1048576", "--set",
       "isp.training_ratio=1e-9"), "takes"),
     # no cluster

@@ -128,7 +128,7 @@ def test_next_returns_batches_in_the_order_in_which_they_end():
         assert [each.number for each in found] == [1, 2, 3]
         ends = [int(each.wait(0)["end"].max()) for each in found]
         assert ends == sorted(ends)
-        with pytest.raises(TimeoutError, match="no batch was done within 0.01 s"):
+        with pytest.raises(TimeoutError, match="no batch was finished within 0.01 s"):
             client.next(0.01)
 
 

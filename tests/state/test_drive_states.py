@@ -500,7 +500,7 @@ def test_bad_input():
         (lambda: DriveStates("gen4-tlc", "adam", 10, HYPER["adam"]), "on_die: no processing"),
         (lambda: DriveStates(both.cfg, "adam", 1 << 40, HYPER["adam"]), "of super-pages per"),
         (lambda: DriveStates(both.cfg, "adam", 0, HYPER["adam"]), "n_params = 0"),
-        (lambda: drive.follow(None) or drive.start(iter(())), "plans cannot move the data"),
+        (lambda: drive.follow(None) or drive.start(iter(())), "plans cannot move this drive's"),
     ):
         with pytest.raises(InputError, match=words):
             call()
@@ -513,8 +513,8 @@ def test_bad_input():
 @pytest.mark.parametrize(
     ("op", "change", "words"),
     [
-        ("adamm", {}, 'op = "adamm": nearest: adam'),
-        (["adam"], {}, "op = .*: nearest: adam"),
+        ("adamm", {}, 'op = "adamm": unknown; nearest: adam'),
+        (["adam"], {}, "op = .*: unknown; nearest: adam"),
         (
             "adam",
             {"beta1": None},

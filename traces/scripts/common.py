@@ -53,7 +53,8 @@ def deterministic(seed: int) -> Iterator[None]:
 class Windows(Dataset[Any]):
     """Data set of all windows of `context` successive characters of a text.
 
-    A sample consists of a window and of the character that follows each of the window's positions.
+    A sample consists of a window and of the window that begins one character later, which contains
+    the next character for each position of the first window.
     """
 
     def __init__(self, tokens: npt.NDArray[np.int64], context: int) -> None:
@@ -68,7 +69,7 @@ class Windows(Dataset[Any]):
 
 
 def text() -> str:
-    """Return the shipped English text."""
+    """Return the English training text that is shipped with ondie (data/topics.txt)."""
     return (Path(__file__).parents[1] / "data" / "topics.txt").read_text("utf-8")
 
 

@@ -51,7 +51,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The GPT: computes logits [batch, time, vocabulary] from tokens [batch, time].
+    """GPT that computes logits [batch, time, vocabulary] from tokens [batch, time].
 
     The output head is the token embedding.
     """

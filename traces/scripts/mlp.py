@@ -28,7 +28,8 @@ def train(
 ) -> common.Result:
     """Train the perceptron on the digits.
 
-    update(masters, **hyper) returns the optimizer; the default is torch's fused momentum SGD.
+    update(masters, **hyper) returns the optimizer of ``masters``, the float32 copies of the
+    network's float16 parameters; the default is torch's fused momentum SGD.
     """
     with common.deterministic(seed):
         model = nn.Sequential(

@@ -53,7 +53,7 @@ class Residual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """The network: computes logits [batch, 10] from images [batch, 1, 8, 8]."""
+    """Small MobileNetV2 that computes logits [batch, 10] from images [batch, 1, 8, 8]."""
 
     def __init__(self) -> None:
         super().__init__()

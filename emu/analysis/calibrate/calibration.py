@@ -26,8 +26,8 @@ from ondie.emu.config.config import Config
 from ondie.emu.units import KINDS, exact
 
 NEAR_BOUND = 0.01
-"""Largest distance of a constant from a bound of its range at which the constant is reported to be
-at this bound, as a fraction of the range in logarithms."""
+"""A fitted constant is reported to be at a bound of its range if its distance from the bound is
+less than this fraction of the range (distance and range in logarithms)."""
 DIGITS = 4
 """Number of significant digits to which a fitted constant is rounded."""
 BUSY = 0.9

@@ -71,7 +71,7 @@ RANGES = {
         "1.6 GB/s", "102.4 GB/s", "JEDEC: 16 bit of DDR3-800 to 128 bit of DDR5-6400"
     ),
 }  # fmt: skip
-"""Constants that a calibration can fit: configuration key -> range."""
+"""Ranges of the constants that a calibration can fit, by configuration key."""
 DEFAULT = tuple(RANGES)[:MOST]
 """Configuration keys of the constants that a calibration fits unless the user names others."""
 

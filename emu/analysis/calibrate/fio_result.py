@@ -30,7 +30,7 @@ SYNCHRONOUS = ("psync", "sync", "vsync", "pvsync", "pvsync2")
 """I/O engines of fio that keep one request outstanding per job."""
 RANDOM = {"randread": True, "randwrite": True, "randrw": True,
           "read": False, "write": False, "rw": False, "readwrite": False}  # fmt: skip
-"""Access patterns of fio: name -> True if the offsets are random."""
+"""Access patterns of fio, by name. The value is True if the offsets are random."""
 REFUSED = {
     "bssplit": "several block sizes", "bsrange": "several block sizes",
     "rate": "a limited rate", "rate_iops": "a limited rate", "thinktime": "pauses",
@@ -42,22 +42,23 @@ REFUSED = {
     "iodepth_batch_complete_max": "batches", "percentage_random": "mixed offsets",
     "serialize_overlap": "held requests", "cmdprio_percentage": "priorities",
 }  # fmt: skip
-"""Options that prevent a job from being a closed loop of equal requests: option -> effect of the
-option."""
+"""Options of fio that prevent a job from being a closed loop of equal requests. The value is the
+effect of the option."""
 HARMLESS = {
     "zonemode": "none", "percentage_random": "100", "iodepth_batch": "1",
     "iodepth_batch_submit": "1", "iodepth_batch_complete": "1", "iodepth_batch_complete_min": "1",
 }  # fmt: skip
-"""Values other than 0 with which options of REFUSED have no effect: option -> value. With the value
-0, no option of REFUSED has an effect."""
+"""For some options of REFUSED, the value other than 0 with which the option has no effect. With the
+value 0, no option of REFUSED has an effect."""
 FEWEST_REQUESTS = 1000
 """Smallest number of requests per direction. The latencies of ten of them exceed the 99th
 percentile."""
 MIX_TOLERANCE = 0.05
 """Largest allowed difference between the measured fraction of reads and rwmixread / 100."""
 SIZE_TOLERANCE = 0.02
-"""Largest allowed relative difference between the mean size of the requests and bs. With a ramp
-time, fio counts the bytes of some requests that it does not count as requests."""
+"""Largest allowed relative difference between the mean size of the requests and the size that
+fio's option bs states. With a ramp time, fio includes in its byte count some requests that it does
+not include in its request count."""
 SECTOR = 512
 
 
@@ -175,7 +176,8 @@ def _check_options(place: str, options: Mapping[str, str]) -> None:
             )
     if options.get("sync", "0") not in ("0", "none"):
         raise InputError(
-            f"{place}: sync = {options['sync']} is not supported (flushes); remove this option"
+            f"{place}: sync = {options['sync']} is not supported (each write flushes the drive); "
+            "remove this option"
         )
     shape = options.get("random_distribution", "random").partition(":")[0]
     if shape != "random":

@@ -38,7 +38,9 @@ WEIGHTS = {"iops": 1.0, "mean": 1.0, "p50": 1.0, "p90": 0.5, "p99": 0.25}
 """Weight of a metric by kind. Tail latencies have a small weight, because they depend on effects
 that the model does not include, such as refresh."""
 LEAST_ERROR = {"iops": 0.005, "mean": 0.005, "p50": 0.01, "p90": 0.01, "p99": 0.01}
-"""Smallest relative error of a measured metric by kind; fio sorts latencies into bins of 1.6 %."""
+"""Relative measurement error that the fit assumes for each kind of metric, in addition to the
+errors that it estimates. Percentiles are less exact, because fio sorts latencies into bins that are
+1.6 % wide."""
 OUTLIER = 3.0
 """Deviation of a simulated metric from the measured one, in multiples of the metric's error, above
 which the weight of the metric decreases (soft L1 loss)."""
@@ -105,9 +107,9 @@ class Simulator:
     """Simulator of measured points for given values of the constants, with a cache of the simulated
     metrics.
 
-    A point is simulated again only if a constant has changed that influences the directions of its
-    requests (reads, writes). ``run``: function that `pool` yields, or None to simulate in this
-    process.
+    Cached metrics of a point are used unless a constant that influences the requests of the point
+    has changed. A constant influences reads, writes or both. ``run``: function that `pool` yields,
+    or None to simulate in this process.
     """
 
     def __init__(
@@ -213,9 +215,9 @@ class Surface:
 class Fit:
     """A fit of the constants of ``simulator`` to the points with the indices ``chosen``.
 
-    ``progress`` is called with the completed fraction of the largest possible work. In the methods,
-    n is the number of constants, m is the number of metrics, and ``x`` contains the logarithms of
-    the constants, float64[n].
+    ``progress`` is called with the number of simulated designs divided by MOST_DESIGNS. In the
+    methods, n is the number of constants, m is the number of metrics, and ``x`` contains the
+    logarithms of the constants, float64[n].
     """
 
     def __init__(
@@ -249,9 +251,12 @@ class Fit:
         self.designs = 0
 
     def simulated(self, at: Sequence[tuple[F64, int]]) -> tuple[F64, F64]:
-        """Return the logarithms of all simulated metrics, and the uncertainties of the metrics
-        (Figures.spread), float64[k, m] each. ``at``: k pairs (logarithms of the constants,
-        draw)."""
+        """Simulate the chosen points for each element of ``at``, k pairs (logarithms of the
+        constants, index of the random request sequence).
+
+        Returns (logarithms of the m metrics of all points, uncertainties of these metrics),
+        float64[k, m] each. For the uncertainties, see Figures.spread.
+        """
         wanted = [Wanted(i, x, draw) for x, draw in at for i in self.chosen]
         values, spread = [], []
         for figures in self.simulator.figures(wanted):
@@ -262,7 +267,8 @@ class Fit:
         return np.reshape(values, shape), np.reshape(spread, shape)
 
     def surface(self, x: F64) -> Surface:
-        """Simulate a design around ``x``, and return the linear model of the simulated metrics."""
+        """Simulate a design (set of variations of the constants) around ``x``, and return the
+        linear model of the simulated metrics."""
         step = np.minimum(self.step, (self.high - self.low) / 2)
         centre = np.clip(x, self.low + step, self.high - step)
         signs = design(len(x))
@@ -279,8 +285,10 @@ class Fit:
         return Surface(centre, mean, (effect / step[:, None]).T, spread.mean(axis=0))
 
     def adapt(self, surface: Surface, x: F64) -> None:
-        """Set the steps of the next designs and the weights of the metrics for a fit around
-        ``x``."""
+        """Prepare a stage of the fit that starts from ``x``: set the step size of each constant in
+        the simulated designs, and the weight of each metric in the cost. The weights include the
+        noise of the simulation and the deviation of the linear model at ``x`` from the measured
+        metrics."""
         change = np.abs(surface.slope).max(axis=0, initial=0)
         with np.errstate(divide="ignore"):
             self.step = np.clip(WANTED_CHANGE / change, SMALLEST_STEP, LARGEST_STEP)
@@ -308,7 +316,8 @@ class Fit:
         return float((self.residual(surface, x) ** 2).sum()) / 2
 
     def derivative(self, surface: Surface, x: F64) -> F64:
-        """Return the derivatives of :meth:`residual` with respect to ``x``, float64[m + n, n]."""
+        """Return the derivatives of the elements of :meth:`residual` (m metrics, then n constants)
+        with respect to ``x``, float64[m + n, n]."""
         values = self.deviation(surface, x)
         scale = self.scale * _soft_slope(values * self.scale)
         return np.vstack([scale[:, None] * surface.slope, np.diag(1 / self.prior)])
@@ -356,11 +365,12 @@ class Fit:
         return whole(found.x)
 
     def run(self) -> Fitted:
-        """Run the fit, and return its result.
+        """Run the fit in up to STAGES stages, and return its result.
 
-        A stage moves the center of the linear model until the cost no longer decreases. The next
-        stage starts from the result of this stage, with new steps of the design and new errors of
-        the metrics. These errors include the remaining deviation.
+        Each stage starts from the constants that the previous stage found, with step sizes and
+        metric weights from :meth:`adapt`. A stage moves the center of the linear model until the
+        cost no longer decreases. The fit ends early if a stage has hardly reduced the deviation
+        from the measured metrics.
         """
         x = self.start
         surface = self.surface(x)

@@ -109,8 +109,8 @@ def mean_latency(condition: Condition, figures: Figures) -> float:
 def point(condition: Condition, figures: Figures, place: str, busy: float = 0.0) -> Point:
     """Return the point with the given metrics, and compute its host time.
 
-    Raises InputError if the metrics contradict the condition: the mean number of outstanding
-    requests exceeds the depth.
+    ``place``, ``busy``: fields of :class:`Point`. Raises InputError if the metrics contradict the
+    condition: the mean number of outstanding requests exceeds the depth.
     """
     mean = mean_latency(condition, figures)
     outstanding = figures.iops * mean / 1e6

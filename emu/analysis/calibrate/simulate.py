@@ -28,8 +28,8 @@ from ondie.emu.units import InputError, fmt_bytes
 from ondie.traces.block_model import BlockTrace
 
 EXTENT = 4 << 30
-"""Largest address range of the requests of a point in bytes; it is much larger than a data
-cache."""
+"""Size of the largest address range that the requests of a point access, bytes. It is much larger
+than a data cache."""
 SPARE = 4 << 30
 """Minimum size in bytes of the flash of a simulated drive in addition to EXTENT, so that the writes
 of a run do not start garbage collection."""
@@ -55,7 +55,7 @@ fraction, with the number of reads rounded up or down."""
 MOST_BEFORE = 24_000
 """Largest number of requests that fill a write-back data cache before the measured window."""
 RANKS = {50.0: 3.0, 90.0: 2.0, 99.0: 0.4}
-"""Uncertainty of the rank of a percentile, in percent of the requests: percentile -> uncertainty.
+"""Uncertainty of the rank of each percentile: plus or minus this percentage of the requests.
 
 If some requests wait for flash and others do not, a percentile between the two groups changes
 abruptly with a small change of a constant.

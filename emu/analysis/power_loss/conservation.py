@@ -53,11 +53,11 @@ def _take_back(use: np.ndarray, phase: int, leaf: int, ps: int) -> None:
 
 
 SETTLED_STATIONS = {"link down": stages.DOWN, "link up": stages.UP, "DRAM": stages.DRAM}
-"""Stations of a drive (its links and its DRAM) whose byte counts exclude lost work after a power
-cut: name in Totals.bytes_by -> number of the station."""
+"""Numbers of the stations of a drive (its links and its DRAM) whose byte counts exclude lost work
+after a power cut, by name in Totals.bytes_by."""
 SETTLED_CHANNELS = {"channels in": "size_in", "channels out": "size_out"}
-"""Fields of a flash channel whose byte counts exclude lost work after a power cut: name in
-Totals.bytes_by -> name of the field. The counts are summed over the channels of a drive."""
+"""Names of the fields of a flash channel whose byte counts exclude lost work after a power cut, by
+name in Totals.bytes_by. The counts are summed over the channels of a drive."""
 LOST_NAMES = {station_quantity(name): name for name in (*SETTLED_STATIONS, *SETTLED_CHANNELS)}
 
 

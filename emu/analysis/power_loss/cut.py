@@ -45,8 +45,9 @@ class Cut:
     again: int
     """Number of further power cuts during the recovery from this cut."""
     training: tuple[tuple[int, int], ...]
-    """(phase, end in ps) of each incomplete pass of the accelerator, which the cut does not
-    interrupt."""
+    """(phase, end in ps) of each pass of the accelerator that is incomplete at the cut. The phase
+    is an index into the path's phases. The cut does not stop the accelerator, so each pass
+    completes at its end time."""
     lost: Mapping[str, int]
     """Amount of work that started but did not complete (pages, bytes or operations), by name of the
     counter or of the resource."""

@@ -36,7 +36,7 @@ class Checkpoint:
     seconds: float
     """Simulated time of reading the checkpoint, seconds."""
     bytes_up: int
-    """Number of bytes of the whole pages that are sent over the link to the host."""
+    """Number of bytes that are sent over the link to the host, in whole pages."""
 
 
 class Interruptible:
@@ -61,8 +61,8 @@ class Interruptible:
             raise InputError("a step is interrupted; call resume() first")
 
     def powered_step(self, i: int, cut_after: int | None) -> bool:
-        """Run the plan of step ``i``, whose start the caller has recorded. Return True if the step
-        completes; False if the power fails earlier, after ``cut_after`` events."""
+        """Run the plan of step ``i``. The caller must have recorded the start of the step. Return
+        True if the step completes; False if the power fails earlier, after ``cut_after`` events."""
         self._step, self._sent = i, power.sent(self.system)
         return self._ended(self.path.plan(i), cut_after)
 

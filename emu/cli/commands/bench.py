@@ -22,22 +22,23 @@ def bench() -> None:
 
 @bench.command()
 @click.option("--size", "sizes", multiple=True, type=WholeRange(min=1), metavar="N",
-              help="Number of parameters to update; repeat for several sizes.")  # fmt: skip
+              help="Update this number of parameters; repeat for several sizes.")  # fmt: skip
 @click.option("--threads", type=WholeRange(min=1), default=1, show_default=True,
-              help="Number of threads of each kernel.")  # fmt: skip
+              help="Run each kernel with this number of threads.")  # fmt: skip
 @click.option("--op", "ops", multiple=True, default=("adam", "sgd"), show_default=True,
-              help="Operations to measure (comma-separated): optimizer operations, or the error "
+              help="Measure these operations (comma-separated): optimizer operations, or the error "
                    "correcting codes bch and ldpc.")  # fmt: skip
 @click.option("--format", "formats", multiple=True, default=("fp32",), show_default=True,
-              help="Number format of the arrays: fp32, fp16, bf16, bf16_all, bf16_stochastic, "
-                   "int8_dynamic, int8_linear, or all; repeat for several.")  # fmt: skip
+              help="Use this number format for the arrays: fp32, fp16, bf16, bf16_all, "
+                   "bf16_stochastic, int8_dynamic, int8_linear, or all; repeat for "
+                   "several.")  # fmt: skip
 @click.option(
     "--shape",
     "shapes",
     multiple=True,
     default=("flat",),
     show_default=True,
-    help="Shape of the arrays: flat, page, tensors, pages, or all; repeat for several.",
+    help="Use arrays of this shape: flat, page, tensors, pages, or all; repeat for several.",
 )
 @output_options("the rows", figure="the roofline", quiet="table")
 def kernels(**values: Any) -> None:
@@ -55,9 +56,9 @@ def kernels(**values: Any) -> None:
               help="Measure only this section: flash, ftl, ftl-64g, peer, large, memory "
                    "or start; repeat for several.")  # fmt: skip
 @click.option("--peer", type=click.Path(path_type=Path), metavar="PROGRAM",
-              help="MQSim executable to compare with the engine on the same cases.")  # fmt: skip
+              help="Compare the engine with this MQSim executable on the same cases.")  # fmt: skip
 @click.option("--cases", type=click.Path(path_type=Path), metavar="DIR",
-              help="With --peer: folder of the MQSim cases.")  # fmt: skip
+              help="With --peer: read the MQSim cases from DIR.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def engine(**values: Any) -> None:
@@ -88,7 +89,7 @@ def service(**values: Any) -> None:
 
 @bench.command()
 @click.option("--nbdkit", type=click.Path(path_type=Path), metavar="PROGRAM",
-              help="nbdkit executable to compare with.  [default: nbdkit on the search "
+              help="Compare with this nbdkit executable.  [default: nbdkit on the search "
                    "path]")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
@@ -97,9 +98,9 @@ def serve(**values: Any) -> None:
 
     The measured servers are `ondie serve` with a flash model, `ondie serve` without a flash model,
     and nbdkit's memory plugin; every round measures each of them. Over NBD, 32 random requests are
-    in flight; over vfio-user, 16. With the wall clock, the table also shows the wait of an NBD
-    client at queue depth 1, minus the modeled latency and the wait for the server without a flash
-    model.
+    in flight; over vfio-user, 16. The table also shows the delay that the wall clock adds to a
+    request of an NBD client at queue depth 1: the wait for the server with a flash model, minus the
+    modeled latency, minus the wait for the server without a flash model.
     """
     from ondie.emu.cli.commands.bench_run import ServeBenchOptions, serve_command
 
@@ -110,7 +111,7 @@ def serve(**values: Any) -> None:
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def tunnel(**values: Any) -> None:
-    """Measure the throughput of `ondie tunnel` without pacing, and of a bare shuttle.
+    """Measure the throughput of `ondie tunnel` without pacing, and of a shuttle for comparison.
 
     The shuttle is a process that only copies packets between two TUN devices in two namespaces. A
     TCP connection runs alternately through the shuttle and through the tunnel: with an MTU of 1500,
@@ -124,15 +125,15 @@ def tunnel(**values: Any) -> None:
 
 
 @bench.command()
-@click.option("--quick", is_flag=True, help="Recover a drive with a tenth of this capacity.")
+@click.option("--quick", is_flag=True, help="Recover a drive of 48 GB instead of 480 GB.")
 @output_options("the rows", quiet="table")
 def recovery(**values: Any) -> None:
     """Measure the recovery of a full 480 GB drive after a power loss.
 
-    The table shows how many mapping units this machine recovers per second, and the time that
-    recovery takes on the simulated drive, which is also scaled to a larger drive. Recovery either
-    scans all pages, or starts from a checkpoint of the mapping table, with 1 GiB written since. The
-    measurement needs about 4 GiB of memory.
+    The table shows how many mapping units this machine recovers per second. It also shows the
+    simulated recovery time of the drive, and this time scaled to a drive of 3.84 TB. Recovery
+    either scans all pages, or starts from a checkpoint of the mapping table, after which 1 GiB has
+    been written. The measurement needs about 4 GiB of memory.
     """
     from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, recovery_command
 

@@ -163,7 +163,7 @@ def table_of_rows(measured: run.Bench, what: str, conditions: str = "") -> Table
 
 
 def engine_command(given: EngineBenchOptions) -> None:
-    """Run `ondie bench engine`: measure the engine, print the table, write the JSON.
+    """Run `ondie bench engine`: measure the engine, print the table, and write the result files.
 
     On a terminal, the progress is shown. Raises InputError for invalid options.
     """
@@ -178,7 +178,7 @@ def engine_command(given: EngineBenchOptions) -> None:
 
 
 def service_command(given: ServiceBenchOptions) -> None:
-    """Run `ondie bench service`: measure a served drive, print the table, write the JSON.
+    """Run `ondie bench service`: measure a drive, print the table, and write the result files.
 
     On a terminal, the progress is shown.
     """
@@ -190,7 +190,7 @@ def service_command(given: ServiceBenchOptions) -> None:
 
 
 def serve_command(given: ServeBenchOptions) -> None:
-    """Run `ondie bench serve`: measure the servers, print the table, write the JSON.
+    """Run `ondie bench serve`: measure the servers, print the table, and write the result files.
 
     On a terminal, the progress is shown. Remarks go to standard error. Raises InputError if nbdkit
     is not an executable program, or if a server does not start.
@@ -208,8 +208,9 @@ def serve_command(given: ServeBenchOptions) -> None:
 
 
 def tunnel_command(given: ServiceBenchOptions) -> None:
-    """Run `ondie bench tunnel`: measure a tunnel and a bare shuttle, print the table, write the
-    JSON. On a terminal, the progress is shown. Raises InputError if TUN devices cannot be used."""
+    """Run `ondie bench tunnel`: measure a tunnel, and a shuttle that only copies packets; print the
+    table, and write the result files. On a terminal, the progress is shown. Raises InputError if
+    TUN devices cannot be used."""
     show_rows(
         given, "Tunnel",
         lambda progress: tunnel_bench.run(given.quick, progress or (lambda what: None)),
@@ -218,8 +219,8 @@ def tunnel_command(given: ServiceBenchOptions) -> None:
 
 
 def recovery_command(given: ServiceBenchOptions) -> None:
-    """Run `ondie bench recovery`: measure the recovery of a full drive, print the table, write the
-    JSON. On a terminal, the progress is shown."""
+    """Run `ondie bench recovery`: measure the recovery of a full drive, print the table, and write
+    the result files. On a terminal, the progress is shown."""
     show_rows(
         given, "Recovery",
         lambda progress: recovery.run(given.quick, progress or (lambda what: None)),
@@ -231,8 +232,11 @@ def show_rows(
     measure: Callable[[Callable[[str], object] | None], run.Bench],
     conditions: str = "",
 ) -> None:  # fmt: skip
-    """Call ``measure``, print its rows as a table with ``conditions`` below it, and write the JSON.
-    On a terminal, a status line shows the progress."""
+    """Call ``measure``, print its rows as a table, and write the files of --json and --csv.
+
+    ``what``: noun phrase in the title of the table. ``conditions``: text below the table. On a
+    terminal, a status line shows the progress.
+    """
     given.check()
     visible = not given.quiet and sys.stderr.isatty()
     with Console(stderr=True).status("") if visible else nullcontext() as status:

@@ -1,6 +1,7 @@
-"""Options of the commands that read a file of block requests, and the reading of this file.
+"""Options of the commands that read a file of block requests, and the selection of requests by
+these options.
 
-Owns these options. Does not own any format (ondie.traces). Source: this project.
+Owns the options. Does not own the file formats (ondie.traces). Source: this project.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def read_options(*, volume: str = "--device", required: bool = True) -> Decorato
     words = "Format of the file" if required else "Format of a file of block requests"
     return add_options(
         click.option("--from", "form", metavar="FORMAT", help=f"{words}: {FORMATS}."),
-        click.option("--time-unit", metavar="ps|ns|us", help="mqsim: unit of the timestamps in "
-                                                             "the file."),
+        click.option("--time-unit", metavar="ps|ns|us", help="mqsim: read the file's timestamps "
+                                                             "in this unit."),
         click.option("--event", metavar="D|Q|C",
                      help="blkparse: read events of this type as requests: D, Q or C.  [default: "
                           "D]"),

@@ -74,7 +74,7 @@ def write_jobs(given: CalibrateOptions) -> None:
 @click.command("calibrate")
 @click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="FIO.json…")
 @click.option("--from", "base", default="gen4-tlc", show_default=True, metavar="PRESET|FILE",
-              help="Preset or TOML file whose constants are fitted.")  # fmt: skip
+              help="Fit the constants of this preset or TOML file.")  # fmt: skip
 @click.option("--constants", metavar="KEY,…",
               help=f"Fit these constants (comma-separated, at most {MOST}).  [default: firmware "
                    "times, link and channel rates, tR, tPROG]")  # fmt: skip

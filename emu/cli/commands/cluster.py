@@ -25,44 +25,43 @@ def stannis() -> None:
 fleet_options = add_options(
     click.argument("workload"),
     click.option("--drives", multiple=True, metavar="PRESET=N", default=("newport=24",),
-                 show_default=True, help="Preset and number of drives; repeat for several "
-                                         "presets."),
+                 show_default=True, help="Use N drives of PRESET; repeat for several presets."),
     click.option("--hosts", type=WHOLE, default=1, show_default=True, metavar="N",
-                 help="Number of servers; the drives are divided evenly among the servers."),
+                 help="Use N servers; the drives are divided evenly among the servers."),
     settings_option,
     click.option("--allreduce", default="ring", show_default=True,
-                 help="Algorithm of the gradient exchange: ring, tree, star, or best (the fastest "
-                      "of these)."),
+                 help="Exchange gradients by this algorithm: ring, tree, star, or best (the "
+                      "fastest of these)."),
     batch_options("paper", "tuned", default="tuned",
                   what="Use the published batches (paper), or tune them by --allocator to the "
                        "speeds of the nodes (tuned)."),
     click.option("--allocator", default="paper", show_default=True,
-                 help="Tuning rule: paper (Algorithm 1), equal (equal step times), or best (most "
-                      "samples per second)."),
+                 help="Tune the batches by this rule: paper (Algorithm 1), equal (equal step "
+                      "times), or best (most samples per second)."),
     click.option("--margin", type=float, metavar="SHARE",
-                 help="paper: relative excess of the other nodes' step times over that of the "
-                      "reference node.  [default: 0.2]"),
+                 help="paper: let the step times of the other nodes exceed that of the reference "
+                      "node by this share.  [default: 0.2]"),
     click.option("--reference", metavar="slowest|influential",
-                 help="paper: reference node, which keeps its best batch.  [default: slowest]"),
+                 help="paper: select the reference node, which keeps its best batch.  [default: "
+                      "slowest]"),
     click.option("--most-micro-batches", type=WHOLE, metavar="N",
-                 help="best: maximum number of micro-batches per node between two gradient "
+                 help="best: process at most N micro-batches per node between two gradient "
                       "exchanges.  [default: 4, or 64 with --overhead]"),
     click.option("--overhead", type=float, metavar="SHARE",
-                 help="best: make gradient exchanges so rare that they take at most this share "
-                      "of the time."),
+                 help="best: exchange gradients so rarely that the exchanges take at most this "
+                      "share of the run time."),
     click.option("--method", default="accumulate", show_default=True,
                  help="best: accumulate gradients between exchanges (accumulate), or take local "
                       "steps (local)."),
     click.option("--most-batch", type=WHOLE, metavar="N",
-                 help="best: maximum number of samples per step."),
+                 help="best: process at most N samples per step."),
 )  # fmt: skip
 
 data_options = add_options(
     click.option("--public", type=WHOLE, metavar="N",
-                 help="Number of public samples, which any node may train on.  [default: that of "
-                      "the workload]"),
+                 help="Let any node train on N public samples.  [default: that of the workload]"),
     click.option("--private", metavar="N[,N…]",
-                 help="Number of private samples, which stay on their drive: one number for all "
+                 help="Keep this number of private samples on each drive: one number for all "
                       "drives, or one per drive."),
     click.option("--leveling", "--levelling", "leveling", cls=RenamedOption, default="public",
                  show_default=True,
@@ -103,16 +102,16 @@ def plan(**values: Any) -> None:
 @click.option("--steps", type=WHOLE, default=100, show_default=True, metavar="N",
               help="Simulate N steps.")  # fmt: skip
 @click.option("--load", type=click.Path(path_type=Path), metavar="CSV",
-              help="File with the number of cores that other programs use; its columns are "
-                   "seconds,node,cores.")  # fmt: skip
+              help="Read the number of cores that other programs use from this file; its columns "
+                   "are seconds,node,cores.")  # fmt: skip
 @click.option(
     "--draw-load",
     metavar="SHARE,SECONDS",
-    help="Draw the load of every node at random: share of the time under load, mean duration of "
-    "a burst (s).",
+    help="Draw the load of every node at random. SHARE is the share of the time under load, and "
+    "SECONDS is the mean duration of a burst.",
 )
 @click.option("--members", type=click.Path(path_type=Path), metavar="CSV",
-              help="File with the nodes that join, leave or die; its columns are "
+              help="Read the nodes that join, leave or die from this file; its columns are "
                    "seconds,node,event.")  # fmt: skip
 @click.option("--hypertune", metavar="off|gated|papers", default="off", show_default=True,
               help="Resize batches during the run; with 'papers', every resize ends the epoch, "
@@ -121,7 +120,7 @@ def plan(**values: Any) -> None:
     "--batch-rule",
     default="proportional",
     show_default=True,
-    help="Rule by which --hypertune chooses new batches: proportional, eq3, or eq3-literal.",
+    help="Choose the new batches of --hypertune by this rule: proportional, eq3, or eq3-literal.",
 )
 @click.option(
     "--jitter",
@@ -129,11 +128,11 @@ def plan(**values: Any) -> None:
     default=0.0,
     show_default=True,
     metavar="X",
-    help="Standard deviation of the logarithm of a node's speed, drawn for every step, such as "
-    "0.05.",
+    help="Vary the step time of each node from step to step. X is the standard deviation of the "
+    "natural logarithm of the step time, such as 0.05.",
 )
 @click.option("--stragglers", type=float, default=0.0, show_default=True, metavar="SHARE",
-              help="Share of a node's steps that take twice the usual time.")  # fmt: skip
+              help="Let this share of a node's steps take twice the usual time.")  # fmt: skip
 @click.option(
     "--no-reading",
     is_flag=True,
@@ -168,11 +167,11 @@ def scale(**values: Any) -> None:
 @stannis.command("record-load")
 @click.argument("out", type=click.Path(path_type=Path), metavar="OUT.csv")
 @click.option("--seconds", type=float, default=60.0, show_default=True, metavar="S",
-              help="Duration of the recording (s).")  # fmt: skip
+              help="Record for S seconds.")  # fmt: skip
 @click.option("--every", type=float, default=1.0, show_default=True, metavar="S",
-              help="Interval between two measurements (s).")  # fmt: skip
+              help="Measure the number of busy cores every S seconds.")  # fmt: skip
 @click.option("--node", type=WholeRange(min=0), default=0, show_default=True, metavar="N",
-              help="Node number to write to the recorded file.")  # fmt: skip
+              help="Write this node number to the recorded file.")  # fmt: skip
 def record_load(out: Path, seconds: float, every: float, node: int) -> None:
     """Record the number of busy cores of this machine as a load for `simulate --load`."""
     from ondie.emu.cluster.load.record import record

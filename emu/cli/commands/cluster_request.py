@@ -82,7 +82,8 @@ class FleetOptions:
         check_choice("method", self.method, throughput_allocator.METHODS)
         if self.overhead is not None and not 0 < self.overhead < 1:
             raise InputError(
-                f"--overhead {self.overhead:g}: must be a share between 0 and 1, such as 0.1"
+                f"--overhead {self.overhead:g}: must be a share of the time, between 0 and "
+                "1, such as 0.1"
             )
 
     def make_request(self) -> Request:
@@ -176,8 +177,9 @@ class Request:
 
     @property
     def interference(self) -> dict[str, Any]:
-        """Load of --cores-taken: number of cores taken on each host, slowdown model, and the
-        remaining relative speed."""
+        """Interference from other programs (--cores-taken): number of cores that they take on each
+        host, name of the slowdown model, and speed of a host as a fraction of its speed without
+        interference."""
         host = self.fleet.kinds[0]
         speed = float(host.slowdown(np.array([host.left]))[0])
         return {"cores_taken": host.cores_taken, "slowdown": self.slowdown, "speed": speed}
@@ -216,7 +218,7 @@ class Request:
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     """Raise InputError if ``value`` of option --``name`` is not one of ``known``."""
     if value not in known:
-        raise InputError(f"--{name} {value!r}: {known_names(value, known)}")
+        raise InputError(f"--{name} {value!r}: unknown; {known_names(value, known)}")
 
 
 def preset_and_count(text: str) -> tuple[str, int]:

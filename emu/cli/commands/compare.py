@@ -100,8 +100,8 @@ class CompareOptions(DriveOptions, OutputOptions):
         return replace(self, out=Path("results") / name)
 
     def other_files(self) -> dict[str, Path]:
-        """Return the paths of the files to write in addition to result and figure: tornado figure,
-        timeline."""
+        """Return the paths of the files to write in addition to the result and its figure: the
+        tornado figure, by suffix, and the timeline, as "timeline"."""
         found = {}
         if self.out is not None and self.swing and not self.along:
             found = {suffix: self.out / f"tornado.{suffix}" for suffix in IMAGES}
@@ -150,7 +150,7 @@ def offloading(
 @click.argument("trace")
 @drive_options("optimstore-r1")
 @click.option("--paths", metavar="NAME,…",
-              help="Update paths to run (comma-separated); it is an error if one of them cannot "
+              help="Run only these update paths (comma-separated), and fail if one of them cannot "
                    "run.  [default: all except smart_base, smart_update, smart_handler and "
                    "smart_comp; ndpipe only if the trace trains a head; a path that cannot run "
                    "is shown as n/a]")  # fmt: skip
@@ -160,23 +160,23 @@ def offloading(
               help="Write a timeline of the simulation as a Chrome trace, which Perfetto "
                    "displays.")  # fmt: skip
 @click.option("--weights-up", type=click.Choice(["fp32", "fp16"]), default="fp32",
-              show_default=True, help="Number format of the new weights that are transferred to "
-                                      "the host.")  # fmt: skip
+              show_default=True, help="Transfer the new weights to the host in this number "
+                                      "format.")  # fmt: skip
 @click.option("--format", "stored", metavar="FORMAT",
-              help="Number format of stored weights, gradients and states: fp32 (default), "
+              help="Store weights, gradients and states in this number format: fp32 (default), "
                    "bf16_master, fp16, bf16, bf16_all, bf16_stochastic, int8_dynamic, "
                    "int8_linear.")  # fmt: skip
 @click.option("--form", type=click.Choice(["canonical", "torch"]), default="canonical",
               show_default=True,
-              help="Rounding in the kernels: after every operation (canonical), or as in torch's "
-                   "fused optimizers (torch).")  # fmt: skip
+              help="Round in the kernels after every operation (canonical), or as torch's fused "
+                   "optimizers do (torch).")  # fmt: skip
 @batch_options("same", "paper", "tuned", default="same",
                what="stannis: keep the global batch of the trace (same), use the published batches "
                     "(paper), or tune the batches to the speeds of the nodes (tuned).")  # fmt: skip
 @click.option("--allreduce", type=click.Choice(["ring", "tree", "star"]), default="ring",
               show_default=True,
-              help="stannis: algorithm of the gradient exchange between host and "
-                   "drives.")  # fmt: skip
+              help="stannis: exchange gradients between host and drives by this "
+                   "algorithm.")  # fmt: skip
 @click.option(
     "--sampled",
     is_flag=True,
@@ -185,9 +185,9 @@ def offloading(
 @click.option("--foreground", type=click.Path(path_type=Path), metavar="BLOCKTRACE",
               help="Run this block trace concurrently with the update.")  # fmt: skip
 @click.option("--foreground-from", metavar="FORMAT",
-              help="Format of the block trace (see `ondie replay --from`).")  # fmt: skip
+              help="Read the block trace in this format (see `ondie replay --from`).")  # fmt: skip
 @click.option("--foreground-time-unit", metavar="ps|ns|us",
-              help="mqsim: unit of the block trace's timestamps.")  # fmt: skip
+              help="mqsim: read the block trace's timestamps in this unit.")  # fmt: skip
 @click.option(
     "--foreground-depth",
     type=WholeRange(1, 65535),
@@ -197,14 +197,14 @@ def offloading(
 @click.option("--foreground-speed", type=float, metavar="X",
               help="Divide the block trace's inter-arrival times by X.")  # fmt: skip
 @click.option("--ds-config", type=click.Path(path_type=Path), metavar="FILE",
-              help="host_offload: DeepSpeed configuration (JSON); --set and --offload override "
-                   "it.")  # fmt: skip
+              help="host_offload: read this DeepSpeed configuration (JSON); --set and --offload "
+                   "override it.")  # fmt: skip
 @click.option("--offload", "knobs", multiple=True, metavar="KEY=VALUE",
               help="host_offload: set an option (parameters, checkpointing, pipeline_read, ratio, "
                    "threads, ...); repeat for several options.")  # fmt: skip
 @click.option("--step-times", type=click.Choice(list(training.RULES)),
-              help="Source of the forward and backward times: the rate of the device's "
-                   "accelerator and the MACs of the trace (accelerator), or the times in the "
+              help="Compute the forward and backward times from the rate of the device's "
+                   "accelerator and the MACs of the trace (accelerator), or use the times in the "
                    "trace (trace).  [default: accelerator if the device states a rate and the "
                    "trace its MACs, else trace]")  # fmt: skip
 @click.option("--forward", metavar="TIME",
@@ -218,7 +218,7 @@ def offloading(
 )
 @click.option("--compression", type=click.FloatRange(min=0, max=100, min_open=True), default=2.0,
               show_default=True, metavar="PERCENT",
-              help="smart_comp: percentage of the gradient's bytes that are sent, indices "
+              help="smart_comp: send this percentage of the gradient's bytes, indices "
                    "included.")  # fmt: skip
 @click.option("--swing/--no-swing", default=True, show_default=True,
               help="Vary each constant over its range.")  # fmt: skip
@@ -353,7 +353,7 @@ def draw_comparison(result: Comparison) -> Mapping[str, bytes]:
 
 
 def draw_others(result: Comparison, given: CompareOptions) -> dict[Path, bytes]:
-    """Return the contents of the other files, by path.
+    """Return the contents of the files other than the figure of the comparison, by path.
 
     These are the tornado figure, if constants were varied, and the timeline, if it was requested.
     """

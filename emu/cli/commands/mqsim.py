@@ -1,8 +1,9 @@
 """`ondie mqsim`: reads MQSim's two input files and writes result files and text in MQSim's format.
 
 Owns the options and the paths of the results. Does not own a run (replay/mqsim/run.py) or the
-tables (tables/replay.py). Source: MQSim's command line. Scenarios run in the order of the workload
-file. Each result file is next to the workload file.
+tables (tables/replay.py).
+Source: MQSim's command line. Scenarios run in the order of the workload file. Each result file is
+next to the workload file.
 
 If a scenario cannot run, the command reports this and runs the remaining scenarios. It writes no
 file before the last scenario has run.
@@ -80,10 +81,10 @@ class MqsimOptions(OutputOptions):
 def run_scenarios(given: MqsimOptions, progress: Progress) -> int:
     """Run the scenarios, write their results and print the tables. Return the exit code.
 
-    For a scenario that cannot run, a line with the reason is printed on standard error, and the
-    exit code is 2. In the following cases, nothing is written. Raises InputError or TraceError if
-    the drive or the options are invalid, or if no scenario can run. Raises SimulationError if the
-    requests and operations of a run do not balance.
+    If some of the scenarios cannot run, the reasons are printed on standard error, the results of
+    the other scenarios are written, and the exit code is 2. Raises InputError or TraceError if the
+    drive or the options are invalid, or if no scenario can run. Raises SimulationError if the
+    requests and operations of a run do not balance. If an exception is raised, nothing is written.
     """
     drive, scenarios = read_files(given.ssdconfig, given.workload)
     given.check(given.ssdconfig, given.workload)
@@ -192,9 +193,9 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
 
 @click.command("mqsim")
 @click.option("-i", "ssdconfig", required=True, type=click.Path(path_type=Path), metavar="FILE",
-              help="MQSim's SSD configuration (XML).")  # fmt: skip
+              help="Read MQSim's SSD configuration from this XML file.")  # fmt: skip
 @click.option("-w", "workload", required=True, type=click.Path(path_type=Path), metavar="FILE",
-              help="MQSim's workload (XML).")  # fmt: skip
+              help="Read MQSim's workload from this XML file.")  # fmt: skip
 @click.option("--quirks", is_flag=True, help="Reproduce the known defects of MQSim.")
 @output_options("the statistics (a list if there are several scenarios)",
                 out="Write MQSim's result files and result.json to this folder.  [default: result "

@@ -2,7 +2,8 @@
 
 Owns the options, tables, JSON and figure of npe (inference in the stores) and scale (three systems
 by number of stores). Does not own train, infer and relabel (ndpipe_live.py) or the models
-(emu/ndpipe). Source: NDPipe (ASPLOS 2024).
+(emu/ndpipe).
+Source: NDPipe (ASPLOS 2024).
 """
 
 from __future__ import annotations
@@ -67,14 +68,16 @@ network_argument = click.argument("network", default="resnet50")
 @ndpipe.command()
 @network_argument
 @click.option("--device", default="gen4-tlc", show_default=True, metavar="PRESET",
-              help="Preset of the drive in each store.")  # fmt: skip
-@whole_option("--stores", 1, "Number of stores.")
-@whole_option("--photos", 5120, "Number of photos in each store.")
-@whole_option("--batch", 64, "Number of photos per batch.")
-@whole_option("--large-batch", 256, "Number of photos per batch with the optimization batch.")
+              help="Use a drive of this preset in each store.")  # fmt: skip
+@whole_option("--stores", 1, "Simulate this number of stores.")
+@whole_option("--photos", 5120, "Place this number of photos in each store.")
+@whole_option("--batch", 64, "Process this number of photos per batch.")
+@whole_option(
+    "--large-batch", 256, "Process this number of photos per batch with the optimization batch."
+)
 @click.option("--with", "optimizations", metavar="NAME[,NAME…]",
               default="pipelining,preprocessed,compressed,quantized,batch", show_default=True,
-              help="Optimizations to add one by one, in this order; or none.")  # fmt: skip
+              help="Add these optimizations one by one, in this order; or none.")  # fmt: skip
 @output_options("the rows")
 def npe(**values: Any) -> None:
     """Simulate inference of NETWORK in the stores, and report the bottleneck.
@@ -86,14 +89,15 @@ def npe(**values: Any) -> None:
 
 @ndpipe.command()
 @network_argument
-@whole_option("--stores", 20, "Largest number of stores.")
+@whole_option("--stores", 20, "Compare each number of stores from 1 to this number.")
 @click.option("--task", default="training", show_default=True, metavar="training|inference",
-              help="Task to compare: train the head, or run inference on all photos.")  # fmt: skip
+              help="Compare this task: train the head, or run inference on all "
+                   "photos.")  # fmt: skip
 @click.option("--sent", default="inputs", show_default=True, metavar="inputs|jpeg",
-              help="Data that the typical system sends: FP16 inputs or JPEG files.")  # fmt: skip
+              help="Let the typical system send this data: FP16 inputs or JPEG files.")  # fmt: skip
 @click.option("--cut", metavar="LAYER",
-              help="Last layer that the stores run, or best: the layer with the highest "
-                   "throughput.  [default: the last layer before the head]")  # fmt: skip
+              help="Run the layers up to this one in the stores; best selects the layer with the "
+                   "highest throughput.  [default: the last layer before the head]")  # fmt: skip
 @output_options("the rows", figure="throughput, traffic, energy and cost over the stores")
 def scale(**values: Any) -> None:
     """Compare NDPipe with the typical and the ideal system for each number of stores.
@@ -108,7 +112,8 @@ for command in (train, infer, relabel):
 
 
 def run_npe(given: InferenceOptions) -> None:
-    """Run `ondie ndpipe npe`."""
+    """Run `ondie ndpipe npe`: compute the inference speed of the stores with each added
+    optimization, print the table, and write the files."""
     given.check()
     net, names = network(given.network), _names(given.optimizations)
     if given.large_batch < given.batch:
@@ -170,7 +175,8 @@ def _npe_table(rows: Sequence[inference.Inference], title: str) -> Table:
 
 
 def run_scale(given: ScaleOptions) -> None:
-    """Run `ondie ndpipe scale`."""
+    """Run `ondie ndpipe scale`: compute throughput, traffic, energy and price of the three systems
+    for each number of stores, print the table, and write the files."""
     given.check()
     net = network(given.network)
     whole_number("--stores", given.stores, 1, MOST_POINTS)

@@ -25,25 +25,27 @@ NEW = ("stores", "photos", "pretrain")
 
 @click.command()
 @folder_argument
-@whole_option("--stores", None, "Number of stores of a new system.  [default: 3]")
-@whole_option("--photos", None, "Number of photos of a new system.  [default: 600]")
+@whole_option("--stores", None, "Create a new system with this number of stores.  [default: 3]")
+@whole_option("--photos", None, "Create a new system with this number of photos.  [default: 600]")
 @click.option("--runs", default="1", show_default=True, metavar="N,N,...",
-              help="Number of pipelined runs, 1 to 10. With several numbers, train once with "
-                   "each number, always from the same version, and print a table.")  # fmt: skip
+              help="Divide the training into this number of pipelined runs, 1 to 10. With several "
+                   "numbers, train once with each number, always from the same version, and print "
+                   "a table.")  # fmt: skip
 @click.option("--cut", default="avgpool", show_default=True, metavar="LAYER",
-              help="Last layer that the stores run: stem, layer1, layer2 or avgpool.")  # fmt: skip
+              help="Run the layers up to this one in the stores: stem, layer1, layer2 or "
+                   "avgpool.")  # fmt: skip
 @click.option("--format", default="fp32", show_default=True, metavar="fp32|fp16",
-              help="Number format in which the stores send features.")  # fmt: skip
-@whole_option("--epochs", 10, "Number of epochs of pretraining and of each run.")
+              help="Send features from the stores in this number format.")  # fmt: skip
+@whole_option("--epochs", 10, "Train for this number of epochs in pretraining and in each run.")
 @whole_option(
     "--pretrain",
     None,
-    "Number of crops on which the network of a new system is pretrained.  [default: 2400]",
+    "Pretrain the network of a new system on this number of crops.  [default: 2400]",
 )
-@whole_option("--held-out", 2000, "Number of crops for the test, from other photographs.")
-@whole_option("--base", None, "Version from which training starts.  [default: the latest]",
+@whole_option("--held-out", 2000, "Test with this number of crops, from other photographs.")
+@whole_option("--base", None, "Start the training from this version.  [default: the latest]",
               "VERSION")  # fmt: skip
-@whole_option("--seed", 1, "Seed of the crops, the weights and the order of training.")
+@whole_option("--seed", 1, "Set the seed of the crops, the weights and the order of training.")
 @click.option("--kill", metavar="STORE:PHOTOS",
               help="Kill STORE after it has sent the features of PHOTOS photos.")  # fmt: skip
 @output_options("the result")
@@ -97,8 +99,8 @@ def _runs(text: str) -> list[int]:
 
 
 def runs_lines(results: list[dict[str, Any]]) -> list[str]:
-    """Return the lines of the table that `ondie ndpipe train` prints if --runs lists several
-    numbers."""
+    """Return the lines that `ondie ndpipe train` prints if --runs lists several numbers: a table
+    with one line for each number, then dead stores and skipped photos."""
     first = results[0]
     lines = [
         f"from version {first['base']}: held-out loss {{:.4f}}, accuracy {{:.3f}}".format(
@@ -117,7 +119,8 @@ def runs_lines(results: list[dict[str, Any]]) -> list[str]:
 
 
 def trained_lines(found: dict[str, Any]) -> list[str]:
-    """Return the lines that `ondie ndpipe train` prints if --runs is a single number."""
+    """Return the lines that `ondie ndpipe train` prints if --runs is a single number: losses,
+    accuracies, number of photos, bytes on the network, and dead stores."""
     last, compared = found["losses"][-1][-1], found["central"]["losses"][-1]
     lines = [f"version {found['versions'] - 1}, from version {found['base']}"]
     lines += [
@@ -194,7 +197,7 @@ def infer(folder: Path, photos: tuple[str, ...], **values: Any) -> None:
 def relabel(folder: Path, photos: tuple[str, ...], **values: Any) -> None:
     """Replace the labels that earlier versions of the network gave to the photos in FOLDER.
 
-    The stores run the latest version on their photos; only labels cross the network.
+    The stores run the latest version on their photos and send only the labels to the Tuner.
     """
     from ondie.emu.live.ndpipe.holdings import added, holdings
     from ondie.emu.live.ndpipe.jobs import Relabel

@@ -1,7 +1,8 @@
 """`ondie preset list|show|diff|timing|new|check`: configurations as tables, JSON and TOML.
 
 Owns the tables and the new file. Does not own the presets (emu/config) or the simulation of a data
-sheet (results/datasheet.py). Source: this project.
+sheet (results/datasheet.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from ondie.emu.units import InputError, fmt_bytes, fmt_time
 
 @click.group(cls=Group)
 def preset() -> None:
-    """List, show and compare configurations."""
+    """List, show, compare, create and check configurations."""
 
 
 @preset.command("list")
 @output_options("the list", quiet="table")
 def list_presets(**values: Any) -> None:
-    """List the presets."""
+    """List the presets that ship with ondie, with their main properties."""
     given, entries = OutputOptions(**values), preset_list()
     given.check()
     files = given.write([asdict(entry) for entry in entries])
@@ -135,7 +136,7 @@ def show_timing(name: str, settings: tuple[str, ...], **values: Any) -> None:
 @preset.command("new")
 @click.argument("path", metavar="FILE.toml", type=click.Path(path_type=Path))
 @click.option("--from", "base", required=True, metavar="PRESET",
-              help="Preset or TOML file on which the new file is based.")  # fmt: skip
+              help="Base the new file on this preset or TOML file.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def new_preset(path: Path, base: str, force: bool) -> None:
     """Write a TOML file that describes your own drive.

@@ -29,19 +29,29 @@ from ondie.traces.hdf5_read import read
 @click.option("--max-bytes", type=WHOLE, metavar="N",
               help="Stop recording before the trace exceeds N bytes.")  # fmt: skip
 @click.option("--samples", type=WHOLE, metavar="N",
-              help="Number of samples per step, if the recorder cannot observe it.")  # fmt: skip
+              help="State the number of samples per step, if the recorder cannot observe "
+                   "it.")  # fmt: skip
 @click.option(
-    "--bytes-per-sample", type=WHOLE, metavar="N", help="Size of a sample in the data set (bytes)."
+    "--bytes-per-sample",
+    type=WHOLE,
+    metavar="N",
+    help="State the size of a sample in the data set (bytes).",
 )
 @click.option(
-    "--dataset-samples", type=WHOLE, metavar="N", help="Number of samples in the data set."
+    "--dataset-samples",
+    type=WHOLE,
+    metavar="N",
+    help="State the number of samples in the data set.",
 )
 @click.option("--private-samples", type=WHOLE, default=0, show_default=True, metavar="N",
-              help="Number of samples in the data set that are private to one node.")  # fmt: skip
+              help="State the number of samples in the data set that are private to one "
+                   "node.")  # fmt: skip
 @click.option("--macs-forward", type=WHOLE, metavar="N",
-              help="Multiply-accumulate operations of the forward pass per sample.")  # fmt: skip
+              help="State the number of multiply-accumulate operations per sample in the forward "
+                   "pass.")  # fmt: skip
 @click.option("--macs-backward", type=WHOLE, metavar="N",
-              help="Multiply-accumulate operations of the backward pass per sample.")  # fmt: skip
+              help="State the number of multiply-accumulate operations per sample in the backward "
+                   "pass.")  # fmt: skip
 @click.option("--count-macs", is_flag=True,
               help="Count the multiply-accumulate operations in the first step.")  # fmt: skip
 @click.option("--optimizer", type=WHOLE, metavar="N",
@@ -55,7 +65,7 @@ from ondie.traces.hdf5_read import read
 @click.option("--any-optimizer", is_flag=True,
               help="Record the optimizer even if no update path can replay it.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace OUT.h5 if it exists.")
-@click.option("--name", help="Name of the trace.  [default: name of the file]")
+@click.option("--name", help="Give the trace this name.  [default: name of the file]")
 def record(out: Path, command: tuple[str, ...], force: bool, **options: Any) -> int:
     """Record a training run: ondie record OUT.h5 -- python train.py ..."""
     if out.exists() and not force:

@@ -58,8 +58,7 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
     def arrivals(self, trace: BlockTrace, cfg: Config) -> Loop:
         """Return the rule for the submission times of requests: a queue depth, or timestamps.
 
-        Raises InputError for options that exclude each other, or if the rule is timestamps and the
-        trace has no timestamps.
+        Raises InputError for options that exclude each other.
         """
         given = {
             f"--queue-depth {self.queue_depth}": self.queue_depth is not None,
@@ -93,8 +92,8 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
 @click.option(
     "--precondition", "kind", type=click.Choice(["none", "fill", "steady"]), default="fill",
     show_default=True,
-    help="State of the drive before the first request: empty, written once sequentially, or in "
-    "steady state.",
+    help="Bring the drive into this state before the first request: empty (none), written once "
+    "sequentially (fill), or in steady state (steady).",
 )  # fmt: skip
 @click.option("--footprint", type=click.Choice(["refuse", "wrap"]), default="refuse",
               show_default=True,

@@ -1,6 +1,7 @@
 """`ondie serve`: serves one drive over sockets until a signal arrives.
 
-Owns the options and the output. Does not own the server (emu/serve). Source: this project.
+Owns the options and the output. Does not own the server (emu/serve).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def with_options(text: str) -> str:
 @click.option("--nbd", metavar="ADDR",
               help="Serve NBD at unix:PATH or HOST:PORT; port 0 selects a free port.")  # fmt: skip
 @click.option("--vfio-user", metavar="SOCK", help="Serve an NVMe PCIe function to a virtual "
-                                                  "machine at this unix socket "
+                                                  "machine at this Unix socket "
                                                   "(vfio-user).")  # fmt: skip
 @click.option("--no-doorbell-buffers", is_flag=True, help="Make the virtual machine write each "
                                                           "doorbell to a register instead of a "
@@ -55,44 +56,46 @@ def with_options(text: str) -> str:
 @click.option("--nvme-host", "nvme_hosts", metavar="NQN", multiple=True,
               help="Let only the host with this NQN connect to --nvme-tcp; repeat for several "
                    "hosts.  [default: any]")  # fmt: skip
-@click.option("--ctl", metavar="PATH", help="Accept commands of `ondie ctl` at this unix socket, "
+@click.option("--ctl", metavar="PATH", help="Accept commands of `ondie ctl` at this Unix socket, "
                                             "which is accessible only to the current "
                                             "user.")  # fmt: skip
 @drive_options("gen4-tlc", several=False)
-@click.option("--store", metavar="DIR", help="Folder in which the drive stores its pages "
+@click.option("--store", metavar="DIR", help="Store the pages of the drive in this folder "
                                              "(docs/store.md). Without this option, the contents "
                                              "are lost when the server ends.")  # fmt: skip
 @click.option("--durability", type=click.Choice(DURABILITIES),
-              help="Durability of the store (docs/store.md).")  # fmt: skip
-@click.option("--block", type=WHOLE, metavar="BYTES", help="Size of a logical block.  "
+              help="Make stored data survive the end of the process (process), or make data of a "
+                   "completed FLUSH also survive a power loss of the host (host).  [default: that "
+                   "of the store; process for a new store]")  # fmt: skip
+@click.option("--block", type=WHOLE, metavar="BYTES", help="Use logical blocks of this size.  "
               "[default: the mapping unit]")  # fmt: skip
 @click.option("--clock", type=click.Choice(CLOCKS), default="virtual", show_default=True,
-              help="Clock of the drive: as fast as possible (virtual), or with completions at "
-                   "their modeled times on the wall clock (real).")  # fmt: skip
+              help="Complete commands as fast as possible (virtual), or at their modeled times on "
+                   "the wall clock (real).")  # fmt: skip
 @click.option("--states", type=WHOLE, metavar="COUNT", help="Store weights and optimizer states "
                                                             "of COUNT parameters on the drive, "
                                                             "and accept computation "
                                                             "commands.")  # fmt: skip
-@click.option("--optimizer", metavar="OP", help="Optimizer of --states.  [default: adam]")
+@click.option("--optimizer", metavar="OP", help="Use this optimizer for --states.  [default: adam]")
 @click.option("--hyper", multiple=True, metavar="NAME=VALUE",
-              help="Hyperparameter of --optimizer; repeat for several hyperparameters. "
-                   " [default: lr=0.001 beta1=0.9 beta2=0.999 eps=1e-8 momentum=0.9, others "
+              help="Set a hyperparameter of --optimizer; repeat for several hyperparameters.  "
+                   "[default: lr=0.001 beta1=0.9 beta2=0.999 eps=1e-8 momentum=0.9, others "
                    "0]")  # fmt: skip
-@click.option("--weights", metavar="FILE", help="Initial weights of --states, float32 in a .npy "
-              "file.  [default: zeros]")  # fmt: skip
+@click.option("--weights", metavar="FILE", help="Read the initial weights of --states from this "
+              ".npy file (float32).  [default: zeros]")  # fmt: skip
 @click.option("--tunnel", metavar="ADDRESS/PREFIX", help="Let hosts and programs of the drive "
                                                          "communicate by TCP/IP. The programs "
                                                          "run in a network namespace in which "
                                                          "the drive has this address "
                                                          "(docs/tunnel.md).")  # fmt: skip
-@click.option("--tunnel-pace", metavar="model|none|RATE", help="Rate of --tunnel in each "
-                                                               "direction: that of the cost "
-                                                               "model (model), unlimited (none), "
-                                                               "or RATE.  [default: "
+@click.option("--tunnel-pace", metavar="model|none|RATE", help="Limit the rate of --tunnel in each "
+                                                               "direction to that of the cost "
+                                                               "model (model) or to RATE, or do "
+                                                               "not limit it (none).  [default: "
                                                                "model]")  # fmt: skip
 @click.option("--read-only", is_flag=True, help="Refuse writes, and leave the store unchanged.")
-@click.option("--null", is_flag=True, help="Serve memory of the size of the drive, without a "
-              "model of flash, for comparison.")  # fmt: skip
+@click.option("--null", is_flag=True, help="Serve plain memory of the drive's size instead "
+              "of the simulated drive, for comparison.")  # fmt: skip
 @seed_option("bad blocks and failing operations")
 @click.option(
     "--stats",

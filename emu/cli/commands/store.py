@@ -33,10 +33,11 @@ def store() -> None:
 @click.argument("folder", metavar="DIR")
 @output_options("the description", quiet="table")
 def info(folder: str, **values: Any) -> None:
-    """Describe the store in folder DIR: its superblock, sizes and use.
+    """Describe the store in folder DIR: its superblock and its sizes.
 
+    The description states whether a drive is using the store, which is allowed during this command.
     If the store holds optimizer states, the description includes the number of parameters, the
-    optimizer and its hyperparameters. A drive may use the store at the same time.
+    optimizer and its hyperparameters.
     """
     given = OutputOptions(**values)
     given.check()
@@ -90,7 +91,7 @@ def durability_command(folder: str, durability: str) -> None:
 
 format_option = click.option(
     "--format", "image_format", type=click.Choice(FORMATS), default="raw", show_default=True,
-    help="Format of the image; qcow2 needs the program qemu-img.",
+    help="Read or write the image in this format; qcow2 needs the program qemu-img.",
 )  # fmt: skip
 
 
@@ -120,7 +121,9 @@ def export_command(folder: str, image: Path, image_format: str, force: bool, **v
 @format_option
 @seed_option("bad blocks and failing operations")
 @click.option("--durability", type=click.Choice(DURABILITIES), default=DURABILITIES[0],
-              show_default=True, help="Durability of the store (docs/store.md).")  # fmt: skip
+              show_default=True,
+              help="Make stored data survive the end of the process (process), or make data of a "
+                   "completed FLUSH also survive a power loss of the host (host).")  # fmt: skip
 @output_options("the report", quiet="report")
 def import_command(
     image: Path,

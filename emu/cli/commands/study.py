@@ -82,7 +82,8 @@ def formats(**values: Any) -> None:
 @click.option("--seeds", type=seeds_option, metavar="N,N,…",
               help="Train once with each seed.  [default: 1,2,3]")  # fmt: skip
 @click.option("--rates", type=rates_option, metavar="X,X,…",
-              help="Raw bit error rates (comma-separated), such as 1e-8,1e-6.")  # fmt: skip
+              help="Train with these raw bit error rates (comma-separated), such as "
+                   "1e-8,1e-6.")  # fmt: skip
 @click.option("--exposure", type=WHOLE, metavar="N",
               help="Flip as many bits as errors would flip in a model N times as large.  "
                    "[default: 1]")  # fmt: skip
@@ -110,12 +111,14 @@ class BytesOptions(DriveOptions, OutputOptions):
 @study.command("on-die-bytes")
 @drive_options("optimstore-r1", several=False)
 @click.option("--codes", default="capability,bch,ldpc", show_default=True, metavar="CODE,…",
-              help="Values of ecc.code to test (comma-separated).")  # fmt: skip
+              help="Test these values of ecc.code (comma-separated).")  # fmt: skip
 @click.option("--tweak", default="logical", show_default=True,
               type=click.Choice(["logical", "physical"]),
-              help="Page number that AES-XTS uses as its tweak.")  # fmt: skip
+              help="Use the logical or the physical page number as the tweak of "
+                   "AES-XTS.")  # fmt: skip
 @click.option("--seed", type=WHOLE, default=1, show_default=True,
-              help="Seed of the values, the key, the randomizer and the bit errors.")  # fmt: skip
+              help="Set the seed of the values, the key, the randomizer and the bit "
+                   "errors.")  # fmt: skip
 @output_options("the cells")
 def on_die_bytes(**values: Any) -> None:
     """Update encrypted pages on the die, and read them through the controller.

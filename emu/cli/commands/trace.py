@@ -34,8 +34,8 @@ class InfoOptions(ReadOptions, OutputOptions):
     """The options of `ondie trace info`."""
 
     def check_reading(self, name: str | None) -> None:
-        """Raise InputError if an option is given that requires NAME or --from, and NAME or --from
-        is missing."""
+        """Raise InputError if an option is given without the argument or option that it requires
+        (NAME, the trace to describe, or --from)."""
         if name is None:
             if self.form is not None:
                 raise InputError(f"--from {self.form} requires NAME, the file to read")
@@ -121,13 +121,14 @@ class ConvertOptions(ReadOptions):
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
 @click.option("--to", required=True, metavar="FORMAT",
-              help="Format of OUT: mqsim, msr, fio2 or fio3.")  # fmt: skip
+              help="Write OUT in this format: mqsim, msr, fio2 or fio3.")  # fmt: skip
 @read_options()
 @click.option("--out-time-unit", metavar="ps|ns|us",
-              help="--to mqsim: unit of the timestamps in OUT.  [default: "
+              help="--to mqsim: write the timestamps in this unit.  [default: "
                    "--time-unit]")  # fmt: skip
 @click.option("--out-wait", metavar="manual|program",
-              help="--to fio2: meaning of the wait lines in OUT.  [default: program]")  # fmt: skip
+              help="--to fio2: write wait lines with this meaning: manual (us since the previous "
+                   "wait) or program (ms since the start).  [default: program]")  # fmt: skip
 @click.option("--side-by-side", is_flag=True,
               help="Concatenate the address spaces of all devices.")  # fmt: skip
 @click.option(

@@ -23,7 +23,7 @@ from ondie.emu.live.request import DEVICES, Request, Way, way_of
 from ondie.emu.units import InputError
 
 name_option = click.option("--name", default="cluster", show_default=True, metavar="NAME",
-                           help="Name of the cluster.")  # fmt: skip
+                           help="Use this name for the cluster.")  # fmt: skip
 
 
 @click.group(cls=Group)
@@ -34,34 +34,37 @@ def tunnel() -> None:
 @tunnel.command()
 @name_option
 @click.option("--drives", type=WHOLE, default=2, show_default=True, metavar="N",
-              help="Number of drives.")  # fmt: skip
+              help="Start N drives.")  # fmt: skip
 @drive_options("newport", several=False)
 @click.option("--subnet", default="10.77.0.0/24", show_default=True, metavar="NETWORK",
-              help="IPv4 network; the host gets the first address, the drives get the next "
-                   "addresses.")  # fmt: skip
+              help="Use this IPv4 network; the host gets the first address, the drives get the "
+                   "next addresses.")  # fmt: skip
 @click.option(
-    "--mtu", type=WHOLE, metavar="BYTES", help="Maximum packet size (MTU).  [default: tunnel.mtu]"
+    "--mtu",
+    type=WHOLE,
+    metavar="BYTES",
+    help="Set the maximum packet size (MTU).  [default: tunnel.mtu]",
 )
 @click.option("--payload", type=WHOLE, metavar="BYTES",
-              help="Size of the block of packets that one command carries.  [default: 65536; "
-                   "262144 with --gso]")  # fmt: skip
+              help="Set the maximum size of the block of packets that one command carries.  "
+                   "[default: 65536; 262144 with --gso]")  # fmt: skip
 @click.option("--in-flight", type=WHOLE, metavar="N",
               help="Keep up to N commands in flight per drive in each direction.  [default: "
                    "8]")  # fmt: skip
 @click.option("--pace", default="model", show_default=True, metavar="model|none|RATE",
-              help="Rate per drive and direction: that of the cost model (model), unlimited "
-                   "(none), or RATE, the rate of the TCP data.")  # fmt: skip
+              help="Limit the rate of each drive and direction to that of the cost model (model) "
+                   "or to RATE of TCP data, or do not limit it (none).")  # fmt: skip
 @click.option("--gso/--no-gso", default=None,
-              help="Let TCP segments of up to 64 KiB cross the tunnel uncut, regardless of the "
-                   "MTU.  [default: with --pace none]")  # fmt: skip
+              help="Let TCP segments of up to 64 KiB cross the tunnel unsplit, regardless of "
+                   "the MTU.  [default: on with --pace none, else off]")  # fmt: skip
 @click.option("--queues", type=WHOLE, default=1, show_default=True, metavar="N",
-              help="Number of queues of each TUN device.")  # fmt: skip
+              help="Open N queues of each TUN device.")  # fmt: skip
 @click.option("--network-device", type=click.Choice(DEVICES), default="auto", show_default=True,
-              help="Kind of the network devices; auto selects tun if TUN devices can be "
+              help="Use network devices of this kind; auto selects tun if TUN devices can be "
                    "used.")  # fmt: skip
 @click.option("--port", "ports", type=WHOLE, multiple=True, metavar="PORT",
-              help="Port at which programs listen; only TCP relays need it. Repeat for several "
-                   "ports.")  # fmt: skip
+              help="Relay connections to this port, at which programs listen; only TCP relays need "
+                   "this option. Repeat for several ports.")  # fmt: skip
 @click.option("--pcap", metavar="DIR", help="Write the packets of each end to a pcap file in DIR.")
 @click.option("--inject", metavar="FAULTS",
               help="Lose, repeat and delay these shares of the commands and completions, such "
@@ -134,7 +137,7 @@ def host(
     """Run the host's end of the tunnels in a virtual machine.
 
     The command creates a TUN device. Packets for a drive cross its tunnel as commands that the NVMe
-    driver of Linux passes through; name the drives by --dev, such as --dev /dev/nvme0=10.78.0.2.
+    driver of Linux passes through; name the drives with --dev, such as --dev /dev/nvme0=10.78.0.2.
     The command needs root, and runs until a signal arrives.
     """
     host_program.run(devs, address, mtu, payload, in_flight, name, take_over, gso, stats)
@@ -205,11 +208,12 @@ def _lines(number: int, drive: dict[str, Any]) -> list[str]:
 @click.argument("where", metavar="host|NUMBER|ADDRESS")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run_exec(name: str, shell: bool, where: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND at the host's end, or in the namespace of a drive.
+    """Run COMMAND at an end of the tunnels: the host or a drive.
 
-    COMMAND finds the address of its end in the variable ONDIE_TUNNEL_ADDRESS, the name of the
-    network device in ONDIE_TUNNEL_DEVICE, and the network of the other ends in ONDIE_TUNNEL_OTHERS.
-    Write -- before a COMMAND with options.
+    If the drive has a network namespace, COMMAND runs in this namespace. COMMAND finds the address
+    of its end in the variable ONDIE_TUNNEL_ADDRESS, the name of the network device in
+    ONDIE_TUNNEL_DEVICE, and the network of the other ends in ONDIE_TUNNEL_OTHERS. Write -- before a
+    COMMAND with options.
     """
     found = processes.status(name)
     words = entry.words_at(found, where, command, shell)
@@ -226,4 +230,4 @@ def down(name: str) -> None:
 
     It is not an error if no cluster with this name is running.
     """
-    click.echo(f"{name}: {'down' if processes.stop(name) else 'was not up'}")
+    click.echo(f"{name}: {'down' if processes.stop(name) else 'was not running'}")

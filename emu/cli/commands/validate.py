@@ -20,8 +20,8 @@ from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.units import InputError
 
 SWITCHES = {"runs": "--{value}"}
-"""Spelling of the suite options whose value is the name of a switch: option -> template of the
-switch. For example, the value "own" of ``runs`` is given as --own."""
+"""Template of the switch that sets a suite option, by name of the option. For example, the value
+"own" of ``runs`` is set by --own. An option that is not in this table has a switch of its name."""
 MOVED = ("errors", "formats")
 """Names of former suites that are now studies, because they train models and have no published
 results."""
@@ -70,21 +70,27 @@ def check_options(name: str | None, given: Mapping[str, Any]) -> None:
 @click.command("validate", cls=ValidateCommand)
 @click.argument("name", required=False)
 @click.option("--cases", type=click.Path(path_type=Path),
-              help="mqsim: folder of the cases.  [default: the folder in the source "
+              help="mqsim: read the cases from this folder.  [default: the folder in the source "
                    "tree]")  # fmt: skip
 @click.option("--recorded", "runs", flag_value="recorded",
               help="mqsim: compare only runs with MQSim's recorded addresses.")  # fmt: skip
 @click.option("--own", "runs", flag_value="own",
               help="mqsim: compare only runs with addresses that ondie draws.")  # fmt: skip
 @click.option(
-    "--both", "runs", flag_value="both", help="mqsim: compare both kinds of runs (default)."
-)
-@click.option("--model", help="smart-infinity: number of parameters in billions, such as 8.4b.")
+    "--both", "runs", flag_value="both",
+    help="mqsim: compare runs with recorded addresses and runs with drawn addresses (default).",
+)  # fmt: skip
+@click.option("--model",
+              help="smart-infinity: simulate a model with this number of parameters in billions, "
+                   "such as 8.4b.")  # fmt: skip
 @click.option("--drives", type=WHOLE,
-              help="smart-infinity: number of drives behind the shared link.")  # fmt: skip
-@click.option("--optimizer", help="smart-infinity: optimizer (adam, momentum or adagrad).")
+              help="smart-infinity: put this number of drives behind the shared link.")  # fmt: skip
+@click.option(
+    "--optimizer", help="smart-infinity: simulate this optimizer (adam, momentum or adagrad)."
+)
 @click.option("--compression",
-              help="smart-infinity: percentage of the gradient that is sent, or none.")  # fmt: skip
+              help="smart-infinity: send this percentage of the gradient; none turns "
+                   "compression off.")  # fmt: skip
 @click.option("--full", is_flag=True, default=None,
               help="ecc: measure frame error rates down to 1e-5, which takes minutes.")  # fmt: skip
 @click.option("--live", is_flag=True, default=None,

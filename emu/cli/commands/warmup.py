@@ -29,8 +29,8 @@ from ondie.kernels import FORMATS, FORMS, ON_DIE, OPS, KernelError, code_cache, 
 from ondie.kernels.bench.contenders import HYPER, KEY, filled
 
 PROBE_BYTES = 1 << 20
-"""Size of the test file that `ondie warmup` writes to the cache folder (bytes); the compiled engine
-is larger."""
+"""Size (bytes) of the test file that `ondie warmup` writes to the cache folder to check that files
+can be stored there."""
 DRIVE = (
     "flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
     "flash.pages_per_block=18", "ftl.gc_low_blocks=2",
@@ -147,7 +147,8 @@ def run_commands(problems: list[str]) -> Iterator[str]:
 
 
 def run_servers() -> Iterator[str]:
-    """Start and end each kind of server once; yield its command line after its end.
+    """Start and stop one server of each kind; yield the command line of each server after it has
+    stopped.
 
     A server compiles the code for requests when it starts, except the code that erases stale
     blocks.

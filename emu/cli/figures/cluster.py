@@ -20,7 +20,8 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#00
 MARKERS = "osv^Dx+"
 MOST_NOTES = 12
 HEADROOM = 1.1
-"""Upper limit of an axis divided by the largest value; keeps the line away from the frame."""
+"""Upper limit of the vertical axis divided by the largest value, so that no curve touches the
+frame."""
 
 
 def over_time(runs: Mapping[str, History], title: str) -> dict[str, bytes]:

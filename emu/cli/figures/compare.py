@@ -32,8 +32,8 @@ TINTS = (0.15, 0.3, 0.45, 0.6, 1.0, 0.3)
 HATCHES = ("", "", "", "", "", "////")
 RANGE = "#666666"
 TRAINING = 1
-"""Number of leading entries of PHASES that the panel of the time outside forward and backward
-omits. The first entry is forward and backward together."""
+"""Number of entries at the start of PHASES that are not drawn in the panel of the time outside
+forward and backward. The first entry of PHASES is forward and backward."""
 
 
 def draw(c: Comparison) -> dict[str, bytes]:

@@ -1,6 +1,6 @@
 """Figure of NDPipe: throughput, traffic, energy and cost of three systems by number of stores.
 
-Owns the drawing. Does not own any number (emu/ndpipe/cost.py).
+Owns the drawing. Does not own the computation of the values (emu/ndpipe/cost.py).
 Source: matplotlib; the three systems are those that NDPipe (ASPLOS 2024) compares.
 """
 
@@ -28,7 +28,8 @@ PANELS: tuple[tuple[str, Callable[[Point], float]], ...] = (
 
 
 def over_stores(points: Sequence[Point], title: str) -> dict[str, bytes]:
-    """Draw four panels with a line for each system.
+    """Draw throughput, network traffic, energy and cost as functions of the number of stores: one
+    panel each (PANELS), with a line for each system.
 
     A traffic of 0 is not drawn, because the axis of the traffic is logarithmic. Returns {"png":
     bytes, "pdf": bytes}.

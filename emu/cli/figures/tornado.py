@@ -25,8 +25,8 @@ LEAST_WIDTH = 1.005
 narrower bars are not drawn."""
 LOW, HIGH = "#0072b2", "#e69f00"
 NOTHING = 1e-3
-"""Distance of a bar's end from the typical ratio, as a natural logarithm of their quotient, up to
-which the end counts as equal to the typical ratio."""
+"""Threshold of abs(ln(ratio at a bar's end / typical ratio)): up to this value, the end counts as
+equal to the typical ratio."""
 Of = Callable[[Bar], Ends]
 
 
@@ -113,7 +113,8 @@ def _panel(at: Axes, found: list[Bar], ends: Of, typical: float) -> None:
 def ticks(low: float, high: float) -> list[float]:
     """Return round numbers from ``low`` to ``high`` for a logarithmic axis.
 
-    On a short axis the numbers are evenly spaced; on a long axis each decade has the same digits.
+    If ``high`` / ``low`` is below 2.5, the numbers are evenly spaced. Otherwise, they are the same
+    multiples of each power of ten, such as 1, 2 and 5.
     """
     if high / low < 2.5:
         found = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)

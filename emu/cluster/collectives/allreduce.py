@@ -27,8 +27,7 @@ from ondie.emu.units import InputError, known_names
 
 ALGORITHMS = ("ring", "tree", "star")
 WAIT_PS = 1000
-"""Resolution of the search for the time for which a thread of the host's relay waits for a core,
-ps."""
+"""Resolution (ps) of the search for the waiting time of a relay thread for a core of the host."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def exchange(
     if n_bytes < 0:
         raise InputError(f"exchange of {n_bytes} B: must be at least 0")
     if kind not in ALGORITHMS:
-        raise InputError(f"all-reduce {kind!r}: {known_names(kind, ALGORITHMS)}")
+        raise InputError(f"all-reduce {kind!r}: unknown; {known_names(kind, ALGORITHMS)}")
     if drives == 0 or n_bytes == 0:
         return _result(kind, links, (0, 0), "tunnel up", [], 0)
     if kind == "ring":

@@ -53,7 +53,9 @@ class Exchanging:
         network: Link = ETHERNET,
     ) -> None:
         if kind not in CLUSTER_ALGORITHMS:
-            raise InputError(f"all-reduce {kind!r}: {known_names(kind, CLUSTER_ALGORITHMS)}")
+            raise InputError(
+                f"all-reduce {kind!r}: unknown; {known_names(kind, CLUSTER_ALGORITHMS)}"
+            )
         self.n_bytes, self.hosts, self.kind, self.network = n_bytes, hosts, kind, network
         self._costs = [TunnelCost.of(cfg) for cfg, _ in drives]
         self._which = np.repeat(np.arange(len(drives)), [count for _, count in drives])

@@ -41,7 +41,7 @@ class Links:
             raise InputError("no tunnel is given; give at least one")
         if len(self.which) != drives:
             raise InputError(
-                f"{len(self.which)} kinds for {drives} drives: must be one kind per drive"
+                f"which: {len(self.which)} kinds for {drives} drives; give one kind for each drive"
             )
         if drives and not 0 <= self.which.min() <= self.which.max() < len(self.costs):
             raise InputError(
@@ -53,9 +53,9 @@ class Links:
             (one.threads, one.uplink) != (self.host.threads, self.host.uplink) for one in self.costs
         ):
             raise InputError(
-                f"tunnels with {[one.threads for one in self.costs]} relay threads and uplinks of "
-                f"{[one.uplink for one in self.costs]} bytes/s: all tunnels of one host must have "
-                "the same number of relay threads and the same uplink"
+                f"relay threads by kind of tunnel: {[one.threads for one in self.costs]}, uplinks "
+                f"(bytes/s): {[one.uplink for one in self.costs]}; all tunnels of one host must "
+                "have the same number of relay threads and the same uplink"
             )
 
     def up(self, n_bytes: int) -> list[Message]:

@@ -93,8 +93,8 @@ def rising(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
     higher = np.append(True, speeds[1:] > np.maximum.accumulate(speeds)[:-1])
     if higher.sum() < 2:
         raise InputError(
-            f"{engine.name}: its speed does not rise with the batch, so Eq. 3 does not determine "
-            f"a batch; use the proportional rule"
+            f"{engine.name}: its speed does not rise with the batch, so HyperTune's Eq. 3 does "
+            f"not determine a batch; use the proportional rule"
         )
     return sizes[higher], speeds[higher]
 

@@ -51,9 +51,11 @@ class Rule:
     """Scaling of the learning rate with the total batch: "linear", "sqrt" (with the square root of
     the total batch), or "none"."""
     noise: float = 0.05
-    """Relative standard deviation of an observed speed [assumed, 0.01 to 0.05]."""
+    """Standard deviation of the error of an observed speed, relative to the speed [assumed, 0.01 to
+    0.05]."""
     cpu_noise: float = 0.02
-    """Standard deviation of an observed fraction of free cores [assumed, 0.005 to 0.05]."""
+    """Standard deviation of the error of an observed fraction of free cores [assumed, 0.005 to
+    0.05]."""
     sigmas: float = 5.0
     """Number of standard errors by which the mean of recent speeds may be below the expected speed
     without counting as a decline. At 5 % noise, the default corresponds to about half of a 20 %
@@ -69,7 +71,7 @@ class Rule:
         for name, known in CHOICES.items():
             word = getattr(self, name)
             if word not in known:
-                raise InputError(f"{name} {word!r}: {known_names(word, known)}")
+                raise InputError(f"{name} {word!r}: unknown; {known_names(word, known)}")
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type in ("float", "int") and not (math.isfinite(value) and value >= 0):

@@ -55,7 +55,8 @@ class Expectation:
             return 1 - ratio / self.ratio
 
     def more_cores(self, cores: np.ndarray, ratio: np.ndarray) -> np.ndarray:
-        """Return True for each node that has regained cores since its batch was chosen, bool[n].
+        """Return a mask, bool[n]: True for each node that has regained cores since its batch was
+        chosen.
 
         If a node has lost no cores, its slowdown has another cause (heat, memory). For such a node,
         a speed above the expected speed counts as the end of the slowdown, and the result is True.
@@ -66,9 +67,11 @@ class Expectation:
         return back
 
     def as_tuned(self, cores: np.ndarray, ratio: np.ndarray) -> np.ndarray:
-        """Return True for each node that runs as when it was tuned, bool[n]: its fraction of free
-        cores is below the tuned value by at most a margin, and its speed differs from its
-        uninterrupted speed by at most a margin."""
+        """Return a mask, bool[n]: True for each node that again has the free cores and the speed of
+        a tuned node. Its fraction of free cores may be below the value at the time of tuning by at
+        most a margin, and its speed ratio may differ from 1 by at most a margin. ``cores``: recent
+        fraction of free cores of each node. ``ratio``: recent speed of each node divided by its
+        uninterrupted speed."""
         cores_back = cores >= self._tuned_cores - self.cores_margin
         same: np.ndarray = cores_back & (np.abs(1 - ratio) <= self.margin)
         return same

@@ -2,16 +2,17 @@
 
 Owns Eq. 2 as printed and gated by noise, the window of observations, and the number of consecutive
 flags that are required. Does not own the response to a decline (controller.py).
-Source: HyperTune (HeydariGorji et al.), Eq. 2: 0.7 (SP - SP_i) / SP + 0.3 (N - step) / N, above
-0.20, five times in a row. As printed, Eq. 2 flags nodes without a decline in the first third of
-every epoch.
+Source: HyperTune (HeydariGorji et al.), Eq. 2: a node is flagged in a step if its index 0.7 (SP -
+SP_i) / SP + 0.3 (N - step) / N exceeds 0.20, and its batch changes after five flags in a row. SP:
+expected speed. SP_i: observed speed. N: number of steps of an epoch. As printed, Eq. 2 flags nodes
+without a decline in the first third of every epoch.
 
 Gate: a decline is the amount by which the mean of the last five observations is below the expected
 speed. A decline counts if it exceeds a margin, which is the noise of that mean. Noise may also make
 the measured decline smaller by the margin, so the index is evaluated at the decline plus the
 margin. The index uses the step at the start of the window, where the observed decline began. All
-arrays are float64[n], one entry per node. NaN marks a value that was not observed and is never
-flagged.
+arrays are float64[n], one entry per node. NaN marks a value that was not observed; a node with such
+a value is not flagged.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ averaged."""
 
 
 def index(decline: np.ndarray, step: int, steps: int) -> np.ndarray:
-    """Return the left side of HyperTune's Eq. 2 for each node's relative decline of its speed in
-    step ``step`` (from 0) of ``steps``, float64[n]."""
+    """Return the left side of HyperTune's Eq. 2 for each node, float64[n]. ``decline``: relative
+    decline of each node's speed in step ``step`` (from 0) of ``steps``, float64[n]."""
     return DECLINE * decline + REMAINING * (steps - step) / steps
 
 
@@ -43,11 +44,13 @@ def literal(decline: np.ndarray, step: int, steps: int) -> np.ndarray:
 def gated(
     decline: np.ndarray, margin: np.ndarray, step: int, steps: int, window: int = WINDOW
 ) -> np.ndarray:
-    """Return True for each node, bool[n], whose decline exceeds ``margin`` and for which Eq. 2 may
-    exceed its threshold.
+    """Return a mask, bool[n]: True for each slow node. The decline of a slow node exceeds
+    ``margin``, and the left side of HyperTune's Eq. 2 for the sum of decline and ``margin`` exceeds
+    THRESHOLD.
 
-    ``decline``: relative decline of the mean of recent observations, float64[n]. ``window``: number
-    of steps in the window.
+    ``decline``: relative decline of the mean of recent observations, float64[n]. ``step``,
+    ``steps``: current step (from 0) and number of steps of the epoch. ``window``: number of steps
+    in the window of observations; Eq. 2 uses the step at the start of this window.
     """
     dated = max(step - window + 1, 0)
     return (decline > margin) & (index(decline + margin, dated, steps) > THRESHOLD)

@@ -1,10 +1,10 @@
 """Core contention: training speed of a node on the cores that other programs leave free.
 
 Owns the curve of speed over free cores, the derivation of a node's compute time from the speed of a
-synchronous step, and the two published curves. Does not own the load over time (trace.py,
-on_off.py) or batches (hypertune/controller.py).
-Source: HyperTune (HeydariGorji et al.): 93.4, 75.6, 53.3 img/s of three equal nodes; 33.4, 99.83,
-49.26 img/s of a host and of a host with 36 Lagunas. All six speeds were used for the fit.
+synchronous step, and the two curves that are fitted to published speeds. Does not own the load over
+time (trace.py, on_off.py) or batches (hypertune/controller.py).
+Source: HyperTune (HeydariGorji et al.): six speeds of training MobileNetV2 (THREE to THREE_2_LEFT
+and ALONE to WITH_DRIVES_2_LEFT), all of which were used for the fit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ CORES = 8
 """Number of cores of a node in HyperTune's published runs."""
 BATCH, DRIVE_BATCH, LAGUNAS = 180, 15, 36
 GRADIENT_BYTES = 4 * 3_400_000
-"""Size of MobileNetV2's parameters in FP32 as counted by HyperTune, bytes."""
+"""Size of the FP32 gradient of MobileNetV2, with the number of parameters that HyperTune states,
+bytes."""
 ALONE, WITH_DRIVES, WITH_DRIVES_2_LEFT = 33.4, 99.83, 49.26
 """Published speeds of synchronous training in img/s: a host alone, a host with 36 Laguna drives,
 and the same host and drives while other programs take 6 of the host's 8 cores."""
@@ -60,7 +61,8 @@ class Slowdown:
             before = share, ratio
         if not self.points:
             raise InputError(
-                "no speed on fewer cores was measured; give at least one (share, ratio)"
+                "points = (): a speed on fewer cores is missing; give at least one pair (share of "
+                "the cores, relative speed)"
             )
 
     def ratio(self, share: np.ndarray) -> np.ndarray:
@@ -92,7 +94,7 @@ class Link:
         """Return the time of a ring all-reduce of ``n_bytes`` bytes over ``nodes`` nodes in
         seconds, excluding latency. Raises InputError if the rate of the link is not positive."""
         if not (math.isfinite(self.bytes_per_s) and self.bytes_per_s > 0):
-            raise InputError(f"{self.name}: {self.bytes_per_s} B/s; must be more than 0")
+            raise InputError(f"{self.name}: rate {self.bytes_per_s} B/s; must be more than 0")
         return ring.steps(nodes) * ring.piece_bytes(n_bytes, nodes) / self.bytes_per_s
 
 
@@ -113,8 +115,8 @@ def own_seconds(samples_per_s: float, samples: int, sync_s: float) -> float:
 
 
 TCP = 1448 / 1538
-"""Payload fraction of a full Ethernet frame, including TCP timestamps, preamble and interpacket
-gap."""
+"""TCP payload of a full Ethernet frame, divided by the bytes that the frame takes on the wire.
+These include the headers with TCP timestamps, the preamble and the interpacket gap."""
 ETHERNET = Link("1 Gb/s Ethernet", TCP * 1e9 / 8)
 """Network link between the three nodes of HyperTune's published run [assumed]; the paper does not
 name the network.
@@ -136,9 +138,9 @@ are as fast as the host of the other published runs."""
 class Published:
     """Cluster of a published run of HyperTune, with fitted compute speeds and slowdown.
 
-    ``batches``, ``speeds``, ``counts``: tuned batch, compute speed (samples/s) and number of nodes
-    of each kind. ``sync_s``: synchronization time of a step, seconds. ``slowdown``: slowdown model
-    of the node that also runs other programs.
+    ``batches``, ``speeds``, ``counts``: tuned batch size of a node, compute speed of a node
+    (samples/s) and number of nodes, for each kind of node. ``sync_s``: synchronization time of a
+    step, seconds. ``slowdown``: slowdown model of the node that also runs other programs.
     """
 
     batches: tuple[int, ...]
@@ -156,10 +158,10 @@ class Published:
 
 
 def three_nodes(link: Link = ETHERNET) -> Published:
-    """Return the published cluster of three equal nodes, which trains on 3 x 180 samples in 5.782
-    s.
+    """Return the published cluster of three equal nodes, which train on 3 x 180 samples per step.
 
-    The compute time of a node is this time minus the time of the ring all-reduce over ``link``.
+    A step takes 5.782 s. The compute time of a node is this time minus the time of the ring
+    all-reduce over ``link``.
     """
     sync_s = link.ring_s(GRADIENT_BYTES, 3)
     whole, half, quarter = (
@@ -170,11 +172,12 @@ def three_nodes(link: Link = ETHERNET) -> Published:
 
 
 def host_and_lagunas(margin: float = 0.2) -> Published:
-    """Return the published cluster of a host with 36 Lagunas, which trains on 720 samples in 7.212
-    s; the host computes for 5.389 s of this time.
+    """Return the published cluster of a host with 36 Laguna drives, which together train on 720
+    samples per step.
 
-    The speed of a Laguna is not published. By the tuning rule, the host's batch takes (1 + margin)
-    times as long as a Laguna's batch. The host's curve includes the cost of relaying messages.
+    A step takes 7.212 s, of which the host computes for 5.389 s. The speed of a Laguna is not
+    published. By the tuning rule, the host's batch takes (1 + margin)
+    times as long as a Laguna's batch. The host's slowdown includes the cost of relaying messages.
     """
     samples = BATCH + LAGUNAS * DRIVE_BATCH
     host_s = BATCH / ALONE

@@ -1,7 +1,7 @@
 """On-off load: other programs repeatedly take cores from every node, at random times.
 
 Owns the free and loaded intervals (spells) of each node, without a time limit, and the completion
-time of work under them. Does not own load that is known in advance (trace.py) or the cost of a
+time of work on loaded nodes. Does not own load that is known in advance (trace.py) or the cost of a
 taken core (contention.py).
 Source: this project; an alternating renewal process with exponential spells.
 
@@ -26,26 +26,27 @@ MOST_SPELLS = 1_000_000_000
 """Maximum number of loaded spells (periods in which other programs use a node's cores) of all nodes
 in one run. Drawing this number of spells takes one to two minutes."""
 _FIRST, _LENGTH, _CORES = 0, 1, 2
-"""Purpose of a random draw: the type of a node's first spell, the length of a spell, or the number
-of cores that a spell takes."""
+"""Number of a random draw within a spell (a period in which a node is free or loaded): whether the
+node's first spell is loaded (_FIRST), the length of the spell (_LENGTH), the number of cores that a
+loaded spell takes (_CORES)."""
 
 
 @dataclass(frozen=True)
 class Spells:
     """On-off load: each node is alternately free and loaded, without a time limit.
 
-    Loaded spells last ``busy_s`` seconds on average and make up the fraction ``share`` of the time.
-    The lengths of free and loaded spells are exponentially distributed. Each loaded spell takes
-    from 1 core to all cores but one, with equal probability. Raises InputError if ``busy_s`` or
-    ``share`` is out of range.
+    Loaded spells (periods of load) last ``busy_s`` seconds on average and make up the fraction
+    ``share`` of the time. The lengths of free and loaded spells are exponentially distributed. Each
+    loaded spell takes from 1 core to all cores but one, with equal probability. Raises InputError
+    if ``busy_s`` or ``share`` is out of range.
     """
 
     busy_s: float
     share: float
     seed: int
     most: int = MOST_SPELLS
-    """Maximum number of loaded spells of all nodes. A run that needs more loaded spells raises
-    InputError."""
+    """Largest expected number of loaded spells in a run, summed over all nodes, that :meth:`check`
+    accepts."""
 
     def __post_init__(self) -> None:
         if not 0 < self.busy_s < np.inf:
@@ -53,11 +54,13 @@ class Spells:
                 f"mean duration of a period of random load: {self.busy_s} s; must be more than 0"
             )
         if not 0 < self.share < 1:
-            raise InputError(f"share of a random load: {self.share}; must be between 0 and 1")
+            raise InputError(
+                f"random load: fraction of time = {self.share}; must be between 0 and 1 (exclusive)"
+            )
         if not self.free_s < np.inf:
             raise InputError(
-                f"share of a random load: {self.share} is too small, because the mean time between "
-                "two periods of load is not finite; use a larger share"
+                f"random load: fraction of time = {self.share} is too small, because the mean time "
+                "between two periods of load is not finite; use a larger fraction"
             )
 
     @property
@@ -67,12 +70,12 @@ class Spells:
 
     @property
     def free_s(self) -> float:
-        """Mean time between two loaded spells of a node, seconds."""
+        """Mean time between two loaded spells (periods of load) of a node, seconds."""
         return self.busy_s * (1 - self.share) / self.share
 
     def check(self, nodes: int, seconds: float) -> None:
-        """Raise InputError if the expected number of loaded spells in a run of ``seconds`` seconds
-        on ``nodes`` nodes exceeds :attr:`most`."""
+        """Raise InputError if the expected number of loaded spells (periods of load) in a run of
+        ``seconds`` seconds on ``nodes`` nodes exceeds :attr:`most`."""
         expected = nodes * seconds / (self.busy_s + self.free_s)
         if expected > self.most:
             least = nodes * seconds * self.share / self.most
@@ -86,14 +89,14 @@ class Spells:
     def pace(
         self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> SpellPace:
-        """Return the relative training speed over time of nodes under this load. ``cores``: number
-        of cores of each node, int64[nodes]. ``pace``: function from free cores to relative speed,
-        as in trace.Pace."""
+        """Return the relative training speed of each node under this load, as a function of time.
+        ``cores``: number of cores of each node, int64[nodes]. ``pace``: function from free cores to
+        relative speed, as in trace.Pace."""
         return SpellPace(self, cores, pace)
 
     def until(self, seconds: float, cores: np.ndarray) -> Load:
-        """Return the loaded spells that begin before the time ``seconds`` as a load trace.
-        ``cores``: number of cores of each node, int64[nodes]."""
+        """Return a load trace of the loaded spells (periods of load) that begin before the time
+        ``seconds``. ``cores``: number of cores of each node, int64[nodes]."""
         at, node, taken = [], [], []
         for one, own in enumerate(cores.tolist()):
             number, begun, ended, cut = _begin(self.key, one, own, self.busy_s, self.free_s)
@@ -141,8 +144,8 @@ class SpellPace:
     def finish(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
         """Return the completion times (s), float64[nodes], of work that begins at ``start``.
 
-        ``work``: duration of the work at full speed, seconds. Raises InputError if the run needs
-        more spells than allowed.
+        ``work``: duration of the work at full speed, seconds. Raises InputError as
+        :meth:`Spells.check` does for a run until the latest ``start``.
         """
         spells = self._spells
         spells.check(len(start), float(start.max(initial=0.0)))
@@ -168,7 +171,8 @@ def _table(
     speeds = np.stack([pace(1 - cut / cores, every) for cut in taken], axis=1)
     if np.any(speeds < 0) or not np.all(np.isfinite(speeds)):
         raise InputError(
-            "a node's speed under load is negative or not a number; must be from 0 to 1"
+            f"speeds of nodes under load are from {speeds.min():g} to {speeds.max():g}; "
+            "each must be from 0 to 1"
         )
     if np.any(speeds[:, 0] <= 0):
         raise InputError("the speed of a node without load is 0; must be more than 0")

@@ -3,8 +3,8 @@
 Owns the names and the default model of each kind of server. Does not own the curves
 (contention.py), the load over time (trace.py, on_off.py) or the cluster that applies a curve
 (cluster/build.py).
-Source: HyperTune (HeydariGorji et al.) for both measured curves; the paper has no curve for a
-drive.
+Source: HyperTune (HeydariGorji et al.) for the curves of two kinds of server; the paper has no
+curve for a drive.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SLOWDOWNS: Mapping[str, Callable[[], Slowdown]] = {
     LINEAR: lambda: Slowdown(((0.5, 0.5),)),
 }
 """Slowdown models (training speed by fraction of free cores) by name: the measured model of one of
-three equal nodes, the measured model of a host with 36 Lagunas (which includes the relays of its
-drives), and a speed in proportion to the free cores [assumed]."""
+three equal nodes, the measured model of a host with 36 Laguna drives (which includes the relays of
+its drives), and a speed in proportion to the free cores [assumed]."""
 OF_A_DRIVE = LINEAR
 """Name of the slowdown model that is used for the cores of a drive [assumed]."""
 _OF_A_HOST = {"laguna": LAGUNA_HOST}
@@ -31,7 +31,7 @@ _OF_A_HOST = {"laguna": LAGUNA_HOST}
 def slowdown(name: str) -> Slowdown:
     """Return the slowdown model called ``name``. Raises InputError for an unknown name."""
     if name not in SLOWDOWNS:
-        raise InputError(f'slowdown = "{name}": {known_names(name, SLOWDOWNS)}')
+        raise InputError(f'slowdown = "{name}": unknown; {known_names(name, SLOWDOWNS)}')
     return SLOWDOWNS[name]()
 
 

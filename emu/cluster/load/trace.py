@@ -1,7 +1,8 @@
-"""Load trace: cores that other programs take from the nodes over time, and the remaining speed.
+"""Load trace: cores that other programs take from the nodes over time, and the speed that remains
+for training.
 
-Owns load over time, its file, and the completion time of work under it. Does not own the cost of a
-taken core (contention.py) or the work of the nodes (cluster/cluster.py).
+Owns load over time, the file of a load trace, and the completion time of work on loaded nodes. Does
+not own the cost of a taken core (contention.py) or the work of the nodes (cluster/cluster.py).
 Source: HyperTune (HeydariGorji et al.): other programs take 4 and 6 of a node's 8 cores.
 """
 
@@ -64,9 +65,9 @@ class Load:
         return "\n".join(lines) + "\n"
 
     def pace(self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Pace:
-        """Return the relative training speed over time of nodes under this load. ``cores``: number
-        of cores of each node, int64[nodes]. ``pace``: function from free cores to relative speed,
-        as in :class:`Pace`."""
+        """Return the relative training speed of each node under this load, as a function of time.
+        ``cores``: number of cores of each node, int64[nodes]. ``pace``: function from free cores to
+        relative speed, as in :class:`Pace`."""
         return Pace(self, cores, pace)
 
     def check(self, cores: np.ndarray) -> None:
@@ -113,7 +114,8 @@ class Pace:
         self._pace = pace(self._left, node)
         if np.any(self._pace < 0) or not np.all(np.isfinite(self._pace)):
             raise InputError(
-                "a node's speed under load is negative or not a number; must be from 0 to 1"
+                f"speeds of nodes under load are from {self._pace.min():g} to "
+                f"{self._pace.max():g}; each must be from 0 to 1"
             )
         length = np.diff(self._at, append=0.0)
         length[self._last] = 0.0

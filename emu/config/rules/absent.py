@@ -4,9 +4,9 @@ Owns the keys required by each kind of processor, and the error that lists missi
 not own the limits of these constants (processors.py).
 Source: this project.
 
-If a drive does not have a constant, its preset states 0, "none" or a default, with a reference that
-begins with NOT_APPLICABLE. Such values must not be used in a simulation. With them, for example, a
-processing element would consume no energy.
+If a drive has no processor of some kind, its preset states 0, "none" or a default for the constants
+of this kind, with a reference that begins with NOT_APPLICABLE. Such values must not be used in a
+simulation: for example, a processing element would consume no energy.
 """
 
 from __future__ import annotations

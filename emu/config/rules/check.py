@@ -19,8 +19,8 @@ from ondie.emu.units import InputError, quoted
 LONGEST_PS = 10**15
 """Maximum of every time in a configuration (ps); the clock of the engine ends after 53 days."""
 BACKGROUND = ("ftl.refresh_age", "ftl.scrub_interval")
-"""Keys of intervals of background work, which may be as long as the range of the clock
-(ecc_and_cache.py)."""
+"""Configuration keys of the intervals of background work. LONGEST_PS does not limit these
+intervals; they may be as long as the range of the clock (ecc_and_cache.py)."""
 
 RULES: tuple[Rule, ...] = (
     *ftl.RULES,
@@ -44,12 +44,12 @@ def _check_rules(
 
 
 def check(config: Tree, leaves: Mapping[str, Leaf], where: str) -> None:
-    """Raise InputError if `config` breaks a rule. The message has the keys of the first broken rule
-    and their values.
+    """Raise InputError if `config` breaks a rule. The message states the keys of the first broken
+    rule and their values.
 
     Also raises InputError if an enabled processor lacks constants (the message names all of them),
-    or if a time is above LONGEST_PS. `leaves` has the spelling of the values, and `where` is the
-    name of the configuration.
+    or if a time is above LONGEST_PS. `leaves`: record of each key, with the value as text for the
+    message. `where`: name of the configuration.
     """
     _check_rules(RULES, config, leaves, where)
     check_absent(config, leaves, where)

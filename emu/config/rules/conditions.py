@@ -74,7 +74,7 @@ def only_if(
     holds: Callable[[Tree], bool],
     text: Callable[[Tree], str] | str,
 ) -> Rule:
-    """Return the rule that `holds` must be true if `condition` holds.
+    """Return the rule that the function `holds` must return True if `condition` is met.
 
     `text`: the requirement in the message. The message also has the values of the condition's keys
     and of `keys`.

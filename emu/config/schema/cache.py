@@ -1,4 +1,4 @@
-"""The data cache, and the DRAM of the controller.
+"""Configuration of the data cache and of the controller's DRAM.
 
 Owns the leaves of sections `cache` and `dram`. Does not own the behavior of the cache
 (nvme/data_cache.py).

@@ -1,4 +1,4 @@
-"""Error correction of the controller, and the errors that are simulated.
+"""Configuration of the controller's error correction and of the simulated errors.
 
 Owns the leaves of sections `ecc` and `errors`. Does not own the correction of errors (nand/ecc.py).
 Source: published studies of bit errors; the presets give the source of each value.

@@ -1,4 +1,4 @@
-"""Energy per operation and byte, and power of components.
+"""Configuration of the energy per operation and byte, and of the power of components.
 
 Owns the leaves of section `energy`. Does not own the calculation of energy (analysis/energy.py).
 Source: the presets give a source for each value.

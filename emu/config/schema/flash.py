@@ -1,4 +1,4 @@
-"""The flash array: geometry, timing, cells and their raw bit error rate.
+"""Configuration of the flash array: geometry, timing, cells and their raw bit error rate.
 
 Owns the leaves of section `flash`. Does not own timing rules (nand/timing.py) or bit errors
 (nand/rber.py).

@@ -1,5 +1,5 @@
-"""The flash translation layer: mapping, garbage collection, wear leveling, pSLC, cached mapping
-table.
+"""Configuration of the flash translation layer: mapping, garbage collection, wear leveling, pSLC,
+cached mapping table.
 
 Owns the leaves of section `ftl`. Does not own the policies (ftl/policies.py).
 Source: the presets give a source for each value.

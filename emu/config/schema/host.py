@@ -1,4 +1,4 @@
-"""The host: processor, memory, accelerator and optimizer offload.
+"""Configuration of the host: processor, memory, accelerator and optimizer offload.
 
 Owns the leaves of section `host`. Does not own the rates that a host reaches (compute/host_cpu.py).
 Source: DeepSpeed configuration names.

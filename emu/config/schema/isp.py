@@ -1,4 +1,4 @@
-"""The in-storage processor: cores, rates and the flash path.
+"""Configuration of the in-storage processor: cores, rates and the flash path.
 
 Owns the leaves of section `isp`. Does not own the time of a job (compute/isp_cores.py).
 Source: the presets give a source for each value.

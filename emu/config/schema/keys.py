@@ -62,7 +62,7 @@ class Key:
 
     @property
     def unit(self) -> str | None:
-        """Base unit of the value, such as "ps" or "bytes"; None for plain values."""
+        """Base unit of the value, such as "ps" or "bytes"; None if the value has no unit."""
         return self.kind.suffix if self.kind else None
 
 

@@ -1,4 +1,4 @@
-"""The host interface: PCIe link, NVMe messages and queue limits, front end.
+"""Configuration of the host interface: PCIe link, NVMe messages and queue limits, front end.
 
 Owns the leaves of sections `link` and `frontend`. Does not own the cost of a command (nvme/).
 Source: NVMe and PCIe specifications.

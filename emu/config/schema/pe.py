@@ -1,4 +1,4 @@
-"""Processing elements on the dies, their registers and protection.
+"""Configuration of the processing elements on the dies, of their registers and of their protection.
 
 Owns the leaves of section `pe`. Does not own the time of a job (compute/pe.py).
 Source: OptimStore (Kim et al., HPCA 2023).

@@ -1,7 +1,7 @@
-"""Description of a leaf: its meaning, minimum and choices.
+"""Description of a configuration key: its meaning, minimum and allowed values.
 
-Owns the description of a leaf. Does not own the sections of the tree (host.py to energy.py).
-Source: this project.
+Owns the record Spec. Does not own the keys themselves, which the sections of the configuration
+define (host.py to energy.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Description of a key: its meaning, the minimum of a number, the ordered choices of a text,
-    and the name of the key if it does not follow from the attribute."""
+    """Description of a configuration key.
+
+    ``doc``: meaning of the key. ``least``: minimum, if the value is a number. ``choices``: allowed
+    values in order, if the value is a text. ``key``: name of the key; if it is empty, the name
+    follows from the name of the attribute.
+    """
 
     doc: str
     least: int = 0

@@ -1,4 +1,4 @@
-"""The tree of plain numbers: one system, its host, link and drives.
+"""The configuration of one system (host, link and drives) as a tree of plain values.
 
 Owns the sections by name. Does not own the origin of the numbers (config/config.py).
 Source: this project.
@@ -23,7 +23,8 @@ from ondie.emu.config.schema.tunnel import Tunnel
 
 @dataclass(frozen=True)
 class Tree:
-    """The sections of a configuration. The suffix of each attribute names its base unit."""
+    """Values of a configuration, one attribute per section. In a section, the suffix of an
+    attribute's name, such as _bytes, is the base unit of the attribute."""
 
     system: System
     host: Host

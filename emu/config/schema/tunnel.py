@@ -1,4 +1,4 @@
-"""The TCP-over-NVMe tunnel: format, commands, relays.
+"""Configuration of the TCP-over-NVMe tunnel: data format, commands and relays.
 
 Owns the leaves of section `tunnel`. Does not own the cost of the tunnel (nvme/tunnel/cost.py).
 Source: Stannis (HeydariGorji et al., DAC 2020).

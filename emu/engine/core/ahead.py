@@ -1,4 +1,4 @@
-"""Prefetch of an element of a plain array, for loops whose addresses are known in advance.
+"""Prefetch of an array element, for use in loops whose addresses are known in advance.
 
 Owns the compiled form of the prefetch and the plain Python form, which does nothing. Does not own
 the prefetch distance, which each caller chooses.

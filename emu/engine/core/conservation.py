@@ -60,8 +60,10 @@ class Law:
     settles: tuple[str, ...] = ()
 
     def excess(self, place: Place, values: Mapping[str, int], detail: str) -> int:
-        """Return ``left`` minus ``right``. Raises Imbalance if the law does not hold at
-        ``place``.
+        """Return the excess of ``left`` over ``right``, which is 0 except at a power cut.
+
+        ``values``: quantities by name. ``detail``: text that follows ``place`` in the error
+        message. Raises Imbalance if the law does not hold at ``place``.
         """
         left, right = evaluate(self.left, values), evaluate(self.right, values)
         least = most = 0
@@ -404,9 +406,9 @@ def check_laws(place: Place, quantities: Mapping[str, int], detail: str = "") ->
 def settle_laws(quantities: MutableMapping[str, int], detail: str = "") -> dict[str, int]:
     """Check the laws of a drive at a power cut and subtract lost work from ``quantities``.
 
-    Returns the amounts of lost work by quantity name. Of the quantities in a law's ``settles``,
-    only the first is included. Raises Imbalance if a law does not hold even when work in progress
-    is included.
+    Returns the amounts of lost work by quantity name. For each law, the result contains only the
+    first quantity of ``settles``. Raises Imbalance if a law does not hold even when work in
+    progress is included.
     """
     values = _Values(quantities)
     lost: dict[str, int] = {}

@@ -153,8 +153,8 @@ def set_leaf(st, leaf, time):
     """Set the time of the next event of the resource with leaf number ``leaf`` to ``time`` (ps),
     and update the event tree up to the root.
 
-    Each node stores the earliest time below it, so the loads along the path to the root do not
-    depend on each other.
+    Each node stores the earliest time below it, so the memory loads along the path to the root
+    do not depend on each other.
     """
     key = st.key
     tree = st.tree
@@ -349,7 +349,8 @@ def arrive(st, station, tid, n_bytes, service, step):
 
 @njit
 def enter(st, station, tid, n_bytes, service, step):
-    """Queue a transaction as :func:`arrive` does. Not inlined, for callers outside the hot path."""
+    """Queue a transaction as :func:`arrive` does. This function is not inlined; it is for callers
+    outside the hot path."""
     return arrive(st, station, tid, n_bytes, service, step)
 
 
@@ -388,8 +389,8 @@ def go(st, tid, step):
 
 @inline
 def next_to_go(st):
-    """Remove and return the first transaction that can advance now, or -1 if no transaction can
-    advance."""
+    """Remove and return the first transaction of the list of transactions that can advance now (see
+    :func:`go`), or -1 if the list is empty."""
     reg = st.reg[0]
     tid = reg.go_head
     if tid >= 0:
@@ -400,8 +401,8 @@ def next_to_go(st):
 
 @cold
 def take_last_to_go(st):
-    """Remove and return the last transaction that can advance now. At least one such transaction
-    must exist."""
+    """Remove and return the transaction that was appended last to the list of transactions that can
+    advance now (see :func:`go`). The list must not be empty."""
     reg = st.reg[0]
     last = reg.go_tail
     before = -1

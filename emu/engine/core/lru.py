@@ -21,7 +21,7 @@ def bucket_of(buckets, lpn):
 @inline
 def find(buckets, places, dev, lpn):
     """Return the slot (from 1) of logical page ``lpn`` of device ``dev``, or 0 if the page has no
-    slot.
+    slot. ``buckets``: first slot of each hash bucket, by device. ``places``: records of the slots.
     """
     slot = int(buckets[dev, bucket_of(buckets, lpn)])
     while slot > 0 and places[slot - 1].lpn != lpn:

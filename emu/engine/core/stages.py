@@ -109,7 +109,8 @@ class Crossing(IntEnum):
 
 
 class Handling(IntEnum):
-    """Action of a stage before the transaction crosses a resource."""
+    """Action of a stage's handler on a transaction before the transaction occupies the resource of
+    the stage (:class:`Crossing`)."""
 
     NONE = 0
     DECIDES = 1  # a handler returns the stage that follows, or WAITS
@@ -138,6 +139,7 @@ or branch.
 def station(st, dev, which):
     """Return the index in table ``fifo`` of station ``which`` (FRONTEND to ECC) of device ``dev``.
 
-    For ECC, the result is the station of channel 0. Add n for the station of channel n.
+    For ECC, this is the index of the station of channel 0. Add n for the index of the station of
+    channel n.
     """
     return HOST_STATIONS + dev * (ECC + st.cfg[0].channels) + which

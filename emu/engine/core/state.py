@@ -221,7 +221,9 @@ class Arrays:
     def __init__(self, **arrays: np.ndarray) -> None:
         missing = set(FIELDS) ^ set(arrays)
         if missing:
-            raise ValueError(f"state fields missing or unknown: {sorted(missing)}")
+            raise ValueError(
+                f"arrays {sorted(missing)}: not given, or not in FIELDS; give one array per field"
+            )
         for name, array in arrays.items():
             setattr(self, name, array)
         self.policies: dict[str, Any] = {}
@@ -234,7 +236,8 @@ class Arrays:
         object.__setattr__(self, name, value)
 
     def handle(self) -> Any:
-        """Return the argument for compiled functions (this object itself if Numba is disabled)."""
+        """Return the argument that represents these arrays in calls of compiled functions: a
+        Handle, or this object itself if Numba is disabled."""
         if numba_config.DISABLE_JIT:
             for name in FIELDS:
                 if getattr(self, name).dtype.kind in "iu":
@@ -273,8 +276,8 @@ _element = np.ndarray.__getitem__  # so does numpy.recarray
 
 
 class Element:
-    """One record for uncompiled code, whose attributes and items are exactly the fields of the
-    record.
+    """Record of a table for uncompiled code. The attributes and items of an Element are exactly the
+    fields of the record.
 
     In NumPy's records, attributes such as ``size`` and ``device`` hide fields with these names.
     """

@@ -157,7 +157,7 @@ def build(
     depth. ``timeline``: maximum number of intervals that the timeline stores. ``destage``: destage
     buffer that replaces the data cache, for requests through queue pairs whose data is transferred
     per command. ``adapter``: number of entries of a single queue that all pairs share, or 0 if
-    there is no such queue. The completions of this queue occupy the host as long as submissions do.
+    there is no such queue. A completion of this queue takes as much host time as a submission.
     ``entries``: number of entries of each pair's submission queue, of which one stays free.
     ``budget``: minimum number of transactions for outstanding work. ``maps``: number of zones with
     translation pages in separate blocks, and number of cached mapping tables.

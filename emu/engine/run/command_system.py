@@ -221,8 +221,8 @@ class CommandSystem(System):
         super()._load(chunk)
 
     def supply(self) -> bool:
-        """Load rows of plans, and waiting commands whose queue pairs have room. Return True if
-        anything was loaded."""
+        """Load rows of plans into the engine, and waiting commands into queue pairs that have room.
+        Return True if anything was loaded, or if the event loop may have other work."""
         self._planning = True  # an error of the plan's generator is none of the engine
         loaded = super().supply()
         self._planning = False
@@ -426,8 +426,8 @@ class CommandSystem(System):
     # --- after a defect
 
     def finish_batch(self) -> None:
-        """Deliver the log of the last batch of events, and raise the batch's error if there is
-        one."""
+        """Pass the log of the last batch of events to :meth:`take_log`, and raise the error of the
+        batch, if there is one."""
         super().finish_batch()
         self._settled = int(self.registers[COMPLETED])
 

@@ -101,7 +101,8 @@ def decide(st, tid, step):
 
 @njit
 def hand_over(st, tid, step):
-    """Call the function of another package that takes over transaction ``tid`` at ``step``."""
+    """Pass transaction ``tid`` to a function of another package, which continues it. ``step``:
+    selects the function."""
     if step == stages.MOVE_IN_DRAM:
         write_collected_page(st, tid)
     elif step == stages.MERGED:
@@ -116,7 +117,8 @@ def hand_over(st, tid, step):
 
 @inline
 def cross(st, tid, stage):
-    """Pass a transaction through the link, DRAM, decoder or other station of its stage.
+    """Pass transaction ``tid`` through the link, the DRAM, the decoder or another station, as
+    ``stage`` specifies.
 
     Return False if the transaction does not have to wait.
     """

@@ -23,7 +23,7 @@ LAST_ENTRIES = 256
 def report(
     arrays: Arrays, cfg: Config, logged: int, defect: Exception | None, now: int
 ) -> dict[str, Any]:
-    """Return the report as a JSON document.
+    """Return a report on the state of the engine as a JSON document.
 
     The document contains ``defect`` (null if there is no defect), the time in ps, the engine's
     registers, the records of device, queue pairs, data cache and units, the counters that are not

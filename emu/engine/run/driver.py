@@ -37,7 +37,7 @@ interrupts and reports progress. These events take less than a second of wall ti
 
 
 class PowerCut(Exception):
-    """Error: the power was cut; the driver handles no further events."""
+    """Raised if the power has been cut. The driver then handles no further events."""
 
 
 class Driver:
@@ -146,7 +146,8 @@ class Driver:
         """
 
     def report(self) -> None:
-        """Report progress. Called after each batch of events."""
+        """Report the progress of the simulation. The driver calls this hook after each batch of
+        events."""
 
     # --- running
 
@@ -196,8 +197,8 @@ class Driver:
         return count
 
     def finish_batch(self) -> None:
-        """Deliver the log of the last batch of events, and raise the batch's error if there is
-        one.
+        """Pass the log of the last batch of events to :meth:`take_log`, and raise the error of the
+        batch, if there is one.
         """
         logged = self.last_logged = int(self.registers[LOGGED])
         if logged:

@@ -19,7 +19,7 @@ from ondie.emu.units import InputError
 
 
 class SimulationError(RuntimeError):
-    """Error: the simulation cannot continue, or its totals do not balance.
+    """Error of a simulation that cannot continue or whose totals do not balance.
 
     The cause is a defect, not bad input.
     """

@@ -350,8 +350,9 @@ def on_first_of_channel(st, bus):
 def place_cached(st, tid):
     """Advance transaction ``tid`` of the data cache, in a drive with ordered events.
 
-    A write is queued at its die as soon as a page is allocated to it. After the last write of a set
-    that is submitted together, the channels are granted before the next set follows.
+    A write is queued at its die as soon as a page is allocated to the write. The data cache submits
+    its writes in groups. After the last write of a group, the channels are granted before the next
+    group is submitted.
     """
     reg = st.reg[0]
     last = st.txn[tid].step == stages.WRITE_IN_DRAM and st.txn[tid].gathered != 0

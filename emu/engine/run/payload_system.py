@@ -107,16 +107,16 @@ class PayloadSystem(CommandSystem):
 
     @property
     def moved(self) -> MovedBytes:
-        """Bytes of the drive, updated from the engine's log. Raises InputError if the drive has no
-        payload.
+        """Contents of the drive, up to date with the engine's log. Raises InputError if the drive
+        has no payload.
         """
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
         return self._bytes
 
     def follow(self, plans: DrivePlanBytes | None) -> None:
-        """Let ``plans`` determine the bytes that plans move, until the power is cut. If ``plans``
-        is None, plans move no bytes.
+        """Set the object that applies the rows (operations) of plans to the data of the drive,
+        until the power is cut. If ``plans`` is None, plans move no bytes.
 
         Raises InputError if the drive has no payload or a plan is running.
         """
@@ -162,7 +162,10 @@ class PayloadSystem(CommandSystem):
                 f"buffer of type {type(memory).__name__}: must be a NumPy array of numbers"
             )
         if not memory.flags.c_contiguous or not memory.flags.writeable:
-            raise InputError("buffer: must be a contiguous, writable array")
+            raise InputError(
+                f"buffer: contiguous = {memory.flags.c_contiguous}, writable = "
+                f"{memory.flags.writeable}; both must be True"
+            )
 
     def _collect(self) -> None:
         """Record the completions of finished commands, and release buffers that no command uses.
@@ -224,10 +227,10 @@ class PayloadSystem(CommandSystem):
         self.arrays.dev["protected"] = condition.PROTECTED_STORE
 
     def take_log(self, count: int) -> None:
-        """Apply the engine's log to the bytes of pages and commands.
+        """Apply the first ``count`` records of the engine's log to the bytes of pages and commands.
 
-        Raises an exception that the decoder has raised. With ``strict``, also raises the error of a
-        full store.
+        Raises the exception of a failed ECC decoder. With ``strict``, also raises StoreFull if the
+        store has become full.
         """
         if self._bytes is None:
             return
@@ -286,9 +289,9 @@ class PayloadSystem(CommandSystem):
         """Run one command that arrives at ``arrival`` ps, not before ``earliest_arrival``, and
         return its status.
 
-        Equivalent to calls of submit, run_until and completions, but takes a third of their wall
-        time. :attr:`takes_single` must be True. The end time (ps) of the command is stored in
-        ``single.end_ps``.
+        The effect is that of calls of ``submit``, ``run_until`` and ``completions``, in a third of
+        their wall time. :attr:`takes_single` must be True. The end time (ps) of the command is
+        stored in ``single.end_ps``.
 
         Return IN_FLIGHT if the command has not completed by ``until`` ps, after an error, or if
         completions guarantee durability. The completion then has tag ``tag`` and must be collected

@@ -49,7 +49,7 @@ class Start(Enum):
     CHECKPOINT = "checkpoint"
     """The drive was closed: all tables, including the engine's tables, come from its checkpoint."""
     RECOVERY = "recovery"
-    """The tables come from the out-of-band data of the pages on flash."""
+    """No checkpoint can be loaded: a recovery builds the tables from the data on flash."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,9 @@ class StoreOptions:
 
 @dataclass
 class EndedStarts:
-    """Sums over the ended starts of a drive since the drive was opened. A start is the period from
-    a power-on to the next power cut. Its values are added at the power-on after that cut."""
+    """Totals over the ended starts of a drive since the drive was opened: their number, simulated
+    time and counters. A start is the period from a power-on to the next power cut. The values of a
+    start are added at the power-on after this cut."""
 
     number: int = 0
     time_ps: int = 0
@@ -113,8 +114,8 @@ class EndedStarts:
 
 
 class PowerSystem(PayloadSystem):
-    """A PayloadSystem with a power supply. If ``options.payload`` is set, the pages of the drive
-    are stored as ``kept`` specifies.
+    """A PayloadSystem with a power supply. ``kept``: options of the store in which the drive keeps
+    its pages if ``options.payload`` is set.
 
     Raises InputError if the folder of the store cannot be used, or if the tables of a drive with
     this configuration cannot be recovered.
@@ -288,8 +289,8 @@ class PowerSystem(PayloadSystem):
         return status if self.defect is None else Status.INTERNAL_ERROR, lost
 
     def abandon(self) -> None:
-        """Close a drive that has not accepted a command, without a FLUSH and a checkpoint, because
-        both need the compiled engine.
+        """Close a drive that has not accepted a command. The call neither flushes the drive nor
+        writes a checkpoint, because both require the compiled engine.
 
         The next start is the same as if this process had been killed.
         """

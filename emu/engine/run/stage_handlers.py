@@ -56,8 +56,8 @@ def enter_adapter_queue(st, tid):
 
 @cold
 def limit_fetches(st, tid):
-    """Hold a command while the drive is processing the maximum number of commands of its queue
-    pair."""
+    """Hold command ``tid`` while the drive is processing the maximum number of commands of its
+    queue pair."""
     return stages.WAITS if queue_pair.hold_at_limit(st, tid) else stages.RUNG
 
 
@@ -272,7 +272,9 @@ def cache_write(st, tid):
 
 @njit
 def queue_program(st, tid):
-    """Queue an encoded page at its die, in the queue for its owner and role."""
+    """Append program ``tid``, whose page is encoded, to a queue of its die. The kind and the role
+    of the transaction select the queue. If whole word lines are programmed together, add a
+    conventional page to its word line instead."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.line > 1 and txn.role != Role.RESERVOIR and txn.role < Role.REGISTERS:
@@ -322,7 +324,8 @@ def continue_transfer(st, tid):
 
 @njit
 def send_piece(st, tid):
-    """Create a transaction for the remaining bytes of a DMA, then send this piece up the link."""
+    """Send the piece of a DMA that transaction ``tid`` carries up the link. If bytes of the DMA
+    remain, first create a transaction for them and pass its first piece through DRAM."""
     command = st.command[tid]
     if command.bytes_left > 0:
         piece = child(st, tid, st.txn[tid].lpn, 0)

@@ -1,4 +1,5 @@
-"""Stages of a transaction: the handler and the crossing that follow each completed step.
+"""Stages of a transaction: the handler that is called after each completed step, and the resource
+that the transaction then crosses.
 
 Owns the order of stations on every data path of a drive, the number of bytes that cross each
 station, the conditions on the configuration, and the branches of each handler. Does not own the
@@ -184,15 +185,15 @@ configuration."""
 
 @dataclass(frozen=True)
 class Stage:
-    """Actions that follow the completion of ``step``: a handler, then a crossing, which completes
-    step ``next``.
+    """Actions that follow the completion of ``step``: the call of a handler, then the crossing of
+    the resource ``over`` by the transaction. The end of the crossing completes step ``next``.
 
     ``size``: field of the configuration with the number of bytes, or DATA. ``message``: True if the
     bytes are not data and count as link overhead. ``when``: name of the condition under which the
-    stage exists (CONDITIONS). ``decides``: handler that returns this stage, one of ``branches``,
-    FINISHED or WAITS. ``takes``: function of another package that takes the transaction over.
-    ``leads``: steps at which the transaction, or transactions created from it, continue after
-    ``decides`` or ``takes``.
+    stage exists (CONDITIONS). ``decides``: handler that chooses the next stage; it returns this
+    stage, one of ``branches``, FINISHED or WAITS. ``takes``: function of another package that takes
+    over the transaction. ``leads``: steps at which the transaction, or transactions created from
+    it, continue after ``decides`` or ``takes``.
     """
 
     step: int

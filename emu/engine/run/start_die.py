@@ -189,9 +189,11 @@ def start_help(st, rid, tid):
 
 @cold
 def start_by_place(st, rid, tid):
-    """Start a reservoir operation (SCAN or PAD) on a physical super-page.
+    """Start transaction ``tid`` of plan row ``rid``, a reservoir operation (SCAN or PAD) on a
+    physical super-page.
 
-    ``row.lpn`` is the number of the physical super-page, counted round-robin over the dies.
+    Field ``lpn`` of the row is the number of the physical super-page. Super-page i is on die i
+    modulo the number of dies.
     """
     cfg = st.cfg[0]
     row = st.row[rid]

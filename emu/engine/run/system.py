@@ -1,8 +1,8 @@
 """Simulated system that runs plans: one host, a PCIe tree, N devices and one clock.
 
-Owns the loading of plans, the totals that the plans request, and the totals of a finished run. Does
-not own the event loop (driver.py), the contents of plans (paths/) or the cost of plans
-(analysis/ledger.py).
+Owns the loading of plans, the numbers of operations and bytes that the plans request, and the
+totals of a finished run. Does not own the event loop (driver.py), the contents of plans (paths/) or
+the cost of plans (analysis/ledger.py).
 Source: the plan format (engine/core/plan_rows.py).
 """
 
@@ -44,9 +44,8 @@ EVENTS_PER_TURN = 1 << 14
 
 @dataclass(frozen=True)
 class ReservoirOptions:
-    """Sizes of the reservoir of a drive that also executes commands, and phases of the plans using
-    the reservoir.
-    """
+    """Parameters of the optimizer's reservoir of a drive: its sizes, and the names of the phases of
+    the update plans."""
 
     super_pages: int
     """Number of logical super-pages in the reservoir map; some of them may be unmapped."""
@@ -57,9 +56,8 @@ class ReservoirOptions:
 
 
 NO_RESERVOIR = ReservoirOptions(0, 0, ("",))
-"""Options of a drive on which no plan runs, or only plans with one phase that do not use the
-reservoir.
-"""
+"""Options of a drive without a reservoir. Plans on such a drive have one phase, and do not use the
+reservoir."""
 
 
 class ForegroundFeed(Protocol):
@@ -233,7 +231,7 @@ class System(Driver):
         return super().batch_limit() if self.foreground is None else EVENTS_PER_TURN
 
     def take_log(self, count: int) -> None:
-        """Pass the log of moved bytes on to ``on_log``."""
+        """Pass the first ``count`` records of the log of moved bytes to ``on_log``."""
         if self.on_log is not None:
             self.on_log(self.arrays.log[:count])
 
@@ -448,8 +446,9 @@ def leaf_name(devices: int, index: Geometry, lanes: int, leaf: int) -> tuple[int
 
 @lru_cache(maxsize=16)
 def leaf_classes(devices: int, die: Geometry, lanes: int) -> tuple[list[str], np.ndarray]:
-    """Return the resource classes ("dies", "channels", "ECC", "link up", ...), and the index of the
-    class of each resource, int64[leaves].
+    """Return the names of the resource classes ("dies", "channels", "ECC", "link up", ...), and for
+    each resource the index of its class, int64[resources]. ``devices``: number of devices.
+    ``lanes``: number of independently operating planes per die.
     """
     leaves = devices * (die.dies * lanes + 2 * die.channels + stages.ECC) + stages.HOST_STATIONS
     names = []

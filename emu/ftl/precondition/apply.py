@@ -100,7 +100,7 @@ def make_plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) 
     geometry, ftl = Geometry.of(cfg), cfg.ftl
     if ftl.gc_policy not in untimed_ftl.POLICIES:
         raise InputError(
-            f"precondition steady does not support ftl.gc_policy = {ftl.gc_policy!r}; use one of "
+            f"--precondition steady does not support ftl.gc_policy = {ftl.gc_policy!r}; use one of "
             f"{', '.join(untimed_ftl.POLICIES)}, or --precondition fill (any policy)"
         )
     ahead = ftl.open_blocks == "ahead"
@@ -126,8 +126,9 @@ def make_plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) 
 
 
 def unit_table(arrays: Arrays, stream: int) -> np.ndarray | None:
-    """Return the unit of each logical page of a stream, int[n], or None if allocation is not
-    static. The index into the table is the page number within the zone modulo n.
+    """Return the table of the units (dies or planes) that hold the logical pages of a stream,
+    int[n], or None if allocation is not static. Page p of the stream's zone (address range) is in
+    unit table[p modulo n].
     """
     cfg, zone = arrays.cfg[0], arrays.zone[stream]
     if not cfg.static:
@@ -207,7 +208,8 @@ def copy_to_drive(arrays: Arrays, cfg: Config, steady: Steady) -> None:
 
 
 def block_ps(cfg: Config, die: Geometry) -> int:
-    """Return the time that a unit needs to fill a block if it programs without a pause (ps)."""
+    """Return the time that a unit needs to fill a block if it programs without a pause (ps).
+    ``die``: geometry of the drive."""
     return die.pages * cfg.flash.t_program_ps
 
 
@@ -219,7 +221,8 @@ def _order_by_wear(free: np.ndarray, steady: Steady) -> None:
 
 
 def open_ahead(arrays: Arrays, die: Geometry, streams: Sequence[int]) -> None:
-    """Open the next block of each frontier whose last block is full."""
+    """Open a block for each write frontier of ``streams`` that has no open block, if the frontier's
+    unit has a free block."""
     for unit in range(die.units):
         for stream in streams:
             if arrays.front["block"][stream, unit] < 0 and arrays.pool["free_n"][unit] > 0:

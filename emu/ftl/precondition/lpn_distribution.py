@@ -63,10 +63,11 @@ def dynamic_counts(
 
 @njit
 def deal_by_table(l2p, held, lo, hi, unit_of, cursor):
-    """Fill l2p[lo:hi] from ``held``, which contains one list of ppn + 1 per unit, in order of LPN.
+    """Fill l2p[lo:hi] from ``held``, which contains ppn + 1 of the pages of each unit, unit by
+    unit. The pages of a unit are taken in the order of ``held``.
 
-    ``unit_of``: int64[n], unit of each LPN by LPN mod n; ``cursor``: int64[units], index in
-    ``held`` of the next entry of each unit, which the function advances.
+    ``unit_of``: int64[n], unit of each LPN by LPN mod n. ``cursor``: int64[units], index in
+    ``held`` of the next entry of each unit; the function advances these indexes.
     """
     count = unit_of.size
     at = lo % count
@@ -81,8 +82,8 @@ def deal_by_table(l2p, held, lo, hi, unit_of, cursor):
 def deal_at_random(l2p, held, lo, hi, left, cursor, rng):
     """Fill l2p[lo:hi] from ``held`` with a uniformly random assignment of LPNs to units.
 
-    ``left``: int64[units], number of LPNs to assign to each unit, which the function counts down to
-    0; ``cursor``: as in deal_by_table().
+    ``left``: int64[units], number of LPNs to assign to each unit; the function counts these numbers
+    down to 0. ``cursor``: as in deal_by_table().
     """
     units = left.size
     most = left.max()

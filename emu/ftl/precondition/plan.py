@@ -46,7 +46,7 @@ class Plan:
     Each unit has separate free blocks and separate garbage collection.
     """
     blocks: int
-    """Number of blocks per unit, including excluded blocks."""
+    """Number of blocks per unit, including those marked in ``excluded``."""
     unit_pages: int
     """Number of pages per block of a unit."""
     low: int
@@ -136,9 +136,11 @@ class Plan:
         self._check_regions()
         if self.unit_of is not None:
             table = np.asarray(self.unit_of)
-            if table.ndim != 1 or not table.size or {*np.unique(table)} - {*range(self.units)}:
+            wrong = {*np.unique(table)} - {*range(self.units)}
+            if table.ndim != 1 or not table.size or wrong:
+                given = f"contains unit {min(wrong)}" if wrong else f"has shape {table.shape}"
                 raise InputError(
-                    f"unit_of: must be a non-empty list of units from 0 to {self.units - 1}"
+                    f"unit_of {given}: must be a non-empty list of units from 0 to {self.units - 1}"
                 )
         if self.excluded is not None and self.excluded.shape != (self.units, self.blocks):
             raise InputError(
@@ -158,10 +160,14 @@ class Plan:
                     f"regions: {name} is {parts}; each must be at least 0, and the sum must be 1"
                 )
         if min(min(region.user_front, region.moved_front) for region in self.regions) < 0:
-            raise InputError("regions: user_front and moved_front must be at least 0")
+            raise InputError(
+                "regions: (user_front, moved_front) is "
+                f"{[(region.user_front, region.moved_front) for region in self.regions]}; "
+                "each number must be at least 0"
+            )
 
     def check_room(self, pages: np.ndarray, blocks: np.ndarray) -> None:
-        """Raise InputError if ``low`` is less than the number of write frontiers for collected
+        """Raise InputError if ``self.low`` is less than the number of write frontiers for collected
         pages, or if a unit has so many logical pages that garbage collection frees no space.
 
         ``pages``, ``blocks``: int64[units], number of logical pages and of usable blocks.

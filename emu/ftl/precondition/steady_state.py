@@ -78,7 +78,8 @@ class Steady:
     front_next: np.ndarray
     """Next page of the open block of each write frontier, int64[fronts, units]."""
     waf: float = 0.0
-    """Write amplification factor: (user + collected) / user pages programmed, mean over units."""
+    """Write amplification factor, mean over units: programmed pages (written by the user, and moved
+    by garbage collection) divided by pages written by the user."""
     programs: int = 0
     """Number of pages that the simulation has programmed to reach the state."""
 

@@ -55,10 +55,12 @@ def stripe_pages(arrays: Arrays) -> int:
 
 
 def rest_is_idle(arrays: Arrays, cfg: Config, accesses: Accesses) -> bool:
-    """Return True if no block of the filled drive can be collected or moved in the run.
+    """Return True if no block of the filled drive can be collected or moved in the run. If in
+    doubt, return False.
 
-    The result is conservative. It assumes that each write needs at most its pages, one further
-    incomplete stripe, and the stripes padded for the write. Writes use the units round-robin.
+    The function assumes the worst case: in addition to the stripes that its data fills, each write
+    uses 3 + ``passes`` stripes that are incomplete or padded (``passes``: program passes of a word
+    line). Writes use the units round-robin.
     """
     table, ftl = arrays.cfg[0], cfg.ftl
     if (
@@ -84,9 +86,9 @@ def rest_is_idle(arrays: Arrays, cfg: Config, accesses: Accesses) -> bool:
 
 
 def intervals(arrays: Arrays, accesses: Accesses) -> tuple[I64, I64]:
-    """Return the accessed stripes (``stripe_pages`` consecutive logical pages each) as disjoint
-    intervals in ascending order: (first stripe, last stripe + 1), both int64[k]. The intervals
-    include the last stripe of the drive."""
+    """Return the accessed stripes (:func:`stripe_pages` consecutive logical pages each) as disjoint
+    intervals in ascending order: (first stripe, last stripe + 1), both int64[k]. The last stripe of
+    the drive is always included."""
     stripe = stripe_pages(arrays)
     end = (int(arrays.cfg.lpns[0]) - 1) // stripe
     low = np.append(accesses.first // stripe, end)
@@ -98,7 +100,7 @@ def intervals(arrays: Arrays, accesses: Accesses) -> tuple[I64, I64]:
 
 
 def touched_pages(arrays: Arrays, accesses: Accesses) -> int:
-    """Return the number of logical pages that the fill maps."""
+    """Return the number of logical pages that :func:`fill` maps."""
     low, high = intervals(arrays, accesses)
     return min(int((high - low).sum()) * stripe_pages(arrays), int(arrays.cfg.lpns[0]))
 

@@ -179,7 +179,8 @@ def _grow(unit: Unit, small: Unit, counts: np.ndarray, times: int) -> int:
 
 
 def write(unit: Unit, labels: np.ndarray) -> None:
-    """Write ``labels`` (logical pages) as user writes. Labels without a slot are new."""
+    """Write ``labels`` (logical pages) as user writes. A label without a slot (physical page) is
+    written for the first time."""
     unit = unit._replace(todo=labels.astype(np.int32))
     reg = unit.reg[0]
     order, at = int(reg.order), int(reg.next)
@@ -204,8 +205,8 @@ def resize(unit: Unit, counts: np.ndarray) -> None:
 
 
 def set_blocks(unit: Unit, live: np.ndarray, count: int) -> None:
-    """Remove free blocks from the unit, or return removed blocks to it, until ``count`` blocks are
-    in use. ``live``: bool[blocks], mask of the blocks in use, which the function updates.
+    """Remove free blocks from the unit, or return removed blocks to it, until it has ``count``
+    blocks. ``live``: bool[blocks], mask of the blocks of the unit, which the function updates.
     """
     reg = unit.reg[0]
     while live.sum() > count and not reg.stuck:

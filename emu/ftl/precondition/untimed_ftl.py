@@ -59,8 +59,8 @@ free block.
 
 
 class Unit(NamedTuple):
-    """Arrays of the simulated allocation unit: one plane, or one die with super-blocks. Label:
-    logical page of the unit. Slot: physical page."""
+    """Arrays of the simulated allocation unit, which is one plane, or one die if blocks are
+    super-blocks. A *label* is a logical page of the unit, a *slot* a physical page of the unit."""
 
     reg: np.recarray  # REG[1]
     rng: np.ndarray  # uint64[1]
@@ -124,7 +124,7 @@ def take(unit, front):
 
 @njit
 def give(unit, block):
-    """Append an empty block to the ring of free blocks."""
+    """Append the empty block ``block`` to the ring of free blocks of ``unit``."""
     reg = unit.reg[0]
     at = reg.head + reg.free
     unit.ring[at - unit.ring.size if at >= unit.ring.size else at] = block
@@ -209,7 +209,7 @@ def victim(unit):
 
 @njit
 def region_of(unit, label):
-    """Return the number of the region that contains label (logical page) ``label``."""
+    """Return the number of the region that contains logical page ``label``."""
     region = 0
     for i in range(1, unit.first.size - 1):
         region += label >= unit.first[i]

@@ -54,7 +54,7 @@ class Train:
         whole_number("seed", self.seed, 0, 1 << 31)
         if self.format not in FORMAT_NAMES:
             raise InputError(
-                f"format {quoted(self.format)}: {known_names(self.format, FORMAT_NAMES)}"
+                f"format {quoted(self.format)}: unknown; {known_names(self.format, FORMAT_NAMES)}"
             )
 
 

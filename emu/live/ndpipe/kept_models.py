@@ -30,8 +30,8 @@ def write_versions(folder: Path, versions: Versions) -> None:
 
 def read_models(folder: Path, size: int) -> np.ndarray:
     """Return the parameters of all model versions in ``folder``, uint8[versions, size]. Raises
-    InputError if the file cannot be read or is damaged, if it was written by a version of ondie
-    without checksums, or if its models have another size."""
+    InputError if the file `versions.npy` cannot be read or is damaged, if it was written by a
+    version of ondie without checksums, or if a model in it does not have ``size`` bytes."""
     path = folder / NAME
     try:
         data = path.read_bytes()

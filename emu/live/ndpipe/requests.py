@@ -56,9 +56,10 @@ class Requests:
         and has not been asked for it in this group before. If there is no such store, add the photo
         to ``lost``.
 
-        ``kind``: EXTRACT for features or RELABEL for labels. ``group``: number of the training run,
-        or of the half of the outdated labels; requests of several groups may be open at the same
-        time. ``more``: additional fields of the frames.
+        ``kind``: EXTRACT for features or RELABEL for labels. ``group``: number of the group that
+        contains the photos. For EXTRACT, a group is the photos of one training run; for RELABEL, it
+        is the first (0) or second (1) half of all photos. Requests of several groups may be open at
+        the same time. ``more``: additional fields of the frames.
         """
         by_store: dict[int, list[int]] = {}
         for photo in photos:

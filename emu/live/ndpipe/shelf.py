@@ -31,8 +31,8 @@ EDGE = 32
 
 
 class Shelf:
-    """Photos of the store in ``folder``, a context manager. ``drive/`` contains the pages of the
-    drive, and ``index.sqlite`` contains the location of each photo.
+    """Context manager for the drive with the photos of the store in ``folder``. ``drive/`` contains
+    the pages of the drive, and ``index.sqlite`` contains the location of each photo.
 
     ``create``: True to create the drive and the index in a folder that contains neither the drive
     nor the index. Raises InputError if the drive is in use or damaged, or if the index is missing,
@@ -97,7 +97,9 @@ def _index(folder: Path, create: bool = False) -> Database:
     cannot be used."""
     path = folder / "index.sqlite"
     if not create and not path.exists():
-        raise InputError(f"{path}: no such index of photos")
+        raise InputError(
+            f"{path}: no such index of photos; `ondie ndpipe train` creates one in a new folder"
+        )
     index = Database(path, "an index of photos", (TABLE,) if create else ())
     try:
         if index.table("photos") != TABLE:

@@ -32,8 +32,9 @@ LABEL = np.dtype([("photo", "<u8"), ("label", "<u4")])
 @dataclass(frozen=True)
 class Place:
     """Start parameters of a store process: its folder, its number, the port of the Tuner, and the
-    token with which it identifies itself. ``die_after``: for tests, the number of photos after
-    whose features the process kills itself with SIGKILL, or None."""
+    token with which the process identifies itself. ``die_after``: None, or, in tests, a number of
+    photos. When the process has sent the features of this number of photos, it kills itself with
+    SIGKILL."""
 
     folder: Path
     number: int

@@ -214,7 +214,9 @@ def _received(pipe: Any, needed: Mapping[str, Any]) -> Any:
             name, process = waited.pop(each)  # a store that ends in order has told the Tuner why
             if process.exitcode:
                 raise InputError(f"{name} ended with exit code {process.exitcode} during its start")
-    raise InputError("the Tuner ended without a result")
+    raise InputError(
+        f"the Tuner ended without a result, or sent nothing for {JOB_S:g} s; start the job again"
+    )
 
 
 def central(folder: Path, job: Train, trained: list[int]) -> dict[str, Any]:

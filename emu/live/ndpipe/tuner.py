@@ -65,9 +65,10 @@ def run_tuner(pipe: Any, folder: Path, stores: int, token: str, job: Job) -> Non
 
 
 class Tuner:
-    """Tuner of the NDPipe system in ``folder``. The constructor waits until ``stores`` stores have
-    connected to ``server``. ``token``: text with which a store identifies itself as a store of this
-    job. Raises InputError as :meth:`connect` does, or if the label database cannot be used."""
+    """Server of the NDPipe system in ``folder`` that runs the jobs Train, Infer and Relabel with
+    its stores. The constructor waits until ``stores`` stores have connected to ``server``.
+    ``token``: text with which a store identifies itself as a store of this job. Raises InputError
+    as :meth:`connect` does, or if the label database cannot be used."""
 
     def __init__(self, folder: Path, server: socket.socket, stores: int, token: str) -> None:
         self.folder = folder

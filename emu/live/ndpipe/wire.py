@@ -98,7 +98,7 @@ class Count:
 
     @property
     def bytes(self) -> int:
-        """Total number of bytes of headers, fields and bodies."""
+        """Total number of bytes of the counted frames."""
         return self.header_bytes + self.field_bytes + self.body_bytes
 
     def add(self, fields: int, body: int) -> None:

@@ -58,8 +58,8 @@ class Message:
 
     @property
     def commands(self) -> int:
-        """Number of completions of the message that the host handles: one per command, one per
-        notification."""
+        """Number of completions that the host handles for the message: one per receive or write
+        command, and one per notification."""
         return self.received + self.written + self.notified
 
     @property
@@ -69,8 +69,9 @@ class Message:
 
     @property
     def body_ps(self) -> int:
-        """Time for which the message occupies the tunnel from host to drive while its blocks still
-        arrive at the host, ps."""
+        """Part of ``down_ps`` before the arrival of the last block at the host, ps. The host
+        forwards the first blocks of a message between drives while later blocks still arrive. 0 for
+        other messages."""
         return min(max(self.down_ps - self.tail_ps, 0), self.up_ps)
 
     @property
@@ -97,8 +98,8 @@ class TunnelCost:
     controller_mw: int = 0
     """Controller power of each drive during an exchange of messages, mW."""
     host_dram: int = 0
-    """Rate of the host's DRAM while the host adds messages, bytes/s; 0 if the addition takes no
-    time."""
+    """Bandwidth of the host's DRAM while the host sums gradients, bytes/s; 0 if the summation takes
+    no time."""
 
     @classmethod
     def of(cls, cfg: Config) -> Self:

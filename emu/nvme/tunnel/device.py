@@ -1,8 +1,8 @@
 """Drive's end of the TCP/IP tunnel: replies to commands and announcements of blocks.
 
 Owns the state of the drive's end of one tunnel at a time. Does not own the fields of the protocol
-(protocol.py) or the host's end (host.py). The relay does no I/O and has no clock: its inputs are
-packets, commands and times (ps), and its outputs are completions and events. It completes every
+(protocol.py) or the host's end (host.py). The drive's end does no I/O and has no clock: its inputs
+are packets, commands and times (ps), and its outputs are completions and events. It completes every
 command with a status.
 Source: see protocol.py.
 """
@@ -60,9 +60,9 @@ class DeviceRelay:
     ``command`` takes commands of the host, and ``send`` takes packets for the host. ``completions``
     and ``events`` return the results. ``limits``: largest payload, mtu, hold time and number of
     outstanding commands that a host may request, and the settings for concatenation and
-    notification. If its notification is "hold", a host must request that the drive holds commands;
-    otherwise, a host must not request this. ``accepts``: function that returns True if a packet is
-    to be passed on, or None to pass on all packets. Other packets are counted and dropped, and
+    notification. A host must request that the drive holds receive commands if ``limits.notify`` is
+    "hold", and must not request it otherwise. ``accepts``: function that returns True if a packet
+    is to be passed on, or None to pass on all packets. Other packets are counted and dropped, and
     their write command ends with NOT_IP.
     """
 
@@ -123,11 +123,11 @@ class DeviceRelay:
         return True
 
     def announce(self) -> None:
-        """Announce the packets that were queued by :meth:`send` with ``more``."""
+        """Announce to the host the packets that :meth:`send` has queued with ``more`` = True."""
         self._signal()
 
     def close(self) -> None:
-        """Request that the host closes the tunnel after all packets have been transferred."""
+        """Ask the host to close the tunnel after all packets have been transferred."""
         if self.state is State.OPEN:
             self._closing = True
             self._signal()
@@ -139,8 +139,8 @@ class DeviceRelay:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Numbers of the next block from the host and of the next block to the host, which are the
-        positions in the two streams."""
+        """Positions in the two streams of blocks: (number of the next block from the host, number
+        of the next block to the host)."""
         return self._expected, self._cut
 
     def events(self) -> list[Event]:

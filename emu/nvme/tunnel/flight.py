@@ -81,7 +81,8 @@ class Flight:
 
     @property
     def lost(self) -> int:
-        """Number of attempts of commands that are treated as lost but may still be executed."""
+        """Number of attempts that are treated as lost although the drive may still execute them. An
+        attempt is one submission of a command."""
         return len(self._lost)
 
     @property

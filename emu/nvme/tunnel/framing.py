@@ -28,7 +28,8 @@ the block."""
 LONGEST = (1 << 8 * HEADER) - 1
 """Maximum length of an IP packet in bytes, equal to the maximum in an IP header."""
 OFFLOAD_HEADER = 10
-"""Size in bytes of the header in front of each packet of a tunnel with offloads, virtio_net_hdr."""
+"""Size in bytes of the header virtio_net_hdr, which precedes each packet of a tunnel with
+offloads."""
 LARGEST = 1 << 24
 """Maximum size of the data buffer of a tunnel command, bytes."""
 NONE = 0xFFFFFFFF
@@ -120,8 +121,8 @@ def is_ip(packet: Data) -> bool:
 
 
 class Packer:
-    """Packs IP packets into blocks of at most ``room`` stream bytes. Each byte of a packet is
-    copied once."""
+    """Buffer that packs IP packets into blocks of at most ``room`` stream bytes. Each byte of a
+    packet is copied once. ``concatenate``: True if a block may contain data of several packets."""
 
     def __init__(self, room: int, concatenate: bool) -> None:
         self.room = room
@@ -147,14 +148,14 @@ class Packer:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks that the packets not packed yet will fill."""
+        """Number of blocks that the waiting packets (not yet packed into blocks) will fill."""
         return -(-self._bytes // self.room) if self.concatenate else self._blocks
 
     def cut(self, lead: int = 0) -> tuple[bytes, int]:
         """Return (next block, offset of the first header in the block). A packet must be waiting.
 
-        The offset is NONE if no header begins in the block. ``lead``: size in bytes of a field
-        before the block that contains the size of the block, little-endian; 0 for no field.
+        The offset is NONE if no header begins in the block. ``lead``: size in bytes of a field that
+        precedes the block and states its size (little-endian); 0 for no field.
         """
         pieces, room, first = self._pieces, self.room, NONE
         parts: list[Data] = [b""]
@@ -184,7 +185,8 @@ class Packer:
 
 
 class Unpacker:
-    """Unpacks IP packets from blocks given in the order in which they were packed."""
+    """Buffer that recovers the IP packets from blocks, which are given in the order in which they
+    were packed."""
 
     def __init__(self, longest: int) -> None:
         self.longest = longest

@@ -142,9 +142,9 @@ class HostRelay:
     def send(self, packet: Data) -> bool:
         """Queue a packet for transfer to the drive and return True.
 
-        If the tunnel is not open or opening, drop the packet and return False; with offloads,
-        packets are also dropped while it is opening. Raises InputError if the packet is empty or
-        longer than the mtu.
+        If the tunnel is neither open nor opening, or after :meth:`close`, drop the packet and
+        return False. With offloads, packets are also dropped while the tunnel is opening. Raises
+        InputError if the packet is empty or longer than the MTU.
         """
         check(packet, self.form)
         if self.state not in (State.OPENING, State.OPEN) or self._close_asked:
@@ -200,8 +200,8 @@ class HostRelay:
 
     def tick(self, now: int) -> None:
         """Treat commands that were issued more than the timeout before ``now`` (ps) as lost;
-        ``commands`` returns them again. If event requests are older than the timeout, request the
-        next block without an event. Has no effect if commands cannot be lost (``timeout_ps`` is
+        :meth:`commands` returns them again. If event requests are older than the timeout, request
+        the next block without an event. Do nothing if commands cannot be lost (``timeout_ps`` is
         0)."""
         flight = self._flight
         if not flight.timeout_ps:
@@ -218,8 +218,8 @@ class HostRelay:
         self._advance()
 
     def reset(self) -> None:
-        """Handle a reset of the controller: its commands are lost, and ``commands`` returns them
-        again. The tunnel stays open."""
+        """Handle a reset of the controller: its commands are lost, and :meth:`commands` returns
+        them again. The tunnel stays open."""
         self._flight.forget("event")
         self._flight.lose_all()
         self._deaf = False

@@ -16,22 +16,22 @@ from ondie.emu.nvme.tunnel.framing import READ_HEADER
 from ondie.emu.nvme.tunnel.timing import handling, spacing
 
 SLACK_PS = 50 * 10**9
-"""Maximum delay of the blocks of one direction that may be made up for, ps: several time slices of
-an operating system's scheduler, or hundreds of blocks."""
+"""Maximum delay of one direction up to which later blocks catch up with the schedule, ps: several
+time slices of an operating system's scheduler, or the time of hundreds of blocks."""
 
 
 class Pace:
-    """Schedule of one drive's blocks by the cost model of its tunnel. ``host``: True to include the
-    time of the host's relay and of commands; False to include only the time of the link, because
-    the host is real."""
+    """Schedule of the blocks (data of tunnel commands) of one drive, computed from the cost model
+    of its tunnel. ``host``: True to include the time of the host's relay and of commands; False to
+    include only the time of the link, because the host is real."""
 
     def __init__(self, cost: TunnelCost, host: bool = True) -> None:
         self.cost, self._host = cost, host
         self._last = {UP: 0, DOWN: 0}
 
     def period(self, way: str, size: int) -> int:
-        """Return the time from one block of ``size`` stream bytes to the next in a long message,
-        ps. ``way``: UP or DOWN."""
+        """Return the time between the completions of two consecutive blocks of a long message, ps.
+        ``size``: stream bytes per block. ``way``: UP or DOWN."""
         times = self.cost.up if way == UP else self.cost.down
         crossing = int(spacing(size, times))
         if not self._host:

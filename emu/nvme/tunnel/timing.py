@@ -37,14 +37,14 @@ class Times(NamedTuple):
     concatenate: int
     """1 if a block may hold several packets, or 0 if a block ends where a packet ends."""
     burst: int
-    """Used only from drive to host: 1 if the drive signals once per message, or 0 if it signals
-    once per block."""
+    """1 if the drive sends one notification per message, or 0 if it sends one per block. Used only
+    in the direction from drive to host."""
     outstanding: int
     command: int
     """Time of a tunnel command from submission to completion without the host's CPU time, ps."""
     notify: int
     """Time from the moment when a block is ready in the drive until the host's relay is notified,
-    ps. Used only from drive to host."""
+    ps. Used only in the direction from drive to host."""
     cpu: int
     """CPU time of the host's relay per tunnel command, and per notification, ps."""
     copy_rate: int
@@ -97,7 +97,8 @@ def next_block(at, there, total, tid):
     """Return the number of bytes in the block that begins at byte ``at`` of a stream.
 
     ``there``: position in the stream up to which complete packets are available, bytes. ``total``:
-    stream bytes of the message. ``tid``: Times of the direction.
+    length of the message in the stream, bytes. ``tid``: Times record with the constants of the
+    direction.
     """
     if tid.concatenate != 0:
         return min(tid.room, there - at)
@@ -128,8 +129,8 @@ def spacing(size, tid):
 
 @njit
 def upward(n, tid):
-    """Simulate a message of ``n`` bytes from the drive to the host. ``tid``: Times of the
-    direction.
+    """Simulate a message of ``n`` bytes from the drive to the host. ``tid``: constants of this
+    direction, a Times.
 
     Returns two arrays, int64[blocks]: the number of stream bytes that have reached the host after
     each block, and the time at which the relay has handled the block, ps. The relay's thread
@@ -176,7 +177,8 @@ def upward(n, tid):
 
 @njit
 def downward(n, there, ready, tid):
-    """Simulate a message of ``n`` bytes from the host to a drive. ``tid``: Times of the direction.
+    """Simulate a message of ``n`` bytes from the host to a drive. ``tid``: constants of this
+    direction, a Times.
 
     Returns two arrays, int64[blocks]: the number of stream bytes that have reached the drive after
     each block, and the time of the block's completion, ps. ``there``: number of stream bytes that
@@ -209,8 +211,8 @@ def downward(n, there, ready, tid):
 @njit
 def copied(there, tid):
     """Return the total time that the host's relay spends on copying the blocks of a message, ps.
-    ``there``: position in the stream at which each block ends, bytes, int64[blocks]. ``tid``: Times
-    of the direction."""
+    ``there``: position in the stream at which each block ends, bytes, int64[blocks]. ``tid``:
+    constants of the direction, a Times."""
     before, sum_ps = 0, 0
     for at in there:
         sum_ps += handling(at - before, tid) - tid.cpu

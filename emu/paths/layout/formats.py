@@ -25,8 +25,8 @@ from ondie.kernels.formats import B16, BLOCK, F32, NONE, TYPES, Format
 from ondie.kernels.update import Slot
 
 BF16_MASTER = Format("bf16_master", B16, B16, F32, NONE, NONE)
-"""Format without a dedicated kernel: the FP32 update runs between type conversions
-(paths/optimizer_step.py)."""
+"""Format with BF16 weights and gradients and FP32 states. It has no dedicated kernel: the values
+are converted to FP32, updated, and converted back (paths/optimizer_step.py)."""
 FORMATS = {"fp32": KERNELS["fp32"], BF16_MASTER.name: BF16_MASTER, **KERNELS}
 SCALE_BYTES = 4
 MODEL_BYTES = 2

@@ -1,7 +1,7 @@
 """RAID 0 striping: parameters are distributed to the drives in stripes.
 
 Owns the placement of parameters, the payload of striped vectors, and gradients sent as Top-K
-elements. Does not own any order of commands (multi_drive.py, smart_infinity.py).
+elements. Does not own the order of commands (multi_drive.py, smart_infinity.py).
 Source: RAID 0 of ZeRO-Infinity's baseline; Smart-Infinity (HPCA 2024) spreads every sub-group
 over its drives. A kept gradient element takes 4 bytes for the index and 4 for the value.
 """

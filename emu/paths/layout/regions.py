@@ -57,7 +57,7 @@ class Regions:
 
     @staticmethod
     def of(shard: Shard, vectors: tuple[Vector, ...], geometry: Geometry) -> Regions:
-        """Return regions for ``vectors`` that start at super-page boundaries."""
+        """Return the regions of ``vectors``. Every region starts at a super-page boundary."""
         return Regions(shard, vectors, geometry.page_bytes, geometry.planes * geometry.slots)
 
     def vector(self, name: str) -> Vector:
@@ -109,8 +109,8 @@ class Regions:
 
 @dataclass(frozen=True)
 class Stripes:
-    """Layout of a shard's vectors in super-pages. The planes of a die hold ``groups`` groups, each
-    with one page per vector (w and the states)."""
+    """Layout of a shard's vectors in super-pages. ``groups``: number of groups of planes per die.
+    Each group holds one page of every vector (w and the states)."""
 
     shard: Shard
     vectors: tuple[str, ...]
@@ -154,7 +154,7 @@ class Stripes:
 
     @property
     def count(self) -> int:
-        """Number of super-pages that hold the parameters of the shard."""
+        """Number of stripes, one per super-page, that hold the parameters of ``shard``."""
         return -(-self.shard.size // self.params)
 
     def span(self, super_page: int, group: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import numpy as np
 
 class Homes:
     """Map from stripe to super-page, for ``count`` stripes on ``dies`` dies. To save memory for
-    large models, the tables are created only at the first move."""
+    large models, the tables are created only when the first stripe moves."""
 
     def __init__(self, count: int, dies: int) -> None:
         self.count = count

@@ -63,8 +63,8 @@ class Region:
     number."""
 
     def bytes(self, count: int) -> int:
-        """Return the number of bytes of the entries (values or scales) that hold ``count``
-        parameters, if the first of these parameters is the first one of an entry."""
+        """Return the size in bytes of the entries (values or scales) of ``count`` consecutive
+        parameters. The first of these parameters must be the first parameter of an entry."""
         return -(-count // self.share) * self.width
 
     def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -78,7 +78,7 @@ class Region:
 
     @property
     def size(self) -> int:
-        """Size of the region up to the end of its last extent, over all drives, bytes."""
+        """Total size of the region over all drives, up to the end of its last extent, bytes."""
         extent = self.extents[-1] if self.extents else Extent(0, 0, 0)
         return extent.at + self.bytes(extent.stop - extent.start)
 

@@ -75,8 +75,8 @@ class OffloadMemory(Conventional):
         return out
 
     def scatter(self, name: str, start: int, stop: int, values: np.ndarray) -> None:
-        """Write ``values`` (slot's dtype) to the entries of parameters [start, stop) of slot
-        ``name`` (one array of an update, such as "w") in host memory."""
+        """Write ``values``, which have the slot's dtype, to the entries of parameters [start, stop)
+        of slot ``name`` (one array of an update, such as "w") in host memory."""
         slot = self.slots[name]
         self.kept[name][self._entries(slot, start, stop)] = values
         for first, last, dev, at in self.volume.pieces(name, start, stop):

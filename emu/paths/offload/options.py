@@ -22,15 +22,15 @@ class Offload:
     configuration values (host.io_block, host.io_queue_depth, host.subgroup_params)."""
 
     parameters: bool = False
-    """Also store the model's 16-bit parameters on NVMe. Forward and backward read them, and the
-    update writes them."""
+    """True to store the model's 16-bit parameters on NVMe, too. Forward and backward read them, and
+    the update writes them."""
     checkpointing: bool = False
-    """Use activation checkpointing: backward repeats forward and thus reads the parameters once
-    more."""
+    """True for activation checkpointing: backward repeats forward and thus reads the parameters
+    once more."""
     pipeline_read: bool = False
-    """Read the next sub-group while the host computes the current sub-group."""
+    """True to read the next sub-group while the host computes the current sub-group."""
     pipeline_write: bool = False
-    """Write a sub-group while the host computes the next sub-group."""
+    """True to write a sub-group while the host computes the next sub-group."""
     buffers: int | None = None
     """Number of pinned host buffers, each for one array of the largest sub-group (buffer_count).
     The update reads into these buffers, and the backward pass copies gradients into them. With
@@ -99,24 +99,27 @@ class Offload:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of a whole model that are on NVMe, used when pieces of the model are simulated. The
-    sub-groups and tensors of a piece differ from those of the model. An option that counts
-    sub-groups or tensors would therefore keep another share in DRAM than in the whole model."""
+    """Placement of a whole model's data on NVMe, as fractions, for the simulation of its pieces.
+
+    The sub-groups and tensors of a piece differ from those of the model. An option that counts
+    sub-groups or tensors would therefore keep a different fraction of the piece in DRAM. These
+    fractions replace such options."""
 
     states: Fraction
-    """Share of all parameters, counted from the first parameter, whose states are on NVMe."""
+    """Fraction of all parameters with states on NVMe. These are the first parameters of the model.
+    """
     gradients: Fraction
-    """Fraction of the gradients that are on NVMe, including padding, among the gradients of
-    parameters with states on NVMe. The gradients on NVMe are the first in each sub-group."""
+    """Share of the gradients (including padding) that is on NVMe. Only the gradients of parameters
+    with states on NVMe are counted. The gradients on NVMe are the first in each sub-group."""
     buffer: Fraction
     """Share of all parameters that are in the largest sub-group. This share determines the size of
     a pinned buffer."""
     kept: Fraction
-    """Share of all parameters, counted from the first parameter, whose 16-bit copy stays in DRAM
-    although the 16-bit copies of other parameters are on NVMe."""
+    """Fraction of all parameters with a 16-bit copy that stays in DRAM, although the 16-bit copies
+    of other parameters are on NVMe. These are the first parameters of the model."""
     parameters: Fraction
-    """Share of the parameters not counted in ``kept`` whose 16-bit copy is on NVMe, including
-    padding. These parameters are the first in each sub-group."""
+    """Fraction of the 16-bit parameter copies, including padding, that are on NVMe. The copies that
+    ``kept`` counts are excluded. The copies on NVMe are the first in each sub-group."""
 
 
 LEAST_VALUES = {

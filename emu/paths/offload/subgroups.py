@@ -1,8 +1,8 @@
 """Data of host offload: the portion of a model that is on NVMe, and its sub-groups.
 
-Owns the files of the vectors, the sub-groups whose states are on NVMe, and the corresponding
-shares for a piece that represents the whole model. Does not own the order of the work (path.py)
-or the location of a file's bytes (paths/layout/volume.py).
+Owns the files of the vectors, the sub-groups whose states are on NVMe, and the fractions of the
+data on NVMe and in DRAM that are applied to the pieces simulated in place of the model. Does not
+own the order of the work (path.py) or the location of a file's bytes (paths/layout/volume.py).
 Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); its options are in
 options.py.
 """
@@ -35,7 +35,7 @@ Data that ratio or max_in_cpu keeps in DRAM is excluded from the fraction. Any r
 DRAM belongs to small tensors, which the pieces do not reproduce."""
 BLOCKS_OF_TENSOR = 16
 """Minimum average number of the host's I/O blocks per tensor for a model to be simulated in pieces.
-In the pieces, no tensor ends within a block."""
+The pieces neglect the partly filled last block of each tensor."""
 
 
 def _firsts(groups: Iterable[tuple[int, int]], share: Fraction) -> list[tuple[int, int]]:

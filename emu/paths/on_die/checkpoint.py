@@ -65,7 +65,9 @@ def missing(path: OnDie, lost: tuple[int, int] | None) -> list[tuple[int, int]]:
 
 
 def super_pages(path: OnDie, lost: tuple[int, int] | None) -> list[np.ndarray]:
-    """Return the numbers of the super-pages to read on each device, int64[n] per device."""
+    """Return the numbers of the super-pages to read on each device, int64[n] per device. ``lost``:
+    (device, die) of a lost die, whose super-pages are replaced by parities; None if no die is lost.
+    """
     found = [homes.super_pages(0, homes.count) for homes in path.homes]
     if lost is not None:
         device, die = lost

@@ -34,7 +34,8 @@ from ondie.emu.paths.on_die.rounds import Table
 
 @dataclass
 class ChipLevel(OnDie):
-    """Path that updates in the flash chips. Gradients and results pass through the controller.
+    """Path that updates weights and states in the flash chips. Gradients and results pass through
+    the controller.
 
     Dispatch: in lockstep, the chips of a channel sense when all these chips have their gradients,
     as in on_die. Otherwise each chip senses when it has its gradient. A gradient is programmed as

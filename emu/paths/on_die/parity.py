@@ -1,12 +1,12 @@
-"""Bytes of parities over dies and of commit records, which the controller programs.
+"""Contents of the parity super-pages and commit records that the controller programs.
 
 Owns the exclusive or of the stripes under a parity and of their out-of-band data, the contents of a
 commit record, and the reconstruction of a lost die's super-page. Does not own the placement
-(protection.py), the time of programs (path.py, recovery_plan.py) or the selection of super-pages to
-read (checkpoint.py).
-Source: vendors' RAIN and RAISE, as in protection.py. The exclusive or of out-of-band data is this
-project's, because a reconstructed super-page must be locatable. This exclusive or is stored in
-place of ECC parity, which the optimizer's pages do not have.
+(protection.py), the duration of programs (path.py, recovery_plan.py) or the selection of
+super-pages to read (checkpoint.py).
+Source: vendors' RAIN and RAISE, as in protection.py. The exclusive or of out-of-band data is an
+addition of this project, because a reconstructed super-page must be locatable. This exclusive or is
+stored in place of ECC parity, which the optimizer's pages do not have.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Made:
 
 
 class ParityData:
-    """Parities and commit records of one device. Super-pages have ``planes`` pages of ``page``
-    bytes."""
+    """Contents of the parity super-pages and commit records of one device. Super-pages have
+    ``planes`` pages of ``page`` bytes."""
 
     def __init__(self, guarded: Guarded, planes: int, page: int) -> None:
         self.guarded = guarded
@@ -112,14 +112,16 @@ class ParityData:
         return [*beside, int(self.guarded.parity[number])]
 
     def again(self, stripe: int, read: Callable[[int], np.ndarray]) -> np.ndarray:
-        """Return the pages of ``stripe``, uint8[planes, n], reconstructed from the other
-        super-pages under its parity. ``read``: function that returns the pages of a super-page,
-        uint8[planes, n]."""
+        """Return the pages of ``stripe``, uint8[planes, n], reconstructed from its parity and the
+        other stripes that the parity covers. ``read``: function that returns the pages of a
+        super-page, uint8[planes, n]."""
         found = [read(super_page) for super_page in self.others(stripe)]
         out: np.ndarray = np.bitwise_xor.reduce(found)
         return out
 
 
 def records(spares: Sequence[Spare], planes: np.ndarray) -> np.ndarray:
-    """Return the out-of-band data of pages as stored in the cells, uint8[planes, SPARE_BYTES]."""
+    """Return the out-of-band data of a super-page as stored in the cells, uint8[planes,
+    SPARE_BYTES]. ``spares``: fields of the out-of-band data of each page. ``planes``: data of the
+    pages, uint8[planes, page_bytes]."""
     return np.stack([out_of_band(spare, page) for spare, page in zip(spares, planes, strict=True)])

@@ -70,8 +70,8 @@ class OnDie(UpdatingPath):
 
     @property
     def compute_ps(self) -> int:
-        """Time from sense to program of a stripe, excluding ECC in the die, ps. Consists of the
-        vector passes and of the randomising, checking and encryption of the stripe's pages."""
+        """Time (ps) to update a stripe between sense and program (vector passes), and to randomize,
+        check and encrypt its pages. Excludes ECC in the die."""
         time, _ = self.stripe_ps
         return time + pe.guarding_ps(self.cfg, self.stripes[0].planes)
 
@@ -125,7 +125,7 @@ class OnDie(UpdatingPath):
 
     @property
     def devices(self) -> Devices:
-        """Record of all devices, for the modules that add plan rows of this update."""
+        """Stripes and constants of all devices, for the modules that add plan rows."""
         return Devices(
             self.cfg, self.geometry, self.steps, self.stripes, self.homes, self.guarded,
             self.good_blocks, self.compute_ps, self.round_trip,
@@ -139,8 +139,8 @@ class OnDie(UpdatingPath):
 
     @property
     def migrates(self) -> bool:
-        """True if stripes may move between unequally worn dies. Always False with parity over
-        dies, because a parity binds stripes to dies, and with commit records."""
+        """True if stripes may move between unequally worn dies. Always False with commit records,
+        and with parity over dies, because a parity binds stripes to dies."""
         plain = self.steps == (GRADIENT, SENSE, COMPUTE, PROGRAM_STEP)
         guarded = self.cfg.pe.rain or self.cfg.pe.atomicity != "none"
         return self.cfg.ftl.reservoir_migrate > 0 and plain and not guarded
@@ -398,8 +398,8 @@ class OnDie(UpdatingPath):
         return every[(number + offsets[table.dev])[table.made]]
 
     def commit(self, out: Rows, done: Sequence[frozenset[int]] = ()) -> None:
-        """Add rows that program a commit record on every die. ``done``: super-pages of each device
-        whose commit records have already been programmed and are excluded."""
+        """Add rows that program a commit record on every die, except those in ``done``: super-pages
+        of each device that hold commit records already programmed."""
         after = out.fence(UPDATE)
         for stripes, guarded in zip(self.stripes, self.guarded, strict=True):
             lpn = guarded.records + np.arange(self.geometry.dies)
@@ -433,9 +433,9 @@ class OnDie(UpdatingPath):
         size: int,
         which: Sequence[np.ndarray] | None = None,
     ) -> Iterator[np.ndarray]:
-        """Yield rows, alternating between devices, that read ``pages`` pages of every super-page
-        and send ``size`` bytes to the host: array, the die's decoder if any, channel, DRAM, link.
-        ``which``: super-pages to read on each device; None selects those that hold stripes."""
+        """Yield rows, alternating between devices, that read super-pages and send ``size`` bytes of
+        each to the host. ``pages``: pages per super-page, for the time of the die's decoder.
+        ``which``: super-pages of each device; None selects those that hold stripes."""
         which = which or [homes.super_pages(0, homes.count) for homes in self.homes]
         piece = plan_rows.MAX_CHUNK // len(self.stripes)
         for start in range(0, max(map(len, which)), piece):
@@ -461,8 +461,8 @@ class OnDie(UpdatingPath):
         return stripe_s(self.devices, stripes, array, load)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound of the update stage: stripes per die x max(:meth:`_stripe_s`, times of a
-        round's gradients on the link and in DRAM) + erases of new blocks."""
+        """Return the bound of the update stage: stripes per die x max(:meth:`_stripe_s`, times of
+        the gradients of one stripe per die on the link and in DRAM) + erases of new blocks."""
         flash, geometry = self.cfg.flash, self.geometry
         stripes = max(self.stripes, key=lambda each: each.count)
         command = flash.t_command_ps / 1e12

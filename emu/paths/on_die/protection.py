@@ -66,8 +66,8 @@ class Guarded:
     parity: np.ndarray
     """Super-page that holds each parity, int64[groups]."""
     records: int
-    """First super-page of the commit records. There is one commit record per die, after all other
-    super-pages."""
+    """Number of the first super-page that holds a commit record. There is one commit record per
+    die, after all other super-pages."""
     commits: bool
     undo: bool
 
@@ -138,8 +138,8 @@ class Guarded:
         return held * (2 if self.undo else 1)
 
     def completed(self, stripes: np.ndarray) -> np.ndarray:
-        """Return the number of parities whose stripes are all among the first ``stripes``
-        (int64[n])."""
+        """For each element n of ``stripes``, return the number of parities whose stripes are all
+        among the first n stripes, int64[len(stripes)]."""
         if not self.members:
             return np.zeros_like(stripes)
         whole = stripes // self.members

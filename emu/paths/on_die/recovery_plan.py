@@ -93,11 +93,11 @@ def plan(
 ) -> Iterator[np.ndarray]:
     """Yield the plan rows that complete an interrupted step.
 
-    These are the rows of the remaining forward and backward (``left``, see :func:`training`), of
-    the update, starting at the cursors (``cursors``: index of the next stripe of each die,
-    int64[dies] per device), and of the parities and commit records. ``made``: super-pages of each
-    device whose parities and commit records have already been programmed. All weights are read out
-    to the host again.
+    These are the rows of the remaining forward and backward, of the update from the cursors to its
+    end, and of the parities and commit records. All weights are read out to the host again.
+    ``left``: see :func:`training`. ``cursors``: index of the next stripe of each die, int64[dies]
+    per device. ``made``: super-pages of each device that hold parities or commit records already
+    programmed in this step.
     """
     out = Rows(system.next_row)
     after = training(out, left, system.now)
@@ -124,8 +124,8 @@ def parities(
 
     ``fetched``: the stripes that the controller receives from the resumed update, as (device,
     super-page) -> row id. The controller reads the other stripes, which were programmed before the
-    power cut, from the array. ``made``: super-pages of each device whose parities have already been
-    programmed.
+    power cut, from the array. ``made``: super-pages of each device that hold parities already
+    programmed in this step.
     """
     dies, page = path.geometry.dies, path.geometry.flash_page_bytes
     for dev, guarded in enumerate(path.guarded):

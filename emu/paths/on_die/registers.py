@@ -106,7 +106,7 @@ class Reservoir:
         self.registers: dict[int, np.ndarray] = {}
         """Data registers by die, uint8[planes, page_bytes]. A die has an entry from BPR to BPP."""
         self.gradients: dict[int, dict[int, np.ndarray]] = {}
-        """Gradient registers by die: super-page -> gradient of the stripe in that super-page,
+        """Gradient registers by die and super-page: gradient of the stripe in the super-page,
         [params]."""
         self.lifted: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
         """Super-pages in the drives' DRAM that are being moved to another die: (device, source
@@ -138,9 +138,9 @@ class Reservoir:
         self.updated[:] = 0
 
     def program(self, device: int, at: At, planes: np.ndarray, spares: Sequence[Spare]) -> None:
-        """Program ``planes``, uint8[planes, page_bytes], into a super-page. ``spares``: out-of-band
-        data from the controller, one element per plane. Only the checksum of a page comes from its
-        PE, which has read the page."""
+        """Program ``planes``, uint8[planes, page_bytes], into the super-page at ``at``. ``spares``:
+        out-of-band data of each plane's page, without the checksum, which is computed from the
+        page."""
         self._put(device, at, Made(spares, planes))
 
     @property
@@ -212,8 +212,8 @@ class Reservoir:
         self.beside[device].join(stripe, planes, records(self.given[die], planes))
 
     def rejoin(self, device: int, super_page: int) -> None:
-        """Add a stripe to its parity in the controller. The stripe was programmed before a power
-        cut and has been read again."""
+        """Read the stripe in ``super_page``, which was programmed before a power cut, and add it to
+        its parity in the controller."""
         pages, store = self.pages(device, super_page), self.stores[device]
         planes = np.stack([store.read(ppn) for ppn in pages])
         held = np.stack([parity_records.covered(store, ppn) for ppn in pages])
@@ -223,8 +223,9 @@ class Reservoir:
         self, device: int, super_page: int, read: Callable[[int], np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return (pages, out-of-band data) of a super-page, uint8[planes, page_bytes] and
-        uint8[planes, SPARE_BYTES], reconstructed from the other super-pages under its parity.
-        ``read``: function that returns the pages of a super-page; None selects the stored pages."""
+        uint8[planes, SPARE_BYTES], reconstructed from its parity and the other super-pages that the
+        parity covers. ``read``: function that returns the pages of a super-page; None selects the
+        stored pages."""
         beside, store = self.beside[device], self.stores[device]
 
         def data(other: int) -> np.ndarray:
@@ -263,12 +264,13 @@ class Reservoir:
             self.met = bool(nan_comparator.special(values).any()) or self.met
 
     def page(self, at: At, slot: int) -> int:
-        """Return the physical page that holds role ``slot`` of a super-page. A role is a vector
-        and a group."""
+        """Return the physical page that stores role ``slot`` of the super-page at ``at``. A role is
+        the combination of a vector, such as the weights, and a group of parameters."""
         return physical_page(self.system.geometry, at, slot)
 
     def pages(self, device: int, super_page: int) -> list[int]:
-        """Return the physical pages of a super-page, ordered by role."""
+        """Return the physical pages of a super-page, in the order of ``slot`` (see
+        :meth:`page`)."""
         at = self.at(device, super_page)
         return [self.page(at, slot) for slot in range(self.stripes[device].planes)]
 

@@ -68,25 +68,27 @@ class Table:
     round: np.ndarray
     dev: np.ndarray
     width: np.ndarray
-    """Number of dies in the round of each plan row."""
+    """For each plan row, the number of dies in its round."""
     base: np.ndarray
-    """Id of the first row of the round that contains the row."""
+    """For each plan row, the id of the first row of its round."""
     before: np.ndarray
-    """Id of the first row of the previous round, or -1 in the first round."""
+    """For each plan row, the id of the first row of the previous round on the same device; -1 in
+    the first round of a device."""
     staged: np.ndarray
     staged_end: np.ndarray
     parity: np.ndarray
     die: np.ndarray
     load: np.ndarray
-    """True if the row transfers the round's gradients to the device's DRAM."""
+    """For each plan row, True if it transfers the round's gradients to the device's DRAM."""
     made: np.ndarray
-    """True if the row programs a parity."""
+    """For each plan row, True if it programs a super-page of parity."""
     dies: int
     order: dict[int, int]
     row: dict[int, np.ndarray]
-    """For each step, the ids of the rows that perform this step for the stripe of each row."""
+    """By step of a stripe's update (see protection.steps): for each row of the table, the id of the
+    row that performs this step for the same stripe."""
     mask: dict[int, np.ndarray]
-    """For each step, a mask of the rows that perform this step."""
+    """By step of a stripe's update: mask of the rows of the table that perform this step."""
     after0: np.ndarray
     after1: np.ndarray
 
@@ -112,16 +114,18 @@ class Table:
 
     @property
     def stripe(self) -> np.ndarray:
-        """Number of the row's stripe on its device. A row without a stripe has the first stripe
-        of its round."""
+        """For each plan row, the number of its stripe on its device; for a row that belongs to no
+        single stripe (gradient transfer or parity), the number of the first stripe of its round."""
         return self.round * self.dies + self.die
 
     def earlier(self, step: int, die: np.ndarray | int) -> np.ndarray:
-        """Return the ids of the rows that perform ``step`` on ``die`` in the previous round, or -1
-        in the first round."""
+        """Return, for each plan row, the id of the row that performs ``step`` on die ``die`` in the
+        previous round of the device (a round updates one stripe per die), or -1 in the first
+        round."""
         return np.where(self.before < 0, -1, self.before + 1 + self.order[step] * self.dies + die)
 
     def previous(self, step: int) -> np.ndarray:
-        """Return the ids of the rows that perform ``step`` on the same die in the previous round,
-        or -1 in the first round."""
+        """Return, for each plan row, the id of the row that performs ``step`` on the same die in
+        the previous round of the device (a round updates one stripe per die), or -1 in the first
+        round."""
         return self.earlier(step, self.die)

@@ -90,7 +90,7 @@ def plan(devices: Devices, worn: np.ndarray, super_pages: int, out: Rows, after:
     waits for. This row completes when all moves and the row with id ``after`` are complete.
 
     ``worn``: erase counts of each block, int32[dies x blocks, planes]; ``super_pages``: number of
-    entries in a device's map.
+    logical super-pages of a device, including unmapped super-pages.
     """
     geometry, threshold = devices.geometry, devices.cfg.ftl.reservoir_migrate
     cycles = wear(worn, devices.good_blocks, geometry).reshape(-1, geometry.dies)

@@ -23,7 +23,7 @@ KEPT = {
     "WRITE_CACHE": mqsim_cache.WRITES,
     "WRITE_READ_CACHE": mqsim_cache.READS | mqsim_cache.WRITES,
 }
-"""Value of Device_Level_Data_Caching_Mode -> bits of ``zone.caching`` (READS, WRITES)."""
+"""Bits of ``zone.caching`` (READS, WRITES) for each value of Device_Level_Data_Caching_Mode."""
 
 
 def sizes(

@@ -25,8 +25,9 @@ class Queue:
     """Statistics of one transaction queue of a flash chip; lengths in transactions, times in ps.
 
     ``entered``, ``left``: number of transactions that entered and left. ``deviation``: standard
-    deviation of the length as MQSim computes it, or None if the length reached LENGTHS, from which
-    lengths are not distinguished. ``mean_wait``: mean waiting time, or None if no transaction left.
+    deviation of the length as MQSim computes it, or None if the length reached LENGTHS, because all
+    greater lengths are recorded as LENGTHS. ``mean_wait``: mean waiting time, or None if no
+    transaction left.
     """
 
     entered: int
@@ -54,13 +55,13 @@ class DeviceStatistics:
 
     ``channels``, ``chips``: number of channels, and of chips per channel. ``queues``: the Queue
     statistics of each chip, channel after channel, in the order of nand/scheduler_statistics.py.
-    ``of_chips``: fractions of time of each chip. ``ranked``: True if the queues of host
-    transactions are divided by priority class. ``streams``: int64[flows, 2, 4], for reads and
-    writes of each flow: number of transactions, then the sums of their execution, transfer and
-    waiting times (ps). ``issued``: int64[3, 2], number of read, program and erase commands for one
-    plane and for several planes. ``lookup``: int64[3, 3], look-ups in the mapping table by reads,
-    writes and moved pages: hits, misses that read a translation page, other misses. ``end_ps``: end
-    of the simulation.
+    ``of_chips``: for each chip, the fractions of the simulated time in which it executes commands
+    and transfers data. ``ranked``: True if the queues of host transactions are divided by priority
+    class. ``streams``: int64[flows, 2, 4], for reads and writes of each flow: number of
+    transactions, then the sums of their execution, transfer and waiting times (ps). ``issued``:
+    int64[3, 2], number of read, program and erase commands for one plane and for several planes.
+    ``lookup``: int64[3, 3], look-ups in the mapping table by reads, writes and moved pages: hits,
+    misses that read a translation page, other misses. ``end_ps``: end of the simulation.
     """
 
     channels: int

@@ -59,7 +59,7 @@ class Lines:
         self.lines.append("\t" * len(self.open) + f"</{tag}>")
 
     def values(self, values: Mapping[str, str]) -> None:
-        """Write elements that contain one value each."""
+        """Write an element for each item of ``values``, which maps element names to texts."""
         indent = "\t" * (len(self.open) + 1) + " "
         self.lines += [f"{indent}<{name}>{value}</{name}>" for name, value in values.items()]
 

@@ -1,7 +1,7 @@
 """One-line remark on the differences between a run without --quirks and MQSim's run.
 
-Owns the effect of each quirk that --quirks reproduces on a completed run. Does not own the list of
-quirks (quirks.py).
+Owns the calculation of the effect that each quirk of --quirks has on the results of a completed
+run. Does not own the list of quirks (quirks.py).
 Source: MQSim's source; the amounts follow from the parameters and the counters of the run.
 """
 
@@ -29,13 +29,13 @@ class Ran:
     end_ps: int
 
     def count(self, name: str) -> int:
-        """Return the counter ``name``; 0 if the run has no such counter."""
+        """Return the value of the counter ``name``; 0 if the run has no such counter."""
         return self.counters.get(name, 0)
 
 
 def line(ran: Ran) -> str | None:
-    """Return the remark for a run without --quirks, or None if no quirk changes MQSim's results of
-    this run."""
+    """Return a remark, for a run without --quirks, on how MQSim's results of this run differ
+    because of MQSim's quirks. Return None if no quirk changes the results."""
     effects = []
     for quirk in quirks.met(ran.drive, ran.scenario):
         if quirk.treatment == quirks.ASKED and (effect := EFFECTS[quirk.name](ran)):
@@ -171,5 +171,5 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
         f"the turns of priority classes also advance on busy chips: latencies change {OPEN}"
     ),
 }
-"""Name of a quirk reproduced by --quirks -> function that describes its effect on a run, or returns
-None if the quirk has no effect."""
+"""Functions that describe the effect on a run of a quirk reproduced by --quirks, by name of the
+quirk. They return None if the quirk has no effect."""

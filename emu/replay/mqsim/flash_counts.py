@@ -1,4 +1,4 @@
-"""Flash operations of a run with MQSim's names.
+"""Numbers of flash operations of a run, by the names that MQSim uses.
 
 Owns the assignment of the engine's counters to these names. Does not own the counting
 (engine/core/counters.py). Source: MQSim's statistics of user, garbage collection and mapping
@@ -11,8 +11,8 @@ from ondie.emu.replay.player import Replayed
 
 
 def counters(count: dict[str, int]) -> dict[str, int]:
-    """Return the numbers of flash operations by MQSim's counter names, separately for user
-    requests, garbage collection and mapping."""
+    """Return the numbers of flash operations by name, separately for user requests, garbage
+    collection and mapping. ``count``: the engine's counters (engine/core/counters.py), by name."""
     return {
         "user_reads": count["read_pages"] + count["merge_read_pages"],
         "host_read_pages": count["read_pages"],

@@ -1,5 +1,5 @@
-"""Flow of a scenario: its requests, in chunks, and whether they are issued in a closed or open
-loop.
+"""Flow of a scenario: its requests, in chunks, and the rule by which they are issued (closed or
+open loop).
 
 Owns Flow, the interface between workloads and the simulation. Does not own the sources of requests
 (synthetic_flow.py, trace_flow.py) or their simulation (to_engine.py).
@@ -55,7 +55,7 @@ ISSUE_PS = 1000
 
 
 def total(flows: Sequence[Flow]) -> int | None:
-    """Return the number of requests of all flows, or None if the number of a flow is unknown."""
+    """Return the number of requests of all flows together, or None if it is unknown for a flow."""
     known = [flow.total for flow in flows if flow.total is not None]
     return sum(known) if len(known) == len(flows) else None
 

@@ -130,15 +130,17 @@ def random(st, unit):
 
 @njit
 def random_p(st, unit):
-    """Select a victim by RANDOM_P: a safe, full block of plane ``unit``, drawn at random. Return -1
-    if :func:`drawn` finds none."""
+    """Select a victim by RANDOM_P: a safe, full block of plane ``unit``, drawn at random. A block
+    is safe if it is neither being written nor being collected. Return -1 if :func:`drawn` finds
+    none."""
     return drawn(st, unit, True, 0)
 
 
 @njit
 def random_pp(st, unit):
-    """Select a victim by RANDOM_PP: a safe, full block of plane ``unit`` with at least the required
-    number of invalid pages, drawn at random. Return -1 if :func:`drawn` finds none."""
+    """Select a victim by RANDOM_PP: a safe, full block of plane ``unit`` with at least
+    ``st.lots[LEAST_LOT]`` invalid pages, drawn at random. A block is safe if it is neither being
+    written nor being collected. Return -1 if :func:`drawn` finds none."""
     return drawn(st, unit, True, st.lots[LEAST_LOT])
 
 

@@ -55,8 +55,8 @@ def fill(arrays: Arrays, drive: Drive, flows: Sequence[Flow], orders: Sequence[I
 
 
 def chosen(parameters: Synthetic, order: I64, wanted: int, rng: I64) -> I64:
-    """Return the pages of a flow whose mapping entries are cached before the run, in the order of
-    insertion, int64[n].
+    """Return the pages of a flow that have a cached mapping entry at the start of the run, in the
+    order of insertion into the cache, int64[n].
 
     ``order``: see :func:`fill`. ``wanted``: number of entries. ``rng``: state of the drive's
     generator.

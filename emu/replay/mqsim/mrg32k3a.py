@@ -6,11 +6,11 @@ Source: P. L'Ecuyer, Operations Research 47(1), 1999 (MRG32k3a, figure 1, jumps 
 matrix); Marsaglia, Bray, SIAM Review 6(3), 1964 (polar method).
 
 MQSim draws its requests from this generator, with separate streams for types, addresses, sizes and
-intervals, so that a seed gives identical requests here. MQSim seeds by jumping ahead (seed // 200 +
-1) * 2^(seed mod 200) steps, but squares the matrices in 64 bits, where a product of two residues
-overflows. The resulting start states differ from those of the exact jump. They are reproduced here,
-because they only affect which random numbers are drawn. As in MQSim, seeds 1 and 200, 2 and 201,
-... give equal states.
+intervals, so that a seed gives the same requests in this program as in MQSim. MQSim seeds by
+jumping ahead (seed // 200 + 1) * 2^(seed mod 200) steps, but squares the matrices in 64 bits, where
+a product of two residues overflows. The resulting start states differ from those of the exact jump.
+This module computes the same start states as MQSim; the error changes only which random numbers are
+drawn. As in MQSim, seeds 1 and 200, 2 and 201, ... give equal states.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def remainder(total, m):
 
 @njit
 def uniform(state):
-    """Draw a uniform random number in (0, 1), float64; advances ``state``."""
+    """Draw a uniform random number in (0, 1), float64, and advance ``state``."""
     first = np.float64(A12) * np.float64(state[1]) + np.float64(A13) * np.float64(state[0])
     p = np.int64(remainder(first, np.float64(M1)))
     state[0] = state[1]
@@ -114,13 +114,13 @@ def uniform(state):
 
 @njit
 def below(state, n):
-    """Draw an integer from 0 to ``n`` - 1 with equal probabilities, int64; advances ``state``."""
+    """Draw an integer from 0 to ``n`` - 1 with equal probabilities, int64. Advance ``state``."""
     return np.int64(np.float64(n) * uniform(state))
 
 
 @njit
 def exponential(state, mean):
-    """Draw a number from the exponential distribution with mean ``mean``, float64; advances
+    """Draw a number from the exponential distribution with mean ``mean``, float64, and advance
     ``state``."""
     return -mean * math.log(uniform(state))
 

@@ -14,11 +14,11 @@ from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.workload_xml import MOST_SECTORS, Synthetic
 
 MOST_REQUESTS = 65535
-"""Maximum number of outstanding requests of an open-loop flow for which transactions are
-provided."""
+"""Maximum number of outstanding requests of an open-loop flow for which :func:`outstanding`
+provides transactions."""
 MOST_TRANSACTIONS = 1 << 20
-"""Maximum number of transactions that are provided for the requests of open loops; they occupy 128
-MiB."""
+"""Maximum number of transactions for the requests of all open-loop flows together. This number of
+transactions occupies 128 MiB."""
 SPREAD = 4
 """Number of standard deviations by which the number of large requests (with a negative random size,
 quirk negative_sizes) may exceed its mean."""

@@ -76,8 +76,8 @@ class Parameter:
 
     @property
     def rate(self) -> bool:
-        """True if the parameter is a rate (GB/s), for which fractions of the unit are allowed
-        although the field holds an integer."""
+        """True if the parameter is a rate in GB/s. The file may give such a rate with a fraction,
+        although the field, in bytes/s, holds an integer."""
         return self.p.unit == "GB/s"
 
 
@@ -115,9 +115,11 @@ def read(
     """Return the values of ``elements``, each of which must have the name of a parameter in
     ``known``.
 
-    ``where``: name of the file, for error messages. ``skipped``: names of elements that MQSim and
-    this reader skip. ``elsewhere``: name of a parameter of another set -> name of that set. Raises
-    InputError if an element has any other name, a name is repeated, or a value is invalid.
+    ``where``: name of the file, for error messages. ``skipped``: mapping whose keys are the names
+    of elements that MQSim and this reader skip. ``elsewhere``: for error messages, names of
+    parameters that belong to another set, each with the name of that set. Raises InputError if the
+    name of an element is neither in ``known`` nor in ``skipped``, if a name is repeated, or if a
+    value is invalid.
     """
     by_name = {name: key for key in known for name in (key.p.name, *key.p.aliases)}
     values: dict[str, Any] = {}
@@ -147,9 +149,10 @@ def read(
 def complete(found: Values, line: int, matters: Callable[[Parameter], bool], else_: str) -> None:
     """Set missing parameters without effect to their default.
 
-    ``line``: line of the set. ``matters``: function that returns True if a parameter has an effect.
-    ``else_``: end of the message if the parameter has no default. Raises InputError if a parameter
-    that has an effect is missing; the message names the first such parameter.
+    ``line``: line at which the set of parameters begins in the file. ``matters``: function that
+    returns True if a parameter has an effect. ``else_``: end of the message if the parameter has no
+    default. Raises InputError if a parameter that has an effect is missing; the message names the
+    first such parameter.
     """
     wanted = [key for key in found.missing if matters(key) and not key.p.ignored]
     if wanted:

@@ -217,8 +217,8 @@ def planned(
 
 
 def lay(arrays: Arrays, cfg: Config, plane: Plane) -> None:
-    """Place the pages of a plane in the flash arrays, block after block, beginning with the last
-    page.
+    """Place the pages of a plane in the flash arrays, block after block, in descending order of
+    logical page number.
 
     All other pages of each block are invalid. The block after the last filled block becomes the
     open block.

@@ -1,4 +1,4 @@
-"""Random draws of the pages of a synthetic flow that contain data before the run, as in MQSim.
+"""Random selection, as in MQSim, of the pages that contain data when a synthetic flow starts.
 
 Owns the draws. Does not own the handling of flows for which draws do not suffice
 (initial_occupancy.py), the generator of requests (synthetic_flow.py) or the placement of the pages
@@ -95,10 +95,10 @@ def touched(
     int64[pages of the flow], initially 0; bit i of an element marks sector i of the page. As in
     MQSim, each request marks only its first sector in every page that it touches. Page 0 contains
     the first sector of the flow; with the quirk one_sector, page 0 begins at the first aligned
-    sector of the flow. ``skew``: sector of page 0 at which the flow begins, if pages are numbered
-    from there (request_pieces.py). ``order``: int64[pages of the flow + 1] that receives the number
-    of marked pages, then the pages in the order of their marks, each times 2, plus 1 for a hot
-    page; None if the order is not needed.
+    sector of the flow. ``skew``: offset within a page at which the flow begins, in sectors, if the
+    flow numbers its pages from its first sector (request_pieces.py); otherwise 0. ``order``:
+    int64[pages of the flow + 1] that receives the number of marked pages, then the pages in the
+    order of their marks, each times 2, plus 1 for a hot page; None if the order is not needed.
 
     Returns False, with nothing marked, if ``wanted`` is nearly all pages of the range. With the
     quirk nine_tenths, nine tenths of the range are marked instead.
@@ -247,15 +247,16 @@ def _mark_hot(
 
 @njit
 def mark(sectors, requests, first, page, skew, count, wanted, order, hot_end, marked):
-    """Mark the sectors of requests until ``wanted`` pages are marked; return the number of pages.
+    """Mark the sectors of requests until ``wanted`` pages are marked. Return the number of marked
+    pages.
 
     ``sectors``: bit mask of the marked sectors of each page. ``requests``: REQUEST[n]. ``first``:
-    sector at which page 0 begins. ``page``: sectors per page. ``skew``: if it is above 0, the last
-    ``skew`` sectors of a page use the lowest bits of its mask, and its other sectors use the
-    highest of the mask's MASK_SECTORS bits. ``count``: number of pages marked before. All pages of
-    the last request are marked. Pages beyond the end of ``sectors`` are counted, but not marked.
-    ``order``: see :func:`touched`; empty if the order is not needed. ``hot_end``: last sector of
-    the hot addresses. ``marked``: number of pages in ``order`` before the call.
+    sector at which page 0 begins. ``page``: sectors per page. ``skew``: if above 0, the last
+    ``skew`` sectors of a page use the lowest bits of its mask, from bit 0, and the other sectors
+    use the highest bits, up to bit MASK_SECTORS - 1. ``count``: number of marked pages before the
+    call. All pages of the last request are marked. Pages beyond the end of ``sectors`` are counted,
+    but not marked. ``order``: see :func:`touched`; empty if the order is not needed. ``hot_end``:
+    last sector of the hot addresses. ``marked``: number of pages in ``order`` before the call.
     """
     for i in range(requests.shape[0]):
         if count >= wanted:

@@ -49,7 +49,8 @@ COUNTS = {
     "Total_GC_Executions": "collections",
     "Total_WL_Executions": "levelings",
 }
-"""Name of an item in MQSim's result file -> name of this project's counter with its value."""
+"""Name of the counter whose value this project writes to each item of MQSim's result file, by name
+of the item."""
 
 
 def flow_lines(
@@ -97,10 +98,10 @@ def result_file(
 ) -> bytes:
     """Return the contents of the result file of one scenario.
 
-    ``unserved``: numbers of further reads and writes of each flow that never complete; MQSim counts
-    them as requests. ``device``: statistics of ``drive``; if either is None, the file does not have
-    the element HostInterface, and without ``device`` it does not have TSU and FlashChips. Quirk
-    reproduced: whole_seconds.
+    ``unserved``: for each flow, numbers of reads and of writes that never complete and are not in
+    ``requests``; MQSim counts them as requests. ``device``: statistics of ``drive``. The file has
+    the element HostInterface only if both are given, and TSU and FlashChips only if ``device`` is
+    given. Quirk reproduced: whole_seconds.
     """
     out = Lines()
     out.begin("MQSim_Results")

@@ -56,8 +56,8 @@ Simulate = Callable[[Drive, Sequence[Flow], frozenset[str]], Run]
 class Outcome:
     """Results of one scenario.
 
-    ``statistics``: content of --json. ``text``: lines of text with MQSim's names. ``files``: path
-    -> contents, for the result file, and for logs of response times if the drive enables them.
+    ``statistics``: content of --json. ``text``: lines of text with MQSim's names. ``files``:
+    contents by path, for the result file, and for logs of response times if the drive enables them.
     ``difference``: remark on the differences from MQSim's results, or None if there are no
     differences or --quirks is given.
     """
@@ -97,7 +97,8 @@ def check(drive: Drive, scenario: Scenario) -> None:
 
 
 def remarks(scenario: Scenario) -> list[str]:
-    """Return the remarks on ignored parameters that the user sees before a scenario runs."""
+    """Return the remarks that are printed before a scenario runs, one for each ignored parameter or
+    note."""
     ignored = [(key.p.name, key.p.ignored) for key in parameters(Drive) if key.p.ignored]
     lines = [f"ignored: {name}: {why}" for name, why in ignored]
     return lines + [f"ignored: {note}" for note in scenario.skipped]

@@ -29,7 +29,7 @@ def used(drive: Drive) -> bool:
 def seen(drive: Drive, flows: Sequence[F]) -> list[F]:
     """Return the parameters of the flows as the drive's host interface applies them.
 
-    With SATA, all flows use all planes, class HIGH and the first flow's caching mode.
+    With SATA, all flows use all planes, priority class HIGH and the first flow's caching mode.
     """
     if not used(drive):
         return list(flows)

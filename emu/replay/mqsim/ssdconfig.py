@@ -237,13 +237,13 @@ class Drive:
 
     @property
     def physical_pages(self) -> int:
-        """Number of pages of the whole drive."""
+        """Number of physical pages of the whole drive."""
         return self.planes * self.block_no_per_plane * self.page_no_per_block
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of channels, of chips per channel, of dies per chip and of planes per die, by the
-        workload parameter that lists their ids."""
+        """Number of channels, of chips per channel, of dies per chip and of planes per die. The
+        keys are the workload parameters that list the ids of these parts."""
         return {
             "channel_ids": self.flash_channel_count,
             "chip_ids": self.chip_no_per_channel,
@@ -252,10 +252,8 @@ class Drive:
         }
 
     def plane_sectors(self, share: int) -> int:
-        """Return the number of sectors in a plane that each of ``share`` flows can address.
-
-        ``share``: number of flows that use the plane.
-        """
+        """Return the number of logical sectors of a plane that each flow can address if ``share``
+        flows use the plane."""
         whole = self.block_no_per_plane * self.page_no_per_block * self.page_sectors
         return int(whole * (1.0 - self.overprovisioning_ratio) * 1.0 / share)
 
@@ -275,7 +273,7 @@ _PLACE = {k.attribute: at for at, k in enumerate(_ALL)}
 SETS: dict[str, tuple[Parameter, ...]] = {
     name: _ALL[_PLACE[first] : _PLACE[last] + 1] for name, (first, last) in _SETS.items()
 }
-"""Name of a parameter set of ssdconfig.xml -> parameters of this set, in the order of Drive."""
+"""Parameters of each parameter set of ssdconfig.xml, in the order of Drive, by name of the set."""
 
 
 def read_drive(path: str | os.PathLike[str]) -> Drive:
@@ -317,8 +315,8 @@ def _known_sets(root: Element, where: str) -> None:
 
 
 def _matters(attribute: str, said: dict[str, Any]) -> bool:
-    """Return True if the parameter ``attribute`` has an effect. ``said``: attribute -> value, for
-    the parameters in the file."""
+    """Return True if the parameter ``attribute`` has an effect. ``said``: values of the parameters
+    in the file, by attribute."""
     match attribute:
         case "sata_processing_delay_ps":
             return said.get("host_interface_type") == "SATA"

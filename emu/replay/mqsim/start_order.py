@@ -51,8 +51,9 @@ def insert(entries: list[int], buckets: int, value: int) -> None:
 
 
 def table(names: Sequence[str], buckets: int = 1) -> tuple[list[int], int]:
-    """Return the hash values in the order of a table into which ``names`` are inserted, and the
-    final number of buckets. ``buckets``: initial number of buckets; 1 for a new table."""
+    """Return the hash values of ``names`` in the iteration order of a hash table into which the
+    names are inserted one after another, and the final number of buckets of the table. ``buckets``:
+    initial number of buckets; 1 for a new table."""
     entries: list[int] = []
     for name in names:
         if len(entries) == buckets or buckets == 1:

@@ -190,7 +190,7 @@ def shape_of(
     """Return SHAPE[1], the parameters and the initial state of the flow.
 
     Raises InputError if requests or the alignment unit are larger than the working set, if there is
-    no cold region, or if :func:`interval_ns` does.
+    no cold region, or if the request rate is rounded to zero (see :func:`interval_ns`).
     """
     shape = np.zeros(1, SHAPE)
     first, end = range_.first, range_.last

@@ -70,8 +70,8 @@ ABSENT: dict[str, Value] = {
     "ftl.mapping_unit": 0,
     "cache.mode": "off",
 }
-"""Configuration values that disable the preset's features absent from MQSim's drive or implemented
-there in a different way."""
+"""Configuration values that disable the features of the preset which MQSim's drive lacks or
+implements in a different way."""
 STEADY = {
     "GREEDY": "greedy",
     "RGA": "d_choices",
@@ -80,8 +80,8 @@ STEADY = {
     "RANDOM_PP": "random_some",
     "FIFO": "fifo",
 }
-"""GC_Block_Selection_Policy -> victim selection policy of the steady state in which the drive
-starts."""
+"""Victim selection policy of the steady state in which the drive starts, by MQSim's policy
+GC_Block_Selection_Policy."""
 
 
 def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:

@@ -207,7 +207,11 @@ def read_recorded(path: str | os.PathLike[str]) -> Recorded:
     arrival = columns["arrival_ns"].astype(np.int64) * PS_PER_NS
     if (arrival[1:] < arrival[:-1]).any():
         i = int(np.argmax(arrival[1:] < arrival[:-1])) + 1
-        raise InputError(f"{where}: arrival_ns of request {i} is below that of request {i - 1}")
+        before, after = columns["arrival_ns"][i - 1 : i + 1]
+        raise InputError(
+            f"{where}: arrival_ns of request {i} is {after}; must be at least {before}, the "
+            f"arrival time of request {i - 1}"
+        )
     flow = columns.get("flow")
     return Recorded(
         arrival_ps=arrival,
@@ -226,7 +230,8 @@ def _load(where: str) -> dict[str, np.ndarray]:
             missing = [name for name in _NAMES if name not in file]
             if missing:
                 raise InputError(
-                    f"{where}: column {missing[0]} is missing; needs {', '.join(_NAMES)}"
+                    f"{where}: column {missing[0]} is missing; must have the columns "
+                    f"{', '.join(_NAMES)}"
                 )
             return {name: file[name] for name in (*_NAMES, "flow") if name in file}
     except InputError:

@@ -220,8 +220,8 @@ def _flow(element: Element, where: str) -> FlowParameters:
 
 
 def _matters(parameter: Parameter, said: dict[str, Any]) -> bool:
-    """Return True if a parameter has an effect. ``said``: attribute -> value, for the parameters in
-    the file."""
+    """Return True if a parameter has an effect. ``said``: values of the parameters in the file, by
+    attribute."""
     kind = said.get("synthetic_generator_type")
     match parameter.attribute:
         case "percentage_of_hot_region":
@@ -264,8 +264,9 @@ def _check_synthetic(flow: Synthetic, where: str) -> None:
 def check_scenario(scenario: Scenario, drive: Drive) -> None:
     """Raise InputError if the drive cannot run a scenario.
 
-    It cannot if an id of a flow is outside the drive's range, if a cache is unsupported or too
-    small, or if the planes have too few blocks for all flows.
+    A drive cannot run a scenario if a flow names a channel, chip, die or plane that the drive does
+    not have, if a cache is unsupported or too small, or if the planes have too few blocks for all
+    flows.
     """
     for at, flow in enumerate(scenario.flows):
         where = scenario.place(at)

@@ -63,7 +63,8 @@ def read_document(path: str | os.PathLike[str], root: str) -> Element:
     data = _bytes(where)
     if data.strip() == _INTERNAL.encode():
         raise InputError(
-            f"{where}: {_INTERNAL}: MQSim would use its defaults; write the parameters out"
+            f"{where}: contains only {_INTERNAL}, with which MQSim uses its defaults; list the "
+            "parameters in the file"
         )
     tree = _Tree(where)
     try:
@@ -95,7 +96,9 @@ def _bytes(where: str) -> bytes:
     except OSError as error:
         raise InputError(f"{where}: cannot be read: {error.strerror}") from None
     except ValueError:  # a NUL in the name
-        raise InputError(f"{quoted(where)}: is not a file name") from None
+        raise InputError(
+            f"{quoted(where)}: has a character that a file name cannot have; give another name"
+        ) from None
     if len(data) > MOST_BYTES:
         raise InputError(
             f"{where}: is larger than {MOST_BYTES} bytes; give one of MQSim's XML files"

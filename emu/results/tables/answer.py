@@ -122,8 +122,8 @@ def years(row: Strategy) -> str:
 
 
 def lines(comparison: Comparison, found: Answer) -> list[str]:
-    """Return the sentences below the table: notes, verdicts, and the number of assumed
-    constants.
+    """Return the sentences below the table of strategies: notes, verdicts, and the number of
+    assumed constants.
     """
     ran = [row for row in found.strategies if row.reason is None]
     out = remarks(comparison)
@@ -310,8 +310,9 @@ def share(probability: float) -> str:
 
 
 def decider(sure: Certainty, quantity: str) -> str:
-    """Return a phrase that names the constant with the largest effect on the ratio of two
-    strategies, and the ratio at both ends of the constant's range, in ascending order.
+    """Return a phrase that names the constant with the largest effect on a verdict. The phrase also
+    states the ratio of the compared strategy to the best strategy at both ends of the range of this
+    constant, the smaller ratio first. ``sure``: uncertainty of the verdict.
 
     ``quantity``: "long" for a ratio of times, "much" for a ratio of energies ("2 times as long").
     """

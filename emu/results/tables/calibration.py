@@ -17,7 +17,7 @@ from ondie.emu.units import KINDS, exact, fmt_bytes, fmt_time
 PS_PER_US = 10**6
 KINDS_OF_FIGURE = {"iops": "IOPS", "mean": "mean", "p50": "p50", "p90": "p90", "p99": "p99"}
 CORRELATED = 0.9
-"""Absolute correlation at and above which a line names two constants as correlated."""
+"""Minimum absolute correlation of two constants that the output names as correlated."""
 
 
 def _shown(value: int, unit: str) -> str:
@@ -76,8 +76,8 @@ def errors_table(data: Mapping[str, Any]) -> Table:
     table = Table(
         "points", "", *(Column(name, justify="right") for name in KINDS_OF_FIGURE.values()),
         Column("all", justify="right"),
-        title="Absolute errors of the simulated figures: mean, largest", title_justify="left",
-        title_style="bold",
+        title="Mean and largest absolute relative error of the simulated values (%)",
+        title_justify="left", title_style="bold",
     )  # fmt: skip
     for name, words in (("fitted", "fitted"), ("held_out", "held out")):
         for key, when in ((f"{name}_before", "preset"), (name, "calibrated")):
@@ -96,7 +96,7 @@ def points_table(data: Mapping[str, Any]) -> Table:
     table = Table(
         Column("point", no_wrap=True), Column("measured", justify="right", no_wrap=True),
         *(Column(name, justify="right") for name in names),
-        title="Errors of each point, and measured IOPS, mean read latency, mean write latency",
+        title="Errors of each point (relative), and measured IOPS and mean latencies (read, write)",
         title_justify="left", title_style="bold",
     )  # fmt: skip
     for held, words in ((False, "fitted"), (True, "held out")):
@@ -126,7 +126,8 @@ def _pattern(row: Mapping[str, Any]) -> str:
 
 
 def run_words(data: Mapping[str, Any]) -> str:
-    """Return a line with the median deviation, the number of simulations and the wall time."""
+    """Return a line with the median deviation of the fitted figures, the number of simulated points
+    and the wall time."""
     return (
         f"half of the fitted figures deviate by less than "
         f"{data['errors']['fitted']['all']['median']:.1%}; {data['simulations']:,} simulated "

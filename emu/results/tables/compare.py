@@ -48,8 +48,8 @@ PHASE_TITLES = {
 SELDOM = ("levelling",)
 """Phases of a step whose column is omitted if no path (update strategy) has them."""
 UNEVEN = 1e-4
-"""Largest relative difference between the reservoir wear of the die with the most wear and the mean
-over the dies at which no note is printed."""
+"""Threshold of the note on uneven wear of the reservoir: relative difference between the die with
+the most wear and the mean over the dies. Larger differences are noted."""
 SHOWN_SWINGS = 8
 """Maximum number of constants in the table that states how much each constant changes the result.
 """

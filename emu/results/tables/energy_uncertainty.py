@@ -47,8 +47,8 @@ def odds_table(odds: Odds, table: Table) -> Table:
 
 
 def odds_words(odds: Odds) -> str:
-    """Return sentences on the distributions from which constants are drawn, and on the host power
-    at which the path with less energy changes."""
+    """Return sentences on the distributions from which constants are drawn, and on the host powers
+    at which both paths use the same energy."""
     return outside_words(odds) + (
         f"{DRAWS:,} draws. Both paths use the same drawn values; related constants, such as both "
         "directions of the link, share a draw. The distribution is triangular around the typical "
@@ -59,9 +59,9 @@ def odds_words(odds: Odds) -> str:
 
 
 def outside_words(odds: Odds) -> str:
-    """Return a sentence if a typical energy ratio is outside the 5 % and 95 % quantiles of the
-    random draws, otherwise "". The sentence names constants whose typical value is an end of their
-    range."""
+    """Return a sentence if a typical energy ratio is below the 5 % quantile or above the 95 %
+    quantile of the random draws, otherwise "". The sentence names constants whose typical value is
+    an end of their range."""
     drawn = odds.answers[DRAW_LAWS[0]]
     scopes = [words for scope, words in SCOPES.items() if _is_outside(drawn[scope])]
     if not scopes:
@@ -75,8 +75,8 @@ def outside_words(odds: Odds) -> str:
 
 
 def _is_outside(answer: Answer) -> bool:
-    """Return True if the typical energy ratio is outside the 5 % and 95 % quantiles of ``answer``
-    by more than the rounding of the quantiles."""
+    """Return True if the typical energy ratio is below the 5 % quantile or above the 95 % quantile
+    of ``answer`` by more than the rounding of the quantiles."""
     low, _, high = answer.quantiles
     return not low * (1 - ROUNDING) <= answer.typical <= high * (1 + ROUNDING)
 
@@ -118,7 +118,8 @@ def chance(answer: Answer) -> str:
 
 
 def crossing_words(crossing: Crossing) -> str:
-    """Return a phrase that states the host power (W) at which the path with less energy changes."""
+    """Return a phrase that states the host power (W) at which both paths use the same energy, and
+    the path that uses less energy below or above it; or the path that always uses less energy."""
     names = " and ".join(crossing.keys)
     if crossing.vary == IN_PROPORTION:
         if crossing.watts is None:

@@ -131,7 +131,7 @@ def errors_table(errors: Mapping[str, int]) -> Table:
 
 
 def upkeep_table(upkeep: Mapping[str, int]) -> Table:
-    """Return the table of the blocks and pages that scrubbing and refresh read or programmed."""
+    """Return the table of the numbers of blocks and pages that scrubbing and refresh processed."""
     table = _table("", "refresh and scrubbing", "whole run")
     for name, words in UPKEEP.items():
         table.add_row(words, f"{upkeep[name]:,}")

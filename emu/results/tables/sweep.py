@@ -22,8 +22,8 @@ def table(swept: Sweep) -> Table:
     (combination of swept values). Paths that did not run at any point are omitted."""
     keys = " and ".join(axis.key for axis in swept.axes)
     out = Table(
-        title=f"{swept.trace.name} on {swept.cfg.system.name} for each {keys}, "
-        f"mean of {plural(swept.steps, 'step')}",
+        title=f"Times and energy for each {keys}: {swept.trace.name} on "
+        f"{swept.cfg.system.name}, mean of {plural(swept.steps, 'step')}",
         title_justify="left", title_style="bold", caption_justify="left",
     )  # fmt: skip
     for column in (*(axis.key.rpartition(".")[2] for axis in swept.axes), "path"):

@@ -47,7 +47,7 @@ NAMES = {
 """Names of the table's rows by key of the printed data. The row of any other key has the key as its
 name, without the unit and with spaces instead of underscores."""
 ATTRIBUTES = {"optimizer_s": "time of the optimizer"}
-"""Row names of attributes of a training trace by key, for keys that would otherwise get the name of
+"""Row names, by key, of attributes of a training trace whose key without its unit is the name of
 another attribute: "optimizer_s" without its unit is "optimizer"."""
 
 PARTS_AS_THEY_ARE = frozenset({"hyperparameters"})
@@ -55,8 +55,8 @@ PARTS_AS_THEY_ARE = frozenset({"hyperparameters"})
 
 
 def trace_table(title: str, data: Mapping[str, Any]) -> Table:
-    """Return a table with one row for each value of ``data``. A value that is a dictionary has one
-    row for each of its entries."""
+    """Return a table with one row for each value of ``data``, but one row for each entry of a value
+    that is a dictionary."""
     table = Table(show_header=False, title=title, title_justify="left")
     for key, value in data.items():
         name = NAMES.get(key, _words(key))

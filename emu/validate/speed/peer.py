@@ -1,7 +1,8 @@
 """Speed of MQSim and of this engine on the same input files, measured in the same run.
 
-Owns the lengthening of cases, the process that runs MQSim, and the rows. Does not own the cases
-(validate/mqsim_cases.py) or MQSim, which the user has built. Source: MQSim's command line.
+Owns the process that runs MQSim, the rows, and the increase of the number of requests of short
+cases. Does not own the cases (validate/mqsim_cases.py) or MQSim, which the user has built. Source:
+MQSim's command line.
 
 If the MQSim build prints a line "PEER {json}" with loop_wall_s, loop_cpu_s and transactions, the
 event loops are compared in addition to the commands.
@@ -57,7 +58,8 @@ class Run:
 
 
 def check(peer: Path, folder: Path | None) -> None:
-    """Raise InputError unless ``peer`` is an executable file and ``folder`` contains cases."""
+    """Raise InputError unless ``peer`` is an executable file and ``folder`` is a folder of MQSim
+    cases (see mqsim_cases.read_cases)."""
     if not peer.is_file() or not os.access(peer, os.X_OK):
         raise InputError(f"--peer {peer}: is not an executable program")
     if folder is None:
@@ -66,7 +68,8 @@ def check(peer: Path, folder: Path | None) -> None:
 
 
 def rows(peer: Path, folder: Path, quick: bool, progress: Callable[[str], object]) -> list[Row]:
-    """Return rows of the flash transactions per second of every case, relative to MQSim's."""
+    """Return the rows of every case in ``folder``: flash transactions per second of this engine,
+    relative to those of MQSim."""
     made = []
     for case in mqsim_cases.read_cases(folder):
         with tempfile.TemporaryDirectory() as name:
@@ -77,7 +80,8 @@ def rows(peer: Path, folder: Path, quick: bool, progress: Callable[[str], object
 def case_rows(
     peer: Path, case: mqsim_cases.Case, folder: Path, quick: bool, progress: Callable[[str], object]
 ) -> list[Row]:
-    """Lengthen one case to the minimum run time, run MQSim and this engine, and return the rows.
+    """Multiply the number of requests of a case until it has the minimum run time, run MQSim and
+    this engine, and return the rows.
 
     Each program's time is the best of two runs, or the time of one run if ``quick``.
     """
@@ -102,7 +106,7 @@ def case_rows(
 
 def compared(case: mqsim_cases.Case, times: int, ours: Run, theirs: Run) -> list[Row]:
     """Return rows of the transactions per second of this engine, by wall time and by CPU time,
-    relative to MQSim's."""
+    relative to those of MQSim."""
     target = COLLECTING if case.collects else OTHER
     name = f"{case.name} x {times}"
     made = []

@@ -1,7 +1,8 @@
 """Plan of a benchmark run, and the rows of a measured speed.
 
 Owns Plan, and the rows that compare a speed with its target and with memory. Does not own the
-measurements (speed.py, anchors.py). Source: this project.
+measurements (speed.py, anchors.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ SECTIONS = ("flash", "ftl", "ftl-64g", "peer", "large", "memory", "start")
 class Plan:
     """Sections of the benchmark to measure, and their options.
 
-    ``peer``: path of MQSim's program. ``cases``: folder of its cases.
+    ``peer``: path of MQSim's program, or None to omit the section "peer". ``cases``: folder of
+    MQSim cases for this section; required if ``peer`` is given.
     """
 
     sections: tuple[str, ...] = SECTIONS
@@ -50,8 +52,9 @@ def speed_rows(
 ) -> list[Row]:
     """Return rows of the operations per second and of the time per operation.
 
-    The rates are compared with ``target`` (pages/s) unless it is None, and the time per operation
-    with the memory times ``anchors``. ``cpu_per_s``: operations per second of CPU time.
+    The rates are compared with ``target`` (pages/s) unless it is None. The time per operation is
+    compared with the memory access times in ``anchors``. ``cpu_per_s``: operations per second of
+    CPU time.
     """
     ns = 1e9 / per_s
     beside = per_s / target if target else 1.0

@@ -1,7 +1,8 @@
-"""Processes whose time or memory is measured.
+"""Processes that are started for measurements of time or memory.
 
-Owns the start of a process and the measurement of its time. Does not own the commands that run in
-it. Source: this project.
+Owns the start of a process and the measurement of its wall time and CPU time. Does not own the
+commands that run in the processes; the commands measure their memory themselves. Source: this
+project.
 """
 
 from __future__ import annotations

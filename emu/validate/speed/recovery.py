@@ -183,8 +183,8 @@ class CheckpointedFlash(WrittenFlash):
 
 
 def of_capacity(size: float) -> Config:
-    """Return the preset with the smallest number of blocks with which the drive has at least
-    ``size`` bytes."""
+    """Return the configuration of PRESET with the smallest number of blocks per plane with which
+    the drive has a capacity of at least ``size`` bytes."""
     cfg = load_preset(PRESET)
     one = Geometry.of(load_preset(PRESET, ["flash.blocks_per_plane=100"]))
     share = 1 - cfg.ftl.over_provisioning
@@ -226,11 +226,11 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
 
 
 def scan(cfg: Config, at_random: bool) -> tuple[float, float, recovery.Recovered]:
-    """Recover the tables of a full drive.
+    """Measure the recovery of the tables of a full drive.
 
-    Returns the mapping units processed by the recovery per second of CPU time, the records of
-    out-of-band data copied by this machine per second of CPU time (0 if recovery did not read all
-    records), and the result of the recovery.
+    Returns (rate, copy rate, result). Rate: mapping units that the recovery processes per second of
+    CPU time. Copy rate: out-of-band records that this machine copies per second of CPU time; 0 if
+    the recovery used a checkpoint and did not read all records. Result: that of the recovery.
     """
     geometry = Geometry.of(cfg)
     _recover(cfg.replace({"flash.blocks_per_plane": 12}, ref="a bench"), at_random)  # compiles

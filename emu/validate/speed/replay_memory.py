@@ -27,8 +27,8 @@ SPAN_BYTES = 64 << 30
 REQUEST_BYTES = 4096
 CONSTANT_BYTES = 1 << 30
 UNIT_BYTES = 24
-"""Bytes of memory allowed by the bound for each mapping unit that holds data: entries of the page
-map and the reverse map, and validity."""
+"""Memory that the bound allows for each mapping unit with data, bytes: its entries in the page map
+and the reverse map, and the record of its validity."""
 DEPTH = 32
 
 
@@ -79,8 +79,8 @@ def bound_bytes(mapped_units: int) -> int:
 
 
 def measure(preset: str, kind: str, count: int, span: int) -> None:
-    """Replay the requests and print the peak memory of this process and the number of mapped units
-    as JSON.
+    """Replay random requests (:func:`random_requests`) on ``preset``, and print the peak memory of
+    this process (bytes) and the number of mapped units as JSON.
 
     ``kind``: preconditioning. ``count``: number of requests. ``span``: size of the address range
     (bytes).

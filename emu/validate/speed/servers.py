@@ -2,10 +2,10 @@
 memory plugin.
 
 Owns the processes of the servers, the rounds and the rows. Does not own the clients
-(serve/nbd_load.py, serve/vfio_load.py) or nbdkit, which the user has installed. Source: this
-project.
+(serve/nbd_load.py, serve/vfio_load.py) or nbdkit, which the user has installed.
+Source: this project.
 
-Every round measures each server once. Requests arrive over a unix socket and address 256 MiB that
+Every round measures each server once. Requests arrive over a Unix socket and address 256 MiB that
 were written before.
 """
 
@@ -84,21 +84,23 @@ def cases() -> list[Case]:
 
 CASES = tuple(cases())
 ABOVE_US = 20.0
-"""Target (us) for the wait of a client at queue depth 1, minus the modeled latency and the wait for
-the server without a model of flash."""
+"""Target (us) for the delay that the wall clock adds to a request of a client at queue depth 1: the
+wait for the server with a model of flash, minus the modeled latency, minus the wait for the server
+without a model of flash."""
 HALF = 0.5
-"""Target for the ratio of the rate of server NULL to the rate of nbdkit's memory plugin: at least
-this value."""
+"""Target (minimum) for the rate of the server without a model of flash (NULL), divided by the rate
+of nbdkit's memory plugin."""
 START_S = 300.0
 """Time after which a server that does not listen has failed (s); the first server may have to
 compile the engine."""
 
 
 def run(quick: bool, nbdkit: Path | None, progress: Callable[[str], object]) -> bench.Bench:
-    """Measure every server in several rounds. Return the best rate of all rounds, and the median of
-    the ratios in the rounds.
+    """Measure every server in several rounds, and the waits of a client at queue depth 1.
 
-    ``nbdkit``: path of nbdkit's program; nbdkit is not measured if it is None.
+    Returns the rows of the waits and of each server's best rate. The ratio of a server's rate to
+    that of nbdkit is the median over the rounds. ``nbdkit``: path of nbdkit's program; nbdkit is
+    not measured if it is None.
     """
     vfio = ("--vfio-user", "{path}", "--block", "4096")
     nbd = ("--nbd", "unix:{path}")
@@ -236,10 +238,11 @@ def rate_rows(rates: dict[tuple[str, str], list[float]]) -> list[Row]:
 
 
 def wait_rows(null: np.ndarray, timed: np.ndarray, modeled: float) -> list[Row]:
-    """Return rows of the waits of a client at queue depth 1.
+    """Return the rows that compare the time for which a client at queue depth 1 waits for a read
+    with the modeled latency of the drive.
 
-    ``null``: waits for the server without a model of flash; ``timed``: waits for the server with
-    the wall clock; both float64[n] in s. ``modeled``: latency of the drive (s).
+    ``null``: waiting times with the server without a model of flash. ``timed``: waiting times with
+    the server that follows the wall clock. Both are float64[n] in s. ``modeled``: latency (s).
     """
     bare, seen = float(np.median(null)) * 1e6, float(np.median(timed)) * 1e6
     above = seen - modeled * 1e6 - bare

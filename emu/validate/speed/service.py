@@ -1,5 +1,5 @@
-"""Commands per second of a served drive, compared with the engine alone, and its delay with the
-wall clock.
+"""Benchmark of a served drive: commands per second, compared with the engine alone, and latency
+beyond the modeled latency if the drive follows the wall clock.
 
 Owns the workloads of `ondie bench service`. Does not own the drive (emu/drive.py) or the output
 (cli/commands/bench_run.py). Source: this project.
@@ -42,8 +42,8 @@ CASES = (
     ("reads, one at a time", READ, 1, False, 60e3),
     ("reads with bytes, one at a time", READ, 1, True, 60e3),
 )
-"""Cases: name, operation, commands per batch, True if commands transfer data, and target in
-commands per second."""
+"""Measured cases: name, operation, number of commands per batch, True if commands transfer data,
+and target in commands per second."""
 CONDITIONS = (
     "Each run has a fresh drive. Writes with bytes fill memory that has not been used yet; as in "
     "a service, another thread prepares this memory, and the CPU time of that thread is not "
@@ -54,8 +54,8 @@ BLOCK = 20
 """Number of consecutive reads at queue depth 1 (null_client), and of consecutive waits of a bare
 timer. Blocks of reads and blocks of waits alternate."""
 ABOVE_US = 20.0
-"""Target (us) for the wait of a client at queue depth 1, minus the modeled latency and the delay of
-a bare timer."""
+"""Target (us) for the part of a client's wait at queue depth 1 that exceeds the sum of the modeled
+latency and the delay of a bare timer."""
 
 
 def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
@@ -166,8 +166,8 @@ def null_client(cfg: Config, count: int) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def bare_timer(bell: Doorbell, seconds: float) -> float:
-    """Wait ``seconds`` for a doorbell that is never rung; return the time (s) by which the wait
-    took longer. The service waits in the same way."""
+    """Wait ``seconds`` for a doorbell that is never rung, in the same way as the service. Return
+    the time (s) by which the wait took longer than ``seconds``."""
     begin = time.perf_counter_ns()
     wait_ns = round(seconds * 1e9)
     bell.wait(bell.rung, wait_ns, begin + wait_ns)
