@@ -136,11 +136,11 @@ def test_the_command(alone, monkeypatch, capsys):
     monkeypatch.setattr(bench, "run_kernels", lambda *given, **more: real(*given, repeat=2, **more))
     kernels_command(KernelBenchOptions(ops=("bch",)))
     printed = capsys.readouterr().out
-    assert "Error correcting codes" in printed and "Update kernels" not in printed
+    assert "Time of error-correcting codes" in printed and "update kernels" not in printed
     assert "bch m=10 t=3 40 B decode 3 wrong bits" in printed and "numba" in printed
     kernels_command(KernelBenchOptions(ops=("bch", "sgd"), sizes=(1000,)))
     printed = capsys.readouterr().out
-    assert "Error correcting codes" in printed and "Update kernels" in printed
+    assert "Time of error-correcting codes" in printed and "update kernels" in printed
     monkeypatch.setitem(codecs.CASES, "ldpc", (PLAIN,))
     kernels_command(KernelBenchOptions(ops=("bch,ldpc",)))
     printed = capsys.readouterr().out

@@ -222,7 +222,7 @@ ONE = [Engine("csd", ((25, 3.08),))]
     ("call", "words"),
     [
         (lambda: plan([]), "no engines"),
-        (lambda: plan(ONE, [0]), "csd: count 0"),
+        (lambda: plan(ONE, [0]), "csd: 0 engines"),
         (lambda: plan(ONE, method="locl"), "method 'locl': unknown; nearest: local"),
         (lambda: plan(ONE, most_micro_batches=0), "most_micro_batches = 0: must"),
         (lambda: plan(ONE, most_samples=0), "most_samples = 0: must"),
