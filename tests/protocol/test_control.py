@@ -106,7 +106,10 @@ def test_power(server, socket_path):
         (b'{"command": "power-cut", "after": 1e3}\n', "after = 1000.0: must be a whole number"),
         (b'{"command": "power-cut", "restart": 1}\n', "restart = 1: must be true or false"),
         (b'{"command": "inject-media-error"}\n', "offset and size must be given"),
-        (b'{"command": "inject-media-error", "offset": 0, "size": 512}\n', "no data; write data first"),
+        (
+            b'{"command": "inject-media-error", "offset": 0, "size": 512}\n',
+            "no data; write data first",
+        ),
         (b"x" * MOST_BYTES + b"\n", "at most 4096 bytes"),
         (b'{"command": "counters"}', "end with"),
     ],

@@ -496,7 +496,10 @@ def test_bad_input():
         (lambda: states.open(drive), "is empty; call create\\(\\) first"),
         (lambda: states.create(Drive(both.cfg, True), both.wanted), "reservoir=states.reservoir"),
         (lambda: both.fresh().stored("w"), r"not open; call create\(\) or open\(\) first"),
-        (lambda: both.fresh().create(both.opened(), {}), r"vectors\['w'\]: missing; must be float32"),
+        (
+            lambda: both.fresh().create(both.opened(), {}),
+            r"vectors\['w'\]: missing; must be float32",
+        ),
         (lambda: DriveStates("gen4-tlc", "adam", 10, HYPER["adam"]), "on_die: no processing"),
         (lambda: DriveStates(both.cfg, "adam", 1 << 40, HYPER["adam"]), "of super-pages per"),
         (lambda: DriveStates(both.cfg, "adam", 0, HYPER["adam"]), "n_params = 0"),
