@@ -309,9 +309,7 @@ class CSDOptimizer(KernelOptimizer):
         power cuts, or if ``after_events`` is not a whole number of at least 1.
         """
         if self.path_name != OnDie.name:
-            raise InputError(
-                f"path = {self.path_name!r}: power cuts are only available for {OnDie.name!r}"
-            )
+            raise InputError(f"path = {self.path_name!r}: power cuts require path = {OnDie.name!r}")
         if type(after_events) is not int or after_events < 1:
             raise InputError(f"after_events = {after_events!r}: must be a whole number, at least 1")
         self._cut_after = after_events
@@ -399,7 +397,7 @@ class CSDOptimizer(KernelOptimizer):
         format, or if they are states of another kernel.
         """
         if self._run is not None:
-            raise KernelError("states cannot be loaded after the first step; load them before it")
+            raise KernelError("states cannot be loaded after the first step; load them before")
         format = state_dict.get("format", self.layout.name)
         if format != self.layout.name:
             raise KernelError(

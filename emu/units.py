@@ -279,7 +279,8 @@ def largest(kind: Kind) -> str:
 
 
 def parse_count(text: str, key: str, least: int = 0) -> int:
-    """Return a plain whole number ("24", "1e9", "1_000_000") from 0 to the int64 maximum.
+    """Return the plain whole number ("24", "1e9", "1_000_000") in a text, from 0 to the int64
+    maximum.
 
     Raises InputError, which names `key`, if the text is not such a number. `least`: minimum of
     `key`; the message about a negative number states it. The caller checks that the value is at
@@ -299,9 +300,9 @@ def parse_count(text: str, key: str, least: int = 0) -> int:
 
 
 def digits(text: str) -> int:
-    """Return a whole number that is written in decimal digits, with or without a sign. Raises
-    ValueError for other text, including text that int() accepts: "1_000", " 1", digits of other
-    scripts.
+    """Return the whole number that ``text`` states in decimal digits, with or without a sign.
+    Raises ValueError for other text, including text that int() accepts: "1_000", " 1", digits of
+    other scripts.
     """
     if not _DIGITS.fullmatch(text):
         raise ValueError(f"{quoted(text)} is not a whole number in decimal digits")

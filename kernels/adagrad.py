@@ -4,8 +4,8 @@ This module owns the coefficients and the update of AdaGrad; v is the sum of squ
 does not own the initial value of v, array checks, the choice of a backend or threading.
 Source: Duchi, Hazan & Singer, JMLR 12, 2011. The torch form follows the order of operations of
 torch 2.13's fused CPU Adagrad, which was found by experiment and is checked by a test. torch's
-scalar tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) may contract differently, which
-changes a result by 1 ulp per step.
+scalar tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) may combine other
+multiplications and additions into FMAs, which changes a result by 1 ulp per step.
 
 Both forms use one formula over mad(a, b, c) = a * b + c. The canonical form rounds mad twice; the
 torch form rounds it once.

@@ -5,8 +5,8 @@ of the gradient. It does not own unscaling and clipping (grad.py), array checks,
 backend or threading (update.py).
 Source: Kingma & Ba, ICLR 2015; Loshchilov & Hutter, ICLR 2019. The torch form follows the order of
 operations of torch 2.13's fused CPU Adam, which was found by experiment and is checked by a test.
-torch's scalar tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) contracts differently,
-which changes a result by 1 ulp per step.
+torch's scalar tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) combines other
+multiplications and additions into FMAs, which changes a result by 1 ulp per step.
 """
 
 import math
@@ -56,7 +56,8 @@ def numpy_canonical(w: Array, g: Array, states: States, coef: Array) -> None:
 
 
 def numpy_torch(w: Array, g: Array, states: States, coef: Array) -> None:
-    """Update w, m and v in place with Adam in the torch form; arguments as in `numpy_canonical`."""
+    """Update w, m and v in place with Adam in the torch form. The arguments are those of
+    `numpy_canonical`."""
     m, v = states
     _, c1, beta2, c2, eps, l2, decay, step, root, sign = coef
     g = sign * g

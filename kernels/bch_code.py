@@ -118,7 +118,7 @@ def most_data(m: int, t: int, crc: bool = True) -> int:
 @dataclass(frozen=True)
 class Code:
     """A BCH code: its parameters and the sizes of its words. Raises KernelError for an invalid m or
-    t, and for ``data_bytes`` for which a word would exceed 2^m - 1 bits."""
+    t, if ``data_bytes`` is below 1, or if a word would exceed 2^m - 1 bits."""
 
     m: int
     t: int
@@ -245,8 +245,8 @@ class Functions(Protocol):
         """Write the check bytes of each code word (row of ``data``) to ``check``."""
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """For each row, write 1 to ``clean`` if its data and check bytes form a code word,
-        else 0. If ``verify`` is True, the CRC must also be correct."""
+        """Write 1 to ``clean`` for each row of ``data`` that forms a code word with the same row of
+        ``check``, else 0. If ``verify`` is True, the CRC must also be correct."""
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
         """Correct each word in place. Write the number of its corrected bits, UNCORRECTABLE or

@@ -161,7 +161,7 @@ def _target(count: int, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
         return np.empty(count, dtype)
     flat("out", out, dtype, writable=True)
     if out.size != count:
-        raise KernelError(f"out has {out.size} elements, expected {count}")
+        raise KernelError(f"out has {out.size} elements; must have {count}")
     return out
 
 

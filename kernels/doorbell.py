@@ -18,8 +18,8 @@ takes up to this time."""
 CLIENT_POLL_NS = 200_000
 """Time for which a client polls before it sleeps, ns: twice the latency of a flash read."""
 LAST_NS = 100_000
-"""Time before a deadline at which a thread stops sleeping and polls, ns. A sleep may end late by
-this time."""
+"""Time before a deadline at which a thread stops sleeping and polls, ns. A sleep may end up to this
+time too late."""
 SIGNAL_NS = 100_000_000
 """Maximum time of a client's wait in C, ns. Python handles signals between two waits."""
 LATE_NS = 100_000
@@ -55,9 +55,9 @@ class Doorbell:
         differs.
 
         The thread polls for the first ``poll_ns`` and for the last ``last_ns`` before the deadline;
-        it sleeps otherwise. ``other``: doorbell of the thread that will ring, for a wait of a
-        client. A client polls only on a processor that the other thread does not need, and waits
-        for at most SIGNAL_NS.
+        it sleeps otherwise. ``other``: given if the calling thread is a client; the doorbell for
+        which the thread that will ring this doorbell waits. A client polls only on a processor that
+        this other thread does not need, and waits for at most SIGNAL_NS.
         """
         if other is not None:
             deadline_ns = min(deadline_ns, native.lib.ondie_now() + SIGNAL_NS)
@@ -74,7 +74,7 @@ class Doorbell:
     def quiet(self, seen: int, fd: int, deadline_ns: int, *, last_ns: int = 0) -> bool:
         """Wait until ``deadline_ns`` (time.perf_counter_ns) and return True. Return False earlier
         if the number of rings differs from ``seen``, if the file ``fd`` has input or has ended, or
-        if a signal arrives. ``fd``: -1 for no file. The thread polls for the last ``last_ns``
+        if a signal arrives. ``fd``: -1 for no file. The thread polls for the last ``last_ns`` ns
         before the deadline."""
         found = native.lib.ondie_await_quietly(self._bell, seen, fd, last_ns, deadline_ns)
         return bool(found == native.lib.ONDIE_TIMEOUT)
@@ -96,8 +96,8 @@ def sleep_exactly() -> None:
 
 
 class Delivery:
-    """Delivery of completions to clients at given times. It records the lag of each completion,
-    which is the time from its due time to its delivery."""
+    """Object that delivers completions to clients at given times and records the lag of each
+    completion: the time from its due time to its delivery."""
 
     def __init__(self, own: Doorbell) -> None:
         """``own``: doorbell that clients ring to wake the delivering thread."""

@@ -16,7 +16,8 @@ class KernelError(ValueError):
 
 
 def unknown(what: str, value: object, known: Iterable[str]) -> KernelError:
-    """Return a KernelError for ``value``, which is not in ``known``; it suggests the closest name.
+    """Return a KernelError for ``value``, a name that is not in ``known``. The message suggests the
+    closest name.
 
     ``what``: kind of name, such as "operation".
     """

@@ -37,7 +37,7 @@ class Format:
     codes: str = ""  # name of the code map of 8-bit states
 
     def traffic(self, states: int) -> int:
-        """Return the DRAM bytes of one update per parameter, read plus written.
+        """Return the number of DRAM bytes per parameter that one update reads and writes in total.
 
         The scales of coded states are excluded; they add 8 bytes per block and state.
         """

@@ -4,7 +4,8 @@ This module owns these operations on flat float32 arrays, in NumPy, Numba and C.
 instruction set and number of threads gives the same bits. The module does not own per-tensor
 buffers or loss-scaling policies.
 Source: torch.amp.GradScaler and torch.nn.utils.clip_grad_norm_ define the results. The norm is
-summed in another order than in torch (csrc/ondie.h, ondie_squares) and differs in the last bits.
+summed in a different order than in torch (csrc/ondie.h, ondie_squares) and differs in the last
+bits.
 
 `backend`, `isa` and `threads` are as in `ondie.kernels.get`.
 """
@@ -208,10 +209,10 @@ def accumulate(
     flat("total", total, np.float32, writable=True)
     kinds = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, np.dtype(np.uint16): 3}
     if g.dtype not in kinds:
-        raise KernelError(f"g is {g.dtype}, expected float32, float16 or uint16 (BF16)")
+        raise KernelError(f"g is {g.dtype}; must be float32, float16 or uint16 (BF16)")
     flat("g", g, g.dtype)
     if g.size != total.size:
-        raise KernelError(f"g has {g.size} elements, expected {total.size}")
+        raise KernelError(f"g has {g.size} elements, total has {total.size}; must match")
     if np.may_share_memory(total, g):
         raise KernelError("accumulate: the arrays share memory; pass separate arrays")
     kind = kinds[g.dtype]

@@ -172,8 +172,8 @@ class Batch:
 
     def fetch(self, at: int, address: int, count: int) -> bool:
         """Copy ``count`` submission queue entries from the guest's address ``address`` to the
-        entries of this batch, starting at entry ``at``. Return False if some of them are not
-        readable memory of the guest."""
+        entries of this batch, starting at entry ``at``. Return False if the guest's entries are not
+        all in readable memory of the guest."""
         return self._guest.read_into(address, self._entry_place + 64 * at, 64 * count)
 
     def decode(self, at: int, count: int, fast: bool, made: int) -> int:
@@ -188,9 +188,11 @@ class Batch:
         )  # fmt: skip
 
     def finish(self, at: int, count: int, sqid: int, sqhd: int, ring: CompletionRing) -> int:
-        """Finish the PLAIN requests whose entry in ``statuses`` is 0: copy the data of reads to the
-        guest and post the completions. Return the number of posted completions, or -1 if the memory
-        of the completion queue has disappeared."""
+        """Finish the PLAIN requests among ``count`` requests, starting at request ``at``, if their
+        entry in ``statuses`` is 0: copy the data of reads to the guest, and post the completions to
+        ``ring``. Return the number of posted completions, or -1 if the memory of the completion
+        queue has disappeared. ``sqid``, ``sqhd``: identifier and head of the submission queue for
+        the completion queue entries."""
         return int(
             native.lib.ondie_guest_finish(
                 self._guest._guest, self._request_place + at, count, self._status_place,
@@ -212,9 +214,9 @@ class Doorbells:
     def look(self, count: int, spin_ns: int, arm: bool) -> int:
         """Poll the first ``count`` doorbells for up to ``spin_ns`` until a value differs from the
         last known value of its doorbell. Return 1 if a value differs, 0 if no value differs, and -1
-        if one of the two pages is not memory of the guest. If no value differs and ``arm`` is True,
-        write the event indexes, so that the guest writes the doorbell register at its next change,
-        and read the doorbells once more."""
+        if the page of the doorbells or of the event indexes is not memory of the guest. If no value
+        differs and ``arm`` is True, write the event indexes, so that the guest writes the doorbell
+        register at its next change, and read the doorbells once more."""
         return int(
             native.lib.ondie_guest_doorbells(
                 self._guest._guest, self._shadow, self._events, self._place, count, spin_ns, arm
@@ -228,7 +230,7 @@ ns."""
 
 
 class HostQueue:
-    """The host's side of an NVMe queue pair, which sends commands for measurements. ``submission``,
+    """The host's side of an NVMe queue pair. It sends commands for measurements. ``submission``,
     uint8[64 n], and ``completion``, uint8[16 n], hold the entries and must be all zeros. Doorbell
     registers are written by messages to the socket ``fd``.
 

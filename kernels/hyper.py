@@ -53,14 +53,14 @@ def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict
         try:
             value = float(given.get(name, OPTIONAL.get(name, 0.0)))
         except (TypeError, ValueError):
-            raise KernelError(f"{op}: {name} = {given[name]!r}, expected a number") from None
+            raise KernelError(f"{op}: {name} = {given[name]!r}; must be a number") from None
         least, below = RANGES[name]
         if not (least <= value < below):
             raise KernelError(f"{op}: {name} = {value!r}, expected {least:g} <= {name} < {below:g}")
         if name == "maximize" and value not in (0.0, 1.0):
-            raise KernelError(f"{op}: maximize = {given[name]!r}, expected true or false")
+            raise KernelError(f"{op}: maximize = {given[name]!r}; must be true or false")
         if name == "newton" and value not in (0.0, 1.0, 2.0, 3.0):
-            raise KernelError(f"{op}: newton = {given[name]!r}, expected 0, 1, 2 or 3")
+            raise KernelError(f"{op}: newton = {given[name]!r}; must be 0, 1, 2 or 3")
         values[name] = value
     return values
 

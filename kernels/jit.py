@@ -36,11 +36,11 @@ def _nothing(done: int, total: int) -> None: ...
 
 
 on_compile: Callable[[int, int], None] = _nothing
-"""Callback with (compiled functions, total functions) during a compilation of at least LARGE
-functions.
+"""Callback that receives (number of functions compiled so far, total number of functions) during a
+compilation of at least LARGE functions.
 
-The first call has 0 compiled functions; the last call has the total number. A program may replace
-the callback.
+In the first call, the first number is 0; in the last call, it equals the total number. A program
+may replace the callback.
 """
 
 

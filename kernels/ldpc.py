@@ -20,12 +20,12 @@ is no such bit, it flips each bit with at least three failing checks. The rounds
 of failing checks does not decrease.
 
 **Min-sum.** A message is an integer; its sign is positive for bit 0. Each iteration updates one row
-of checks after the other. A check receives from each of its bits the total of the bit minus the
-last answer of the check. The answer to a bit has the product of the signs of the other messages.
+of checks after the other. A bit sends to a check its total minus the last check-to-bit message of
+this check. A check-to-bit message has the product of the signs of the messages from the other bits.
 Its magnitude is 3/4 of the smaller of LARGEST and their smallest magnitude, rounded down. The
 iterations end when all checks are satisfied. With hard input, all magnitudes are equal at first.
-The first iteration therefore computes all answers from the bits as read (flooding) and uses the
-magnitude FIRST, which is less than 3/4 of HARD and converges sooner.
+The first iteration therefore computes all check-to-bit messages from the bits as read (flooding)
+and uses the magnitude FIRST, which is less than 3/4 of HARD and converges sooner.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def numpy_first(
     """Run the first iteration of min-sum for hard input. ``bits``: the bits as read. ``known``: see
     `numpy_flip`.
 
-    Updates the total of each bit, ``total``, int8[columns, circulant], and the last answer of each
-    check to each bit, ``answers``, int8[ROWS, columns, circulant].
+    Updates the total of each bit, ``total``, int8[columns, circulant], and the check-to-bit
+    messages, ``answers``, int8[ROWS, columns, circulant].
     """
     checks = numpy_checks(code, bits)
     for row, column in np.argwhere(code.shifts >= 0):
@@ -129,8 +129,8 @@ def numpy_iterate(
 ) -> None:
     """Run one iteration of min-sum.
 
-    Updates the total of each bit, ``total``, int8[columns, circulant], and the last answer of each
-    check to each bit, ``answers``, int8[ROWS, columns, circulant]. ``known``: see `numpy_flip`.
+    Updates the total of each bit, ``total``, int8[columns, circulant], and the check-to-bit
+    messages, ``answers``, int8[ROWS, columns, circulant]. ``known``: see `numpy_flip`.
     """
     for row in range(ROWS):
         columns = np.flatnonzero(code.shifts[row] >= 0)
@@ -153,7 +153,7 @@ def numpy_iterate(
 
 @njit
 def numba_flip(shifts, bits, known, checks, most):
-    """Numba implementation of `numpy_flip`, which overwrites ``checks``."""
+    """Numba implementation of `numpy_flip`. Overwrites ``checks``."""
     rows, columns = shifts.shape
     size = bits.shape[1]
     failed = np.zeros(bits.shape, np.uint8)
@@ -213,7 +213,7 @@ def numba_first(shifts, total, known, answers, bits):
 
 @njit
 def numba_row(shifts, row, total, known, messages, sent):
-    """Update the totals of the bits, and ``messages``, the answers of the checks to the bits, for
+    """Update the totals of the bits, ``total``, and the check-to-bit messages, ``messages``, for
     one row of checks (one step of `numba_iterate`). ``sent``: work array like ``total``."""
     columns, size = total.shape
     least = np.full(size, 127, np.int8)
@@ -491,7 +491,7 @@ def _checked(name: str, given: np.ndarray, dtype: Any, size: int) -> np.ndarray:
 def _record(
     of: Code, inverse: NDArray[np.int32], start: NDArray[np.int32]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Return the C record ondie_ldpc of a code, and the buffers that must live as long as it."""
+    """Return the C record ondie_ldpc of a code, and the buffers that must outlive the record."""
     kept = tuple(
         native.ffi.from_buffer("int32_t[]", np.ascontiguousarray(array))
         for array in (of.shifts, inverse, start)

@@ -65,9 +65,9 @@ def data_shifts(
 ) -> NDArray[np.int32]:
     """Return the shifts of ``count`` data columns, int32[ROWS, count].
 
-    Each column is selected from DRAWS random columns. It is the first one that closes the fewest
-    cycles of length 4 with the columns before it and, among those, the fewest cycles of length 6.
-    Its last shift is 0.
+    Each column is selected from DRAWS random columns whose last shift is 0. The selected column
+    closes the fewest cycles of length 4 with the columns before it. If several columns do, the one
+    with the fewest cycles of length 6 is selected, or the first of several equal ones.
     """
     paths = np.zeros((2, ROWS, ROWS, circulant), np.int64)  # of two and of four edges, by row
     chosen = np.zeros((ROWS, 0), np.int64)
@@ -238,7 +238,7 @@ def inverted(shifts: NDArray[np.int32], circulant: int) -> tuple[tuple[tuple[int
     """
     powers, inverse = determinant(shifts, circulant), {0}
     if len(powers) % 2 == 0:  # then d^Z = 0
-        raise KernelError("shifts: the matrix of the parity columns is singular")
+        raise KernelError("shifts: the matrix of the parity columns is singular; use other shifts")
     for _ in range(circulant.bit_length() - 1):
         inverse = product(powers, inverse, circulant)
         powers = product(powers, powers, circulant)
@@ -303,9 +303,10 @@ def numpy_checks(code: Code, bits: Bits, columns: int | None = None) -> Bits:
 
 
 def inverse_of(of: Code) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the inverse of the matrix of parity columns in two arrays. The first, int32[n], holds
-    the powers of the cyclic shift of all entries in sequence. The second, int32[ROWS * ROWS + 1],
-    holds the index of each entry's first power."""
+    """Return the inverse of the matrix of parity columns as (powers, start). Each entry of the
+    inverse is a sum of powers of the cyclic shift. ``powers``, int32[n], contains the exponents of
+    all entries, row by row. ``start``, int32[ROWS * ROWS + 1], contains the index in ``powers`` at
+    which each entry begins, and the length of ``powers``."""
     lists = [powers for line in of.inverse for powers in line]
     start = np.cumsum([0, *map(len, lists)]).astype(np.int32)
     return np.array([power for powers in lists for power in powers], np.int32), start

@@ -40,4 +40,4 @@ def flat(name: str, array: np.ndarray, dtype: DTypeLike, writable: bool = False)
     if not array.flags.aligned:
         raise KernelError(f"{name} is not aligned to {want.itemsize} bytes; pass a copy")
     if writable and not array.flags.writeable:
-        raise KernelError(f"{name} is read-only, expected a writable array")
+        raise KernelError(f"{name} is read-only; pass a writable array")

@@ -62,7 +62,8 @@ def choose(backend: str, isa: str | None) -> tuple[str, str | None]:
         return backend, None
     if lib is None:
         raise KernelError(
-            "backend 'c': the extension is not built; pip install the package, or use 'numba'"
+            "backend 'c': the C extension is not built; install the package ondie with pip, which "
+            "builds it, or use backend 'numba'"
         )
     if isa is None:
         return backend, isas()[-1]
@@ -125,7 +126,7 @@ order."""
 
 def places(names: Sequence[str], states: Sequence[str]) -> tuple[int, ...]:
     """Return the index in PLACES of each array in ``names``. ``states``: names of the operation's
-    states."""
+    states, which use the places "a" and "b" in this order."""
     known = {"w": "w", "g": "g", "out": "out"}
     for state, place in zip(states, "ab", strict=False):
         known |= {state: place, f"{state}_scale": f"scale_{place}"}
@@ -177,8 +178,8 @@ class Caller:
         return OneCaller(address, *self._what, codes, coefs, random, tuple(slots))
 
     def bound(self, parts: np.ndarray, coef: np.ndarray, threads: int) -> Callable[[int], int]:
-        """Return a function that updates all ``parts``; its argument is a key and its result a
-        status.
+        """Return a function that updates all ``parts``. Its argument is the key of the random bits
+        (`stochastic.key`), and its result is a status.
 
         parts: records of type ondie_part (tensors or pages). Pointers are cast once. The caller
         keeps `parts` and `coef` alive.

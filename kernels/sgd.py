@@ -5,8 +5,8 @@ not own unscaling and clipping (grad.py), array checks, the choice of a backend 
 (update.py).
 Source: Sutskever et al., ICML 2013, in PyTorch's convention. The torch form follows the order of
 operations of torch 2.13's fused CPU SGD, which was found by experiment and is checked by a test.
-torch's scalar tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) contracts differently,
-which changes a result by 1 ulp per step.
+torch's scalar tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) combines other
+multiplications and additions into FMAs, which changes a result by 1 ulp per step.
 
 Both forms use one formula over mad(a, b, c) = a * b + c. The canonical form rounds mad twice; the
 torch form rounds it once. In the first step the buffer becomes the gradient without dampening; m

@@ -214,7 +214,8 @@ def numba_update(
 ) -> None:  # fmt: skip
     """Apply a float32 update in place to arrays in a storage format, in Numba.
 
-    Arguments as in `numpy_update`; ``name``: name of the operation in csrc/ondie.h, in lower case.
+    ``name``: name of the operation in csrc/ondie.h, in lower case. Other arguments: see
+    `numpy_update`.
     """
     w, g, *rest = arrays
     count = len(signs)

@@ -67,7 +67,7 @@ def _cast(tensor: torch.Tensor, slot: Slot) -> torch.Tensor:
 
 
 class KernelOptimizer(torch.optim.Optimizer):
-    """Updates parameters on the CPU with ``ondie.kernels.get(op, format=…)``.
+    """Torch optimizer that updates parameters on the CPU with a kernel of `ondie.kernels.get`.
 
     op, backend, form, isa, format: see `ondie.kernels.get`. hyper: the operation's hyperparameters
     under torch's names (``betas``) or kernel names (``beta1``), for all groups. A group may
@@ -141,7 +141,9 @@ class KernelOptimizer(torch.optim.Optimizer):
             try:
                 found["beta1"], found["beta2"] = found.pop("betas")
             except (TypeError, ValueError):
-                raise KernelError(f"{self.kernel.op}: betas must be a pair of numbers") from None
+                raise KernelError(
+                    f"{self.kernel.op}: betas must be a pair of numbers, such as (0.9, 0.999)"
+                ) from None
         return found
 
     def _hyper(self, group: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +196,7 @@ class KernelOptimizer(torch.optim.Optimizer):
                 layout = str(tensor.layout).removeprefix("torch.")
                 raise KernelError(
                     f"{self.kernel.op}: {what} of shape {tuple(param.shape)} is {tensor.dtype}, "
-                    f"{layout}, on {tensor.device}; expected real numbers, dense, on the CPU"
+                    f"{layout}, on {tensor.device}; must be a dense CPU tensor of real numbers"
                 )
 
     def _table(

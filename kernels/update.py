@@ -1,7 +1,7 @@
 """Update kernels: lookup by name, argument checks, and execution on a backend.
 
 This module owns the `Update` class and `get`. It does not contain arithmetic; the operations are in
-adam.py, sgd.py, adagrad.py and on_die.py, and error correcting codes are in bch.py and ldpc.py.
+adam.py, sgd.py, adagrad.py and on_die.py, and error-correcting codes are in bch.py and ldpc.py.
 Source: this project.
 """
 
@@ -32,7 +32,7 @@ ECC_SHAPES = {
     "bch": (("m", "t", "data_bytes"), ("crc",)),
     "ldpc": ((), ("data_bytes", "circulant", "seed")),
 }
-"""Names of the required and of the optional arguments of `get` for each error correcting code."""
+"""Names of the required and of the optional arguments of `get` for each error-correcting code."""
 FORMS = ("canonical", "torch")
 SIGNED = {"m": True, "v": False}  # by state
 
@@ -164,7 +164,8 @@ class Update:
             coef = np.array(self._definition.fold(values, step, self.form), dtype=np.float32)
         if not np.isfinite(coef).all():
             raise KernelError(
-                f"{self.op}: {dict(hyper_parameters)} at step {step}: a coefficient exceeds float32"
+                f"{self.op}: {dict(hyper_parameters)} at step {step}: a coefficient exceeds the "
+                "range of float32; use less extreme values"
             )
         return coef
 
@@ -293,7 +294,7 @@ class Update:
                     f"expected contiguous {slot.dtype} {shape}"
                 )
             if slot.written and not flags & _WRITABLE:
-                raise KernelError(f"{self.op}: {slot.name} is read-only, expected a writable array")
+                raise KernelError(f"{self.op}: {slot.name} is read-only; pass a writable array")
         if coef is not None:
             self.check_coef(coef)
         if all(array.flags.num & _ALIGNED for array in arrays):
@@ -405,7 +406,7 @@ def get(
     format: str = "fp32",
     **shape: Any,
 ) -> Update | Bch | Ldpc:
-    """Return the update kernel of one operation, or an error correcting code.
+    """Return the update kernel of one operation, or an error-correcting code.
 
     op: one of OPS or ON_DIE, or ECC. backend: "numpy" (the definition), "numba", "c", or "auto",
     which selects "c" if the extension is built and "numba" otherwise; `.backend` holds the choice.

@@ -99,7 +99,7 @@ def load_block(
     """Return a block trace, given the name of a shipped trace, or a path and a format.
 
     options: keyword arguments of `read_block`. Raises TraceError for a path without a format, and
-    in the cases of `read_block`.
+    all errors of `read_block`.
     """
     if isinstance(name_or_path, str) and name_or_path in SAMPLES and format is None:
         file, own = SAMPLES[name_or_path]

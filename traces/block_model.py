@@ -36,11 +36,12 @@ class BlockTrace:
     then has an order but no times, and only a closed loop can replay it. op: int8, READ, WRITE,
     TRIM or FLUSH. offset, size: int64, bytes; size > 0, except for FLUSH, whose offset and size are
     0. device: int32, index into `devices`, the names in the source. source: name of the file
-    without its folder. format: the format in which it was read. response_ps: int64 or None, the
-    recorded time from arrival to completion. fua: bool or None; a write with FUA completes on
-    flash, not in a cache. origin_ps: time of arrival 0 on the source's clock. It is a Python
-    integer, because a clock that starts in 1601 exceeds int64 in picoseconds. notes: text on the
-    requests and fields that reading omitted or changed.
+    without its folder. format: the format in which it was read. response_ps: int64, the recorded
+    time from arrival to completion, or None if no times were recorded. fua: bool, or None if the
+    trace has no FUA flags; a write with FUA completes on flash, not in a cache. origin_ps: time of
+    arrival 0 on the source's clock. It is a Python integer, because a clock that starts in 1601
+    exceeds int64 in picoseconds. notes: text on the requests and fields that reading omitted or
+    changed.
     """
 
     arrival_ps: I64
@@ -157,12 +158,12 @@ COLUMNS: dict[str, type] = {
 
 @dataclass
 class Collector:
-    """Assembles a trace from pieces as they are parsed, in file order.
+    """Builder of a block trace from parsed pieces of a file, which are added in file order.
 
-    source: the file, for errors. tick_ps: picoseconds per unit of the file's time. relative: times
-    count from an epoch, and the earliest becomes arrival 0. sort: sort the requests stably by time;
-    if False, a time that is smaller than the time before it raises TraceError. limit: maximum
-    number of requests, in file order.
+    source: the file, for errors. tick_ps: picoseconds per unit of the file's time. relative: True
+    if times count from an epoch; the earliest time then becomes arrival 0. sort: True to sort the
+    requests stably by time; if False, a time that is smaller than the time before it raises
+    TraceError. limit: maximum number of requests, in file order.
     """
 
     source: str

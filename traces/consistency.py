@@ -1,7 +1,7 @@
 """Consistency rules of a trace, which are checked when a Trace is constructed.
 
-This module owns check() and the valid names. It does not read the payload; gradients are checked on
-access (model.Trace.gradient).
+This module owns check(), and the valid names of operations, optimizer states and data types. It
+does not read the payload; gradients are checked on access (model.Trace.gradient).
 Source: the trace contract of this project.
 """
 

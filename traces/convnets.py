@@ -58,7 +58,7 @@ class Net:
 
 
 def mobilenetv2(classes: int = 1000) -> list[Use]:
-    """Return the tensors of MobileNetV2 with width 1.0 at 224 pixels."""
+    """Return the tensors of MobileNetV2 with width 1.0 for images of 224 x 224 pixels."""
     net, size = Net(), 112
     channels = net.conv("features.0", 3, 32, size, (3, 3))
     number = 1
@@ -85,7 +85,7 @@ def mobilenetv2(classes: int = 1000) -> list[Use]:
 
 
 def squeezenet(classes: int = 1000) -> list[Use]:
-    """Return the tensors of SqueezeNet 1.0 at 224 pixels.
+    """Return the tensors of SqueezeNet 1.0 for images of 224 x 224 pixels.
 
     The 1.25 M parameters match the number in Stannis.
     """
@@ -113,7 +113,7 @@ def squeezenet(classes: int = 1000) -> list[Use]:
 
 
 def shufflenet(classes: int = 1000) -> list[Use]:
-    """Return the tensors of ShuffleNet 2x with 3 groups at 224 pixels.
+    """Return the tensors of ShuffleNet 2x with 3 groups for images of 224 x 224 pixels.
 
     The total of the MACs is 524 M, as printed in the paper.
     """
@@ -135,7 +135,8 @@ def shufflenet(classes: int = 1000) -> list[Use]:
 
 
 def inceptionv3(classes: int = 1000) -> list[Use]:
-    """Return the tensors of InceptionV3 at 299 pixels, without the auxiliary classifier."""
+    """Return the tensors of InceptionV3 for images of 299 x 299 pixels, without the auxiliary
+    classifier."""
     net = Net()
 
     def tower(name: str, channels: int, *layers: tuple[int, tuple[int, int], int]) -> int:
@@ -203,7 +204,8 @@ def inceptionv3(classes: int = 1000) -> list[Use]:
 
 
 def nasnet_mobile(classes: int = 1000) -> list[Use]:
-    """Return the tensors of NASNet-A (4 @ 1056) at 224 pixels, built cell by cell."""
+    """Return the tensors of NASNet-A (4 @ 1056) for images of 224 x 224 pixels, built cell by
+    cell."""
     net = Net()
 
     def separable(name: str, cin: int, filters: int, size: int, kernel: int) -> None:

@@ -137,7 +137,8 @@ class ZeroConfig:
 def read_deepspeed(path: str | PathLike[str]) -> ZeroConfig:
     """Read the offload settings in a ds_config.json.
 
-    Raises TraceError with one line: file, key, value and valid values.
+    Raises TraceError if the file is invalid; its message is one line with file, key, value and
+    valid values.
     """
     where = str(path)
     content = _json(where)
@@ -195,7 +196,7 @@ def _json(where: str) -> dict[str, Any]:
     except ValueError as error:
         raise TraceError(f"{where}: {error}") from error
     if not isinstance(content, dict):
-        raise TraceError(f"{where}: {_short(content)}, expected an object with zero_optimization")
+        raise TraceError(f"{where}: {_short(content)}; must be an object with zero_optimization")
     if "zero_optimization" not in content:
         raise TraceError(
             f"{where}: zero_optimization is missing; is this a DeepSpeed configuration?"
@@ -227,7 +228,7 @@ def _section(content: Mapping[str, Any], section: str, where: str) -> Mapping[st
         if table is None:
             return {}
         if not isinstance(table, dict):
-            raise TraceError(f"{where}: {section} = {_short(table)}, expected an object")
+            raise TraceError(f"{where}: {section} = {_short(table)}: must be an object")
     return dict(table)
 
 

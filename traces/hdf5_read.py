@@ -344,6 +344,6 @@ def _check_vectors(path: Path, file: h5py.File, trace: Trace) -> None:
         storage = str(_plain(dataset.attrs["storage"]))
         if storage not in right or dataset.dtype != np.dtype(right[storage]):
             raise TraceError(
-                f"{path}: /{key} holds {dataset.dtype} as {storage!r}; must be "
-                f"one of {', '.join(right)} with the matching type"
+                f"{path}: /{key} has storage {storage!r} and dtype {dataset.dtype.str}; must be "
+                f"one of {', '.join(f'{name} with dtype {code}' for name, code in right.items())}"
             )

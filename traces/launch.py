@@ -46,8 +46,8 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
         raise TraceError("no command to record: state it after --, for example -- python train.py")
     if not _PYTHON.fullmatch(Path(command[0]).name):
         raise TraceError(
-            f"the command starts with {command[0]!r}: only a Python interpreter can "
-            "be recorded, such as python train.py or python -m package"
+            f"the command starts with {command[0]!r}: must start with a Python interpreter, for "
+            "example python train.py or python -m package"
         )
     at = 1
     while at < len(command):
@@ -67,7 +67,7 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
             "-m module or -c code"
         )
     if not Path(command[at]).exists():
-        raise TraceError(f"{command[at]}: no such script")
+        raise TraceError(f"{command[at]}: no such script; give the path of a Python file")
     return command[:at], command[at:]
 
 
@@ -79,7 +79,7 @@ def launch(out: Path, command: list[str], options: Options) -> int:
     check_target(out)
     python, program = split_command(command)
     if shutil.which(python[0]) is None:
-        raise TraceError(f"{python[0]}: no such program")
+        raise TraceError(f"{python[0]}: no such program; give a Python interpreter, or its path")
     _probe(python)
     out = out.absolute()  # the script may change its working directory
     partial = Path(f"{out}.{os.getpid()}.partial")

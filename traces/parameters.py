@@ -47,7 +47,7 @@ def flat_parameters(optimizer: Any) -> list[tuple[int, Any]]:
 
 
 def owner_and_names(optimizer: Any, modules: list[Any]) -> tuple[Any | None, list[str]]:
-    """Return the module that holds most of the optimizer's parameters, and their names.
+    """Return (module that holds most of the optimizer's parameters, names of all these parameters).
 
     The names are unique. The module is None if no module holds any of the parameters.
     """

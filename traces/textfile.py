@@ -84,7 +84,7 @@ def pieces(
         raise TraceError(f"{path}: no such file") from None
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise TraceError(
-            f"{path}: the compressed data is cut off or damaged: {reason(error)}"
+            f"{path}: the compressed data is truncated or damaged: {reason(error)}"
         ) from None
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {reason(error)}") from None
@@ -181,7 +181,7 @@ class Target:
         self._discard()
 
     def write(self, text: str) -> None:
-        """Append text to the file. Raises TraceError if it cannot be written, as on a full disk."""
+        """Append text to the file. Raises TraceError if it cannot be written."""
         try:
             self._file.write(text.encode())
         except OSError as error:

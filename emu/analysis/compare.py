@@ -103,7 +103,7 @@ class Comparison:
     steps: int
     results: tuple[Result, ...]
     swings: tuple[Swing, ...]
-    """Effects on speedup and energy ratio of each varied constant whose value is assumed."""
+    """Effect of each varied constant with an assumed value on speedup and energy ratio."""
     swing_pair: tuple[str, str] | None
     """(baseline, rival): the two paths of the headline; None if it does not compare two paths."""
     step_times: training.StepTimes
@@ -111,11 +111,11 @@ class Comparison:
     """Uncertainty of the ratio of the energies of baseline and rival, the two paths of the
     headline; None if the constants were not varied."""
     published_swings: tuple[Swing, ...] = ()
-    """Effects on speedup and energy ratio of each varied constant whose value is not assumed."""
+    """Effect of each varied constant whose value is not assumed on speedup and energy ratio."""
 
     @property
     def time_swings(self) -> tuple[Swing, ...]:
-        """Effects on speedup and energy ratio of each varied constant that may affect time."""
+        """Effect of each varied constant that may affect time on speedup and energy ratio."""
         every = (*self.swings, *self.published_swings)
         return tuple(swing for swing in every if not is_price(swing.key))
 
@@ -428,7 +428,7 @@ def compare(
         except RuntimeError as error:
             stop.set()
             if "can't start new thread" in str(error):  # Python's message when memory is short
-                raise MemoryError("cannot start another thread") from error
+                raise MemoryError("cannot start another thread (raise ulimit -u or -v)") from error
             raise
         except BaseException:  # also an interrupt: leaving the pool waits for the other paths
             stop.set()

@@ -91,7 +91,8 @@ class Times:
     """Time from the start of a step to the end of its forward and backward, summed over the steps,
     ps."""
     rest: int
-    """Remaining time of the steps, after forward and backward, ps."""
+    """Time from the end of forward and backward to the end of the step, summed over the steps,
+    ps."""
     cpu_busy: int
     """Time outside forward and backward in which the host's CPU computes, ps; all time outside
     forward and backward if the power of the busy host is an average over whole steps

@@ -66,8 +66,8 @@ class Interference:
 
 
 class ForegroundRequests:
-    """Foreground requests of ``trace`` on a system's first drive, starting at logical page
-    ``first``.
+    """Source of foreground requests during an update: the requests of ``trace``, shifted by
+    ``first`` logical pages, to the system's first drive.
 
     The trace repeats until the update ends.
     """
@@ -174,8 +174,8 @@ def interference(
     loop: Loop,
     progress: Callable[[str, float], None] | None = None,
 ) -> list[Interference]:
-    """Run each path that updates weights on flash, without and with the requests. Return one record
-    per such path.
+    """Run each path that updates weights on flash, once without and once with the foreground
+    requests. Return one record per such path.
 
     ``names``: names of paths. Raises InputError if a path leaves too little space on the drive for
     the requests.

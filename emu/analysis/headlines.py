@@ -38,8 +38,8 @@ SPAN_BYTES = 16 << 30
 the mapping tables."""
 READS, LATENCY_REQUESTS = 24_000, 2048
 ROUNDS = 12
-"""Minimum total size of the requests from which a write rate is measured, divided by the sum of the
-size of the write cache and the size of one program on every die."""
+"""Minimum total size of the requests from which a write rate is measured, in multiples of the size
+of the write cache plus the size of one program on every die."""
 RATE_FILLS, WEAR_FILLS = 16, (8, 24)
 """Number of blocks per block unit (ftl.block_unit: a die or a plane) that the host fills in a
 steady-state run. RATE_FILLS: run for a rate. WEAR_FILLS: the two runs for write amplification."""
@@ -64,7 +64,7 @@ resource, as the limit of a rate."""
 SATURATED = 0.85
 """Utilization of a resource at and above which this resource limits a rate."""
 FEW_PLANES = 0.75
-"""If a program uses on average less than this fraction of a die's planes, the result states the
+"""Fraction of a die's planes. If programs use a smaller fraction on average, the result states that
 fraction."""
 STEP = 0.9
 """Factor by which the time that a constant sets is multiplied, to measure the contribution of the
@@ -195,7 +195,7 @@ class Bench:
         return self._runs[key]
 
     def _count(self, op: int, block: int, depth: int) -> int:
-        """Return the number of requests in the run from which a rate is measured. Arguments as in
+        """Return the number of requests in the run from which a rate is measured. Arguments: see
         :meth:`rate`."""
         if depth == 1:
             return LATENCY_REQUESTS * self.scale

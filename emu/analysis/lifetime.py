@@ -1,10 +1,10 @@
 """Lifetime of a drive in steps and years, and the capacity that the states occupy.
 
-Owns the bytes programmed per step, the steps and years until the rated program/erase cycles are
-used up, the lifetime of the blocks reserved for a path with and without wear leveling, and the TLC
-capacity of the cells that hold the states. Does not own the number of cycles (presets), the nominal
-capacity (config/nominal_capacity.py), the counts of a run (analysis/ledger.py) or wear leveling
-(paths/on_die/wear_leveling.py, ftl/reservoir.py).
+Owns the bytes programmed per step, and the steps and years until the rated program/erase cycles are
+used up. Also owns the lifetime of the blocks reserved for a path, with and without wear leveling,
+and the TLC capacity of the cells that hold the states. Does not own the number of cycles (presets),
+the nominal capacity (config/nominal_capacity.py), the counts of a run (analysis/ledger.py) or wear
+leveling (paths/on_die/wear_leveling.py, ftl/reservoir.py).
 Source: drives are rated in bytes written: nominal capacity times cycles. Cycles are rated for a
 retention (JESD218: client 1 year, enterprise 3 months). If a shorter retention is required, the
 preset gives the factor by which cycles increase. The required retention of the optimizer's
@@ -92,8 +92,8 @@ class Lifetime:
 
 
 def programmed_bytes(totals: Totals) -> int:
-    """Return the number of bytes of all pages programmed in a run, including garbage collection and
-    mapping pages."""
+    """Return the number of bytes of all pages programmed in a run, including pages of garbage
+    collection, of the mapping table, of padding and of the reservoir."""
     counters = totals.counters
     pages = counters["program_pages"] + counters["gc_program_pages"] + counters["failed_pages"]
     pages += (

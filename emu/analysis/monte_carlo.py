@@ -77,8 +77,8 @@ Ends = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class Span:
-    """A constant with its range. If a path cannot run at an end of the range, ``typical`` replaces
-    this end."""
+    """A constant with its range. If a path cannot run at an end of the range, this end of the range
+    is replaced by the typical value."""
 
     key: str
     low: float
@@ -117,7 +117,7 @@ class Span:
 
     @property
     def wide(self) -> bool:
-        """True if ``low`` > 0 and ``high`` / ``low`` > DECADE; False if ``choice`` is True."""
+        """True if ``choice`` is False, ``low`` > 0 and ``high`` / ``low`` > DECADE."""
         return not self.choice and self.low > 0 and self.high / self.low > DECADE
 
     def places(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -144,13 +144,13 @@ class Bar:
     low: str
     high: str
     energy: Ends
-    """Energy ratio of drives and host outside forward and backward: (at low end, at high end)."""
+    """Energy ratio of drives and host outside forward and backward, at the ends of the range."""
     drive: Ends
-    """Energy ratio of the drives outside forward and backward: (at low end, at high end)."""
+    """Energy ratio of the drives outside forward and backward, at the ends of the range."""
     speedup: Ends
-    """Update time of the baseline divided by that of the rival: (at low end, at high end)."""
+    """Update time of the baseline divided by that of the rival, at the ends of the range."""
     step: Ends
-    """Energy ratio of the whole step (drives, host, accelerator): (at low end, at high end)."""
+    """Energy ratio of the whole step (drives, host, accelerator), at the ends of the range."""
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,8 @@ class EnergyModel:
     """Energy of several runs as a function of the uncertain constants.
 
     ``runs``: ledger and work of each run, by path. ``swings``: effects of the constants that affect
-    time, known for the headline's two paths only. If ``swings`` is empty, the energy is a function
-    of the energy constants and powers only.
+    time. These effects are known only for the two paths of the headline. If ``swings`` is empty,
+    the energy is a function of the energy constants and powers only.
     """
 
     def __init__(
@@ -464,9 +464,8 @@ def quantiles(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def bars(pair: Pair, speedup: float) -> list[Bar]:
-    """Return a bar of the tornado figure for every constant with a range, the bar with the largest
-    change of the energy ratio first. ``speedup``: speedup at the typical values of the
-    constants."""
+    """Return a bar of the tornado figure for every constant with a range, in descending order of
+    the change of the energy ratio. ``speedup``: speedup at the typical values of the constants."""
     count = 2 * len(pair.spans)
     values: dict[str, np.ndarray] = {}
     for i, span in enumerate(pair.spans):

@@ -371,8 +371,8 @@ METRICS: dict[str, tuple[str, str]] = {
         "J/sample", "energy per training sample; scopes as in the keys without per_sample",
     ),
 }  # fmt: skip
-"""Table of the keys of paths[].metrics: key -> (unit, meaning). Each value is an object with
-`value` and `unit`."""
+"""Table of the keys of paths[].metrics in result.json: key -> (unit, meaning). In result.json, each
+metric is an object with `value` and `unit`."""
 
 
 def expand(key: str) -> Iterator[str]:

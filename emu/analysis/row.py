@@ -202,8 +202,8 @@ def counts(row: Row) -> list[str]:
 
 
 def show(rows: list[Row], console: Console) -> None:
-    """Print the tables, and for each suite and kind the number of rows and of rows outside their
-    tolerance."""
+    """Print the tables. Then print, for each suite and kind of row, the number of rows and how many
+    of them are outside their tolerance."""
     for table in tables(rows):
         console.print(table)
         console.print()

@@ -48,7 +48,8 @@ class Idle:
     leaves: tuple[str, ...]
 
     def covers(self, name: str) -> bool:
-        """Return True if the rule covers configuration key ``name``. It never covers ``key``."""
+        """Return True if the rule covers configuration key ``name``. A rule never covers the key of
+        its condition, :attr:`key`."""
         section = name.partition(".")[0]
         return name != self.key and (name in self.leaves or f"{section}.*" in self.leaves)
 
@@ -112,8 +113,8 @@ def is_rate(key: str) -> bool:
 
 
 def idle_rules(cfg: Config) -> tuple[Idle, ...]:
-    """Return the rules of IDLE_KEYS whose condition configuration ``cfg`` meets. The constants in
-    their ``leaves`` have no effect in this configuration."""
+    """Return the rules of IDLE_KEYS whose condition holds in configuration ``cfg``. The constants
+    in their ``leaves`` have no effect in this configuration."""
     return tuple(rule for rule in IDLE_KEYS if cfg.leaf(rule.key).value == rule.value)
 
 
@@ -155,11 +156,11 @@ class Swing:
     energy_at_low: float | None
     energy_at_high: float | None
     factors_at_low: Factors = field(default_factory=dict, repr=False)
-    """Quantities that change at the low end of the range, each divided by its typical quantity;
-    empty if a path cannot run at this end or if no quantity changes."""
+    """Quantities that change at the low end of the range, each divided by its typical value; empty
+    if a path cannot run at this end or if no quantity changes."""
     factors_at_high: Factors = field(default_factory=dict, repr=False)
-    """Quantities that change at the high end of the range, each divided by its typical quantity;
-    empty if a path cannot run at this end or if no quantity changes."""
+    """Quantities that change at the high end of the range, each divided by its typical value; empty
+    if a path cannot run at this end or if no quantity changes."""
     times_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
     """Time of each path's update stage at the low end of the range divided by its typical time, 1
     if the time does not change; empty if a path cannot run at this end."""
@@ -189,12 +190,12 @@ class Swing:
 
     @property
     def width(self) -> float:
-        """Larger value of :attr:`speedup_width` and :attr:`energy_width`."""
+        """The larger of :attr:`speedup_width` and :attr:`energy_width`."""
         return max(self.speedup_width, self.energy_width)
 
     @property
     def fails(self) -> bool:
-        """True if one of the headline's two paths cannot run at the low or the high end of the
+        """True if one of the two compared paths cannot run at the low or the high end of the
         range."""
         return self.speedup_at_low is None or self.speedup_at_high is None
 
@@ -213,7 +214,7 @@ def sample_params(trace: Trace, cfg: Config) -> int:
 
 
 def amortized(cfg: Config) -> Config:
-    """Return the configuration with shorter blocks and a proportionally shorter erase time.
+    """Return the configuration with fewer pages per block and a proportionally shorter erase time.
 
     With this configuration, a sample that fills less than one block of the original drive spends
     the same fraction of its time on erases as a long run.
@@ -262,10 +263,10 @@ class Headline:
     each the value of the baseline divided by that of the rival. Calling the object with a
     configuration and a sample returns (speedup, energy ratio).
 
-    ``run``: function of the name of a path, a configuration and a sample. It shortens the blocks of
-    the drive (:func:`amortized`), simulates the path on the sample, and returns the ledger and the
-    work. ``fits``: function of the name of a path and a configuration. It raises InputError if the
-    path cannot run the whole trace on this configuration. ``pair``: (baseline, rival).
+    ``run``: function of the name of a path, a configuration and a sample. It reduces the size of
+    the drive's blocks (:func:`amortized`), simulates the path on the sample, and returns the ledger
+    and the work. ``fits``: function of the name of a path and a configuration. It raises InputError
+    if the path cannot run the whole trace on this configuration. ``pair``: (baseline, rival).
     Configurations that differ only in energy constants or powers share one simulation.
     """
 

@@ -65,20 +65,25 @@ class SweepRow:
     reason: str | None = None
     update_s: float | None = None
     update_share: float | None = None
-    """Time of the update stage divided by the time of the step."""
+    """Time of the update stage divided by the time of the step; None if the path cannot run at this
+    point."""
     step_s: float | None = None
     speedup: float | None = None
-    """Speedup of the update stage over serial host offload at the same point."""
+    """Speedup of the update stage over serial host offload at the same point; None if the two paths
+    cannot be compared."""
     energy_drive_j: tuple[float, float, float] | None = None
-    """Energy of the drives per step in J, excluding forward and backward: (low, typical, high)."""
+    """Energy of the drives per step in J, excluding forward and backward: (low, typical, high).
+    None if the path cannot run at this point."""
     energy_drive_and_host_j: tuple[float, float, float] | None = None
     """Energy of drives and host per step in J, excluding forward and backward: (low, typical,
-    high)."""
+    high). None if the path cannot run at this point."""
     samples_per_s: float | None = None
     energy_step_j: tuple[float, float, float] | None = None
-    """Energy per step in J, including forward and backward: (low, typical, high)."""
+    """Energy per step in J, including forward and backward: (low, typical, high). None if the path
+    cannot run at this point."""
     energy_sample_j: tuple[float, float, float] | None = None
-    """Energy per sample in J, including forward and backward: (low, typical, high)."""
+    """Energy per sample in J, including forward and backward: (low, typical, high). None if the
+    path cannot run at this point, or if a step has no samples."""
     bound_by: str | None = None
     bound_by_share: float | None = None
     target: Verdict | None = None
@@ -174,8 +179,9 @@ def sweep(
     target_s: float | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Sweep:
-    """Run a comparison at every point of the axes ``along``, and return the sweep. ``target_s``:
-    target step time in seconds, or None. Raises InputError if no path can run at any point."""
+    """Run a comparison at every combination of the values of the axes ``along``, and return the
+    sweep. ``target_s``: target step time in seconds, or None. Raises InputError if no path can run
+    at any combination."""
     rows: list[SweepRow] = []
     options = options or Options()
     n_steps = 0

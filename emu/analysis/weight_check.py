@@ -94,7 +94,7 @@ def compare_weights(
 
 
 def bits(values: np.ndarray) -> np.ndarray:
-    """Return the bit patterns of an array's values as unsigned integers of equal size."""
+    """Return the bit patterns of an array's values as unsigned integers of the same size."""
     return values.view(np.dtype(f"u{values.itemsize}"))
 
 

@@ -78,7 +78,7 @@ def _deaf() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Start a thread that exits this worker process when its parent process ends, even if the
+    """Start a thread that terminates this worker process when its parent process ends, even if the
     parent was killed.
 
     ProcessPoolExecutor does not stop the workers of a killed parent.

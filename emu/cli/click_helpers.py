@@ -49,14 +49,14 @@ class RenamedOption(click.Option):
 
 
 class WholeNumber(click.types.IntParamType):
-    """Parameter type of a whole number in digits; int() would also accept underscores and
-    spaces."""
+    """Parameter type of a whole number that is written in decimal digits, with or without a sign.
+    Unlike int(), it does not accept underscores and spaces."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:  # fmt: skip
-        """Return the number. Raises click.BadParameter if ``value`` is not a whole number in
-        digits."""
+        """Return ``value`` as a whole number. Raises click.BadParameter if it is not a whole number
+        in decimal digits."""
         if isinstance(value, int):
             return value
         try:
@@ -89,17 +89,17 @@ class WholeRange(click.IntRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:  # fmt: skip
-        """Return the number. Raises click.BadParameter if ``value`` is not a whole number between
-        the limits."""
+        """Return ``value`` as a whole number. Raises click.BadParameter if it is not a whole number
+        between the limits."""
         found: int = super().convert(WHOLE.convert(value, param, ctx), param, ctx)
         return found
 
 
 @contextmanager
 def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
-    """Yield a callback with the arguments name and fraction of work done (0 to 1), which draws one
-    progress bar for each name.
+    """Yield a callback that draws one progress bar for each name.
 
+    The arguments of the callback are a name and the fraction of the work that is done, 0 to 1.
     Yield None if ``quiet`` is set or standard error is not a terminal.
     """
     if quiet:

@@ -37,7 +37,7 @@ TABLE = {
     "calibrate": Entry("calibrate:run_calibrate", "Fit a preset to fio measurements."),
     "compare": Entry("compare:compare", "Replay a trace through the update paths."),
     "ctl": Entry("ctl:run_ctl", "Control a served drive: power, faults, counters."),
-    "mqsim": Entry("mqsim:run_mqsim", "Simulate MQSim's own input files."),
+    "mqsim": Entry("mqsim:run_mqsim", "Run simulations from MQSim's input files."),
     "ndpipe": Entry("ndpipe:ndpipe", "Simulate and run fine-tuning on servers that store photos."),
     "preset": Entry("preset:preset", "List, show and compare configurations."),
     "record": Entry("record:record", "Record a training run as a trace."),

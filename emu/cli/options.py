@@ -98,7 +98,7 @@ def batches(
     batch: str | None, host_batch: int | None, drive_batch: int | None, *, default: str
 ) -> str:
     """Return the rule for the choice of a cluster's batches: one of the values of --batch, or GIVEN
-    if ``drive_batch`` is given. Raises InputError for options that exclude each other, and for
+    if ``drive_batch`` is given. Raises InputError for options that cannot be combined, and for
     numbers out of range."""
     given = {"host": host_batch, "drive": drive_batch}
     check_batches(given, "--{}-batch")
@@ -138,7 +138,7 @@ def split_names(text: str | None, option: str = "--paths") -> list[str] | None:
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise InputError(
-            f"{option} {text!r}: a name is empty; separate names by single commas, such as "
-            f"{EXAMPLES[option]}"
+            f"{option} {text!r}: a name is empty; separate names by single commas, for "
+            f"example {EXAMPLES[option]}"
         )
     return names

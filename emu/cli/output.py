@@ -1,4 +1,4 @@
-"""The output options --json, --csv, --out, --figure and --quiet, which every command shares.
+"""The output options that all commands share: --json, --csv, --out, --figure and --quiet.
 
 Owns these options, the checks of their files before a run, and the writing of the files after it.
 Does not own results, figures or tables. Source: this project.

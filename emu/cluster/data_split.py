@@ -74,11 +74,11 @@ def split(
 ) -> Split:
     """Split an epoch with ``public`` samples, and ``private[i]`` samples that stay on node i.
 
-    Each node gets the floor of its quota by Eq. 1, which is proportional to its batch: first its
-    private samples, then public samples. If a node has more private samples than its quota,
-    ``leveling`` "repeat" lengthens the epoch to fit them. The other nodes then fill their quotas
-    with public samples and repetitions. Public samples are distributed so that private data is
-    repeated equally often on all nodes.
+    Each node gets its quota: first its private samples, then public samples. By Eq. 1 of STANNIS,
+    the quota is proportional to the batch of the node, rounded down. If a node has more private
+    samples than its quota, ``leveling`` "repeat" lengthens the epoch until all of them are used.
+    The other nodes then fill their quotas with public samples and repetitions. Public samples are
+    distributed so that private data is repeated equally often on all nodes.
 
     Raises InputError for invalid batches (:func:`checked_batches`), for a negative number of
     samples, if ``private`` and ``batches`` differ in length, for an unknown ``leveling``, or for
@@ -122,9 +122,9 @@ def levelled(own: np.ndarray, batches: np.ndarray, public: int, steps: int) -> n
     """Return the number of public samples that each node gets, int64[nodes]; the numbers add up to
     ``public``.
 
-    The numbers equalize (private + public samples) / batch over all nodes that receive public
-    samples. ``own``: private samples of each node. The samples of a node, including its public
-    samples, are at most ``steps`` x its batch.
+    Up to rounding, (private + public samples) / batch is equal on all nodes that receive public
+    samples and are below their limit. The limit of a node's samples, including public samples, is
+    ``steps`` x its batch. ``own``: private samples of each node.
     """
     return _raised(own, batches, steps * batches - own, public)
 
@@ -133,11 +133,12 @@ def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: 
     """Return the number of public samples of each node, int64[nodes], so that private data is
     repeated equally often.
 
-    The numbers equalize the passes over private data, (goal - public samples) / own, over all nodes
-    that receive public samples. ``own``: private samples; ``goal``: samples that a node trains on.
-    Node i gets at most ``room[i]`` public samples. The numbers add up to ``public``, or to the sum
-    of ``room`` if that sum is less. Raises InputError if the nodes without private data need more
-    than ``public`` samples, because these nodes cannot repeat samples.
+    Up to rounding, the number of passes over private data, (goal - public samples) / own, is equal
+    on all nodes that receive public samples and are below their limit. ``own``: private samples;
+    ``goal``: samples that a node trains on; ``room``: limit of public samples. The numbers add up
+    to ``public``, or to the sum of ``room`` if that sum is less. Raises InputError if the nodes
+    without private data need more than ``public`` samples, because these nodes cannot repeat
+    samples.
     """
     given = np.where(own == 0, room, 0)
     spare = public - int(given.sum())

@@ -48,7 +48,7 @@ class Note:
 class History:
     """Record of a simulated training run; the simulation appends one row per step.
 
-    ``hosts``: number of hosts, which are the first nodes.
+    ``hosts``: number of hosts; the hosts are the first nodes.
     """
 
     hosts: int

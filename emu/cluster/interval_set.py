@@ -47,6 +47,7 @@ class Ranges:
         return node, start, cuts - begin
 
     def put_back(self, start: np.ndarray, length: np.ndarray) -> None:
-        """Put back ranges of taken positions; ``start`` and ``length`` are int64[ranges]."""
+        """Insert ranges of previously taken positions at the front of the queue. ``start``: first
+        position of each range; ``length``: number of its positions; int64[ranges] each."""
         self._start = np.concatenate([start, self._start])
         self._length = np.concatenate([length, self._length])

@@ -33,7 +33,7 @@ class Chance:
     if a value is out of range."""
 
     jitter: float = 0.0
-    """Standard deviation of the logarithm of a node's step time, which varies from step to step."""
+    """Standard deviation, over the steps, of the logarithm of a node's step time."""
     stragglers: float = 0.0
     """Probability, per node and step, that the node is slow in this step (a straggler)."""
     slower: float = 2.0
@@ -66,8 +66,9 @@ class Chance:
         return exp(self.jitter**2 / 2) * (1 - self.stragglers * self._slack)
 
     def noise(self, sigmas: float) -> float:
-        """Return the relative standard deviation of an observed speed that HyperTune's gate must
-        assume, so that a margin of ``sigmas`` standard errors tolerates jitter and stragglers."""
+        """Return the relative standard deviation that HyperTune's gate must assume for an observed
+        speed. With this value, a margin of ``sigmas`` standard errors tolerates jitter and
+        stragglers."""
         jitter = sqrt(expm1(self.jitter**2))
         if not 0 < self.stragglers < 1 or self.slower == 1:
             return jitter

@@ -88,7 +88,8 @@ def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, .
     for event in out:
         if not 0 <= event.seconds < float("inf"):
             raise InputError(
-                f"node {event.node} {event.event} at {event.seconds} s: time must be at least 0 s"
+                f"node {event.node} {event.event} at {event.seconds} s: the time must be "
+                "finite and at least 0 s"
             )
         if not hosts <= event.node < nodes:
             raise InputError(

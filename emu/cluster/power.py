@@ -44,5 +44,7 @@ class Server:
         ``samples_per_s`` samples per second in total. Raises InputError if ``samples_per_s`` is not
         positive, or if ``drives`` is negative."""
         if not (math.isfinite(samples_per_s) and samples_per_s > 0):
-            raise InputError(f"{samples_per_s} samples/s: must be more than 0")
+            raise InputError(
+                f"training speed of {samples_per_s} samples/s: must be a finite number above 0"
+            )
         return self.watts(drives) / samples_per_s

@@ -149,9 +149,10 @@ def plan(
     the smallest number at which synchronization takes at most this fraction of the time. With the
     method "local", all engines take the same number of steps, with batches of equal size.
 
-    The search covers every time that an engine can take. It is exact if one kind has a single
-    engine (a host); otherwise the total may be less than ``most_samples`` by at most one sample per
-    engine. Raises InputError if an argument is invalid, or if the limits exclude every plan.
+    The search tries every possible compute time of an engine as the time between two
+    synchronizations. It is exact if one kind has a single engine (a host). Otherwise, the total may
+    be less than ``most_samples`` by at most one sample per engine. Raises InputError if an argument
+    is invalid, or if the limits exclude every plan.
     """
     each = tuple(count_each(engines, counts))
     if method not in METHODS:

@@ -29,8 +29,8 @@ class Fitted(Engine):
     """Engine whose step time is linear in the batch: ``start_s`` + batch x ``sample_s``, seconds.
 
     ``points``: the measured (batch, samples/s). ``error``: the largest relative error of the line
-    at the fitted points. ``full``: (batch, samples/s); the speed is constant starting at this
-    batch. It is None if the line applies to every batch.
+    at the fitted points. ``full``: (batch, samples/s): at this batch and every larger batch, the
+    speed is constant; None if the line applies to every batch.
     """
 
     start_s: float = 0.0
@@ -93,8 +93,8 @@ class Measured:
         )
 
     def engine(self) -> Engine:
-        """Return the engine with the measured speed curve, with the speed linear between its
-        points.
+        """Return the engine with the measured speed curve. The speed is interpolated linearly
+        between the measured points.
 
         Raises InputError if a larger batch took no longer than a smaller batch; use :meth:`fit` in
         this case.
@@ -115,8 +115,8 @@ class Measured:
             batches, times = batches[batches <= full], times[: int((batches <= full).sum())]
             if not len(batches):
                 raise InputError(
-                    f"{self.name}: no batch up to {full} was measured; measure at least one of "
-                    f"them, because the speed is assumed to be constant above {full}"
+                    f"{self.name}: no batch up to {full} was measured; measure a batch of at most "
+                    f"{full} samples, because the speed is assumed to be constant above {full}"
                 )
         start, slope = 0.0, float(batches @ times / (batches @ batches))
         if len(batches) > 1:
@@ -161,7 +161,7 @@ def benchmark(
     wanted = sorted(set(batches))
     if not wanted or wanted[0] < 1:
         raise InputError(
-            f"{name}: batches {wanted}: must be at least one batch, and each at least 1"
+            f"{name}: batches {wanted}: give at least one batch; each must be at least 1"
         )
     if repeats < 1 or warm_ups < 0:
         raise InputError(
@@ -189,7 +189,9 @@ def benchmark(
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
         if not low:
-            raise InputError(f"{name}: a batch of 1 does not fit into memory")
+            raise InputError(
+                f"{name}: a batch of 1 does not fit into memory; use a smaller model or more memory"
+            )
         limit = low
         break
     kept = sorted(found)

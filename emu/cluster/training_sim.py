@@ -32,14 +32,14 @@ MOST_TOLD = 4
 """Maximum number of nodes that the text of a batch change in the history lists."""
 DETECTION_S = 30.0
 """Time until the other nodes detect that a node has died (s) [assumed]. The value is the network
-idle time of o2cb; MPI and gloo wait for minutes."""
+idle timeout of o2cb (OCFS2's cluster stack). MPI and gloo wait for minutes."""
 
 
 @dataclass(frozen=True)
 class Data:
     """Data set of one epoch. ``public``: number of public samples. ``private``: number of private
-    samples of each node, int64[nodes]. ``leveling``: method to level unequal amounts of private
-    data, one of data_split.LEVELING."""
+    samples of each node, int64[nodes]. ``leveling``: method (one of data_split.LEVELING) to level
+    unequal amounts of private data."""
 
     public: int
     private: np.ndarray
@@ -277,8 +277,8 @@ class Simulation:
         self, step: int, at: int, steps: int, counts: np.ndarray, seconds: np.ndarray,
         left: np.ndarray, counted: np.ndarray,
     ) -> None:  # fmt: skip
-        """Report the observations of step ``at`` of an epoch of ``steps`` steps to HyperTune, and
-        apply the change that the controller returns."""
+        """Report the observations of a step to HyperTune, and apply the change that the controller
+        returns. ``at``: index of the step in its epoch. ``steps``: number of steps in the epoch."""
         if self.tuner is None:
             return
         speed = np.divide(counts, seconds, out=np.full(len(counts), np.nan), where=counted)

@@ -22,8 +22,8 @@ from ondie.kernels import OPS, get
 from ondie.traces import Trace
 
 PUBLIC, PRIVATE = 72_000, 12_000
-"""Number of images of STANNIS (DAC 2020): public images, and images that are private to its 24
-drives."""
+"""Numbers of images in STANNIS (DAC 2020): public images, and private images of its 24 drives
+together."""
 ROUNDED = 0.02
 """Maximum relative difference between the number of parameters that a paper prints for a network
 and the number in the network's synthetic trace."""
@@ -52,8 +52,7 @@ class Workload:
     """(batch size of the host, batch size of a drive) as published for one kind of drive; None if
     no batch sizes are published for the drives of this cluster."""
     notes: tuple[str, ...] = ()
-    """Sentences about the origin of the values of this workload, which are printed with the
-    results."""
+    """Sentences, printed with the results, about the origin of the values of this workload."""
 
     @property
     def gradient_bytes(self) -> int:

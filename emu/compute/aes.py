@@ -33,7 +33,8 @@ Words = NDArray[np.int64]
 
 
 def times(values: Bytes, factor: int) -> Bytes:
-    """Return the products of ``values``, uint8[...], with ``factor`` in GF(2^8), FIPS 197, 4.2."""
+    """Return the products of ``values``, uint8[...], with ``factor`` in GF(2^8) (FIPS 197,
+    section 4.2)."""
     result = np.zeros_like(values)
     while factor:
         if factor & 1:

@@ -140,8 +140,8 @@ def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -
 
 
 def restored(records: Mapping[str, Mapping[str, Any]], where: str) -> Config:
-    """Return the configuration that has the leaves ``records``. The keys of ``records`` are the
-    names of the leaves, and its values have the form of Leaf.resolved.
+    """Return the configuration whose leaves are stored in ``records``. The keys of ``records`` are
+    the names of the leaves, and the values have the form of Leaf.resolved.
 
     Raises InputError if this program does not have the same keys, or if a rule between leaves is
     broken. The message begins with ``where``.
@@ -163,8 +163,8 @@ def restored(records: Mapping[str, Mapping[str, Any]], where: str) -> Config:
     missing = [name for name, key in KEYS.items() if not key.table and name not in leaves]
     if missing:
         raise InputError(
-            f"{where}: {missing[0]} is missing; the configuration is from another version of "
-            "this program"
+            f"{where}: {missing[0]} is missing, so the configuration is from another version of "
+            "this program; use that version"
         )
     return _build(ordered(leaves), where)
 
@@ -222,7 +222,7 @@ def _build(leaves: Mapping[str, Leaf], where: str, before: Config | None = None)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One line of `ondie preset list`, which describes a preset."""
+    """Line of `ondie preset list` that describes one preset."""
 
     name: str
     capacity: str
@@ -249,7 +249,7 @@ class ConfigRow:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One line of `ondie preset diff`: a key and its leaf in both configurations.
+    """Line of `ondie preset diff`: a key and its leaf in both configurations.
 
     The leaf is None if a configuration does not have the key.
     """
@@ -260,7 +260,7 @@ class Difference:
 
 
 def shown(value: Value | None, unit: str | None) -> str:
-    """Return a leaf's value as text, such as "30 us", "true" or "0.07"; empty for None."""
+    """Return a leaf's value as text, such as "30 us", "true" or "0.07", or "" for None."""
     if value is None:
         return ""
     if unit is not None and isinstance(value, int):

@@ -124,10 +124,10 @@ STANDARD = (
 
 
 def standard_datasheet(cfg: Config) -> DataSheet:
-    """Return a data sheet that has the figures of STANDARD, without values, for a drive without a
-    data sheet.
+    """Return a data sheet for a drive without a data sheet. It lists the figures of STANDARD and
+    states no values.
 
-    Raises InputError if the nominal capacity contradicts the flash.
+    Raises InputError if the nominal capacity does not match the capacity of the flash.
     """
     sheet = DataSheet("", cfg.system.capacity_bytes, cfg.ftl.initial, STANDARD)
     check_capacity(sheet, cfg, cfg.system.name)
@@ -139,7 +139,7 @@ def find_datasheet(source: str | os.PathLike[str], cfg: Config) -> DataSheet:
     does not state. For a file without a data sheet, return the figures of STANDARD.
 
     Raises InputError if the file cannot be read, if the data sheet is invalid or contradicts
-    ``cfg``, or if the nominal capacity contradicts the flash.
+    ``cfg``, or if the nominal capacity does not match the capacity of the flash.
     """
     _, table = read_table(os.fspath(source), TABLE)
     if table is None:

@@ -18,8 +18,8 @@ from ondie.emu.units import (
     INT64_MAX,
     InputError,
     exact,
+    known_names,
     largest,
-    nearest,
     parse,
     parse_count,
     parse_ratio,
@@ -99,8 +99,7 @@ def read_leaf(key: Key, name: str, table: object, where: str) -> Leaf:
         extra = sorted(error.extra_fields)[0]
         fields = ("value", "source", "ref", "low", "high")
         raise InputError(
-            f"{place}: unknown field {quoted(extra)}; nearest: "
-            f"{nearest(extra, fields) or ', '.join(fields)}"
+            f"{place}: unknown field {quoted(extra)}; {known_names(extra, fields)}"
         ) from error
     except KeyError as error:
         raise InputError(
@@ -114,8 +113,7 @@ def read_leaf(key: Key, name: str, table: object, where: str) -> Leaf:
 def _checked(key: Key, name: str, raw: _Table, place: str) -> Leaf:
     if raw.source not in SOURCES:
         raise InputError(
-            f"{place}: unknown source {quoted(raw.source)}; nearest: "
-            f"{nearest(raw.source, SOURCES) or ', '.join(SOURCES)}"
+            f"{place}: unknown source {quoted(raw.source)}; {known_names(raw.source, SOURCES)}"
         )
     ref = " ".join(raw.ref.split())
     if not ref:
@@ -215,10 +213,7 @@ def _choice(key: Key, value: object, place: str) -> str:
         raise InputError(f"{place}: {quoted(value)} is not a name; write nonempty text")
     choices = key.spec.choices
     if choices and value not in choices:
-        raise InputError(
-            f"{place}: {quoted(value)} is unknown; nearest: "
-            f"{nearest(value, choices) or choices[0]} (of {', '.join(choices)})"
-        )
+        raise InputError(f"{place}: {quoted(value)} is unknown; {known_names(value, choices)}")
     if not value.isprintable():
         raise InputError(f"{place}: {quoted(value)} must be printable text on one line")
     return value

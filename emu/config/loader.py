@@ -22,7 +22,7 @@ from typing import Any
 from ondie.emu.config.leaf import Leaf, Value, override, read_leaf
 from ondie.emu.config.nominal_capacity import followed
 from ondie.emu.config.schema.keys import ALIASES, KEYS, SECTIONS, Key
-from ondie.emu.units import InputError, nearest, quoted
+from ondie.emu.units import InputError, known_names, nearest, quoted
 
 PRESETS = Path(__file__).parent / "presets"
 PARTS = PRESETS / "parts"
@@ -67,11 +67,11 @@ def canonical(key: str, leaves: Iterable[str], place: str) -> str:
 
 
 def nearest_key(key: str, names: Iterable[str]) -> str:
-    """Return the name that is most similar to `key`, to suggest it for an unknown key. If no name
-    is similar, return the patterns of all sections, such as "flash.*".
+    """Return the name that is most similar to the unknown key `key`, for use in an error message.
+    If no name is similar, return the patterns of all sections, such as "flash.*".
 
-    Very similar names in the section of the key come first. A correct last part is found even if
-    the section is wrong or missing.
+    A very similar name in the section of the key is preferred. The next choice is a name with the
+    same last part as the key in any section.
     """
     names = tuple(names)
     last = {name.rpartition(".")[2]: name for name in reversed(names)}
@@ -87,8 +87,8 @@ def nearest_key(key: str, names: Iterable[str]) -> str:
 
 
 def ordered(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """Return the leaves in the order of the configuration tree; the rows of a table are sorted by
-    name."""
+    """Return the leaves in the order of the configuration tree. Leaves that are rows of the same
+    table are sorted by name."""
     return dict(sorted(leaves.items(), key=lambda item: _place_of(item[0])))
 
 
@@ -182,11 +182,11 @@ def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
 
 
 def read_table(source: str, table: str) -> tuple[str, dict[str, Any] | None]:
-    """Return the name of a preset or file for error messages, and its table `table`, one of
-    NO_LEAVES.
+    """Return (name of preset or file `source` for error messages, content of its table `table`).
+    `table`: one of NO_LEAVES.
 
-    The table is None if the file does not have it; the table of the base is not used. Raises
-    InputError if the file cannot be read or is invalid.
+    The content is None if the file does not have the table; the table of the base is not used.
+    Raises InputError if the file cannot be read or is invalid.
     """
     path, where = _locate(source)
     found = _toml(path, where, preset_names(), "presets").get(table)
@@ -210,8 +210,8 @@ def _sections(content: Mapping[str, Any], where: str) -> dict[str, Leaf]:
     for section, table in content.items():
         if section not in SECTIONS:
             raise InputError(
-                f"{where}: unknown section {quoted(section)}; nearest: "
-                f"{nearest(section, (*SECTIONS, *WORDS)) or ', '.join(SECTIONS)}"
+                f"{where}: unknown section {quoted(section)}; "
+                f"{known_names(section, (*SECTIONS, *WORDS))}"
             )
         if not isinstance(table, dict):
             raise InputError(
@@ -236,8 +236,7 @@ def _include(name: object, path: Path, where: str) -> dict[str, Leaf]:
     names = part_names()
     if not name.endswith(".toml") and name not in names:
         raise InputError(
-            f"{place}: unknown part; nearest: {nearest(name, names) or names[0]} "
-            f"(of {', '.join(names)}, or a path that ends in .toml)"
+            f"{place}: unknown part; {known_names(name, names)}, or a path that ends in .toml"
         )
     part = path.parent / name if name.endswith(".toml") else PARTS / f"{name}.toml"
     content = _toml(part, place, names, "parts")

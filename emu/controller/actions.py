@@ -37,7 +37,7 @@ class Do(Enum):
     """Send the command FLUSH to the drive and wait for its completion."""
     DEALLOCATE = "deallocate"
     """Wait until all commands that access the ``size`` bytes of the drive starting at byte
-    ``first`` have ended. Then send TRIM for these bytes to the drive, then FLUSH."""
+    ``first`` have ended. Then send the drive TRIM for these bytes, followed by FLUSH."""
     ERASE = "erase"
     """Deallocate the ``size`` bytes of the drive starting at byte ``first``, and erase all flash
     blocks that hold old versions of these bytes."""

@@ -31,16 +31,16 @@ MOST_RANGES: maximum number of entries of a set."""
 
 @dataclass(eq=False)
 class Memory:
-    """Device memory that a host has allocated with one command, and to which hosts refer by its
+    """Device memory that a host has allocated with one command. Commands refer to the memory by its
     handle."""
 
     data: np.ndarray
     """Content of the memory, uint8[size in bytes]."""
     users: int = 0
-    """Number of running commands that use the memory. The memory can only be freed if this number
+    """Number of running commands that use the memory. The memory can be freed only if this number
     is 0."""
     programs: int = 0
-    """Number of running program executions that use the memory. A host can only write to the memory
+    """Number of running program executions that use the memory. A host can write to the memory only
     if this number is 0."""
 
 
@@ -113,8 +113,8 @@ class DeviceMemory:
     def range(self, handle: int, offset: int, size: int, where: tuple[int, int, int]) -> Range:
         """Return the range of ``size`` bytes at byte ``offset`` of the memory with handle
         ``handle``. ``where``: byte offsets of the handle, the offset and the size in the submission
-        queue entry. Raises Refused if the range is empty, not aligned to GRANULE bytes, or exceeds
-        the memory, or if the handle is unknown."""
+        queue entry. Raises Refused if the range is empty, is not aligned to GRANULE bytes or
+        exceeds the memory, or if the handle is unknown."""
         memory = self.memory(handle, where[0])
         if offset % GRANULE:
             raise Refused(Code.INVALID_FIELD, where[1])
@@ -127,7 +127,7 @@ class DeviceMemory:
     def create_set(self, data: bytes) -> int:
         """Create a memory range set from the entries in ``data`` (RANGE_BYTES bytes per entry);
         return the identifier of the set, which is the smallest free number (at least 1). Raises
-        Refused if a range is invalid, or if the maximum number of sets exists."""
+        Refused if a range is invalid, or if the maximum number of sets already exists."""
         ranges = []
         for at in range(0, len(data), RANGE_BYTES):
             handle, _, offset, size = RANGE.unpack_from(data, at)

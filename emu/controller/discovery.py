@@ -1,4 +1,4 @@
-"""Discovery controller, which reports the NVM subsystems that a host can reach and their addresses.
+"""Discovery controller: reports the addresses of the NVM subsystems that a host can reach.
 
 Owns the Discovery log page, the Identify Controller data structure of a discovery controller, and
 its admin commands. Does not own connections (a transport) or the controllers of the drive

@@ -56,8 +56,8 @@ FCTYPE_BYTE, RECFMT_BYTE, QID_BYTE, SQSIZE_BYTE, OFFSET_BYTE = 4, 40, 42, 44, 44
 CNTLID_BYTE, SUBNQN_BYTE, HOSTNQN_BYTE = 16, 256, 512
 """Byte offsets of fields in the data of a Connect command."""
 IN_DATA = 1 << 16
-"""IATTR: the offset of the invalid byte is relative to the start of the data, not of the submission
-queue entry."""
+"""Flag in field IATTR: the offset of the invalid byte is relative to the start of the data, not of
+the submission queue entry."""
 CONNECT_BYTES = 1024
 NAME_BYTES = 256
 MOST_NAME_BYTES = 223

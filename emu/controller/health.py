@@ -31,7 +31,7 @@ from ondie.emu.engine.core.counters import (
 
 KELVIN = 273
 COMPOSITE_KELVIN = KELVIN + 40
-"""Composite temperature, K. An assumed constant, because the emulator does not model
+"""Composite temperature, K. The value is assumed and constant, because the emulator does not model
 temperature."""
 WARNING_KELVIN, CRITICAL_KELVIN = KELVIN + 70, KELVIN + 80
 """WCTEMP and CCTEMP, K. Assumed constants above the composite temperature. NVMe 1.2 and later

@@ -183,7 +183,7 @@ class SanitizeState(NamedTuple):
     """SSTAT bit 8 (Global Data Erased): True if no data was written since the last successful
     sanitize operation."""
     dword: int = 0
-    """SCDW10: dword 10 of the last Sanitize command that has started an operation."""
+    """SCDW10: dword 10 of the last Sanitize command that started an operation."""
     progress: int = 0xFFFF
     """SPROG: completed fraction of the sanitize operation, in units of 1/65536."""
 

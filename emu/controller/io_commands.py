@@ -65,8 +65,8 @@ class IoPlan(NamedTuple):
     stages: tuple[np.ndarray, ...]
     """Drive commands of each stage, COMMAND[n]; empty if no drive command is necessary."""
     area: int = 0
-    """Size of the data area, bytes. Bytes of the area that do not hold data from the host must be
-    zero before the first stage."""
+    """Size of the data area, bytes. Before the first of ``stages``, the transport must zero the
+    bytes of the area that do not hold data from the host."""
     ranges: tuple[tuple[int, int], ...] = ()
     """Byte ranges of the drive that Dataset Management deallocates, as (first byte, number of
     bytes)."""
@@ -92,9 +92,9 @@ def transfer_of(sqe: Sqe, controller: Controller) -> tuple[int, int]:
 
 
 def decode(sqe: Sqe, controller: Controller, data: bytes = b"") -> IoPlan:
-    """Return the plan of an I/O command. ``data``: data of Dataset Management, which lists ranges.
-    Raises Refused if the command is invalid, if its namespace is write-protected, or if the state
-    of sanitize operations does not allow the command."""
+    """Return the plan of an I/O command. ``data``: list of ranges that the host sends with Dataset
+    Management. Raises Refused if the command is invalid, if its namespace is write-protected, or if
+    the state of sanitize operations does not allow the command."""
     if sqe.opcode not in NVM_EFFECTS:
         raise Refused(Code.INVALID_OPCODE, OPCODE_BYTE)
     if sqe.flags & FUSED:

@@ -166,9 +166,10 @@ def get_log_page(sqe: Sqe, facts: LogFacts, most: int) -> bytes:
     """Return the data of Get Log Page. Bytes beyond the end of the log page are zero.
 
     ``most``: maximum transfer size, bytes. Raises Refused with Invalid Log Page if the log page is
-    not supported. Raises Refused with Invalid Field if the offset is outside the log page, is not a
-    multiple of 4, or is an index, if more than ``most`` bytes are requested, if the endurance group
-    does not exist, or if the SMART log page of a single namespace is requested.
+    not supported. Raises Refused with Invalid Field if more than ``most`` bytes are requested, or
+    if the offset is an index, is not a multiple of 4 or is outside the log page. Also raises
+    Refused with Invalid Field if the endurance group does not exist, or if the SMART log page of a
+    single namespace is requested.
     """
     page = LOG_PAGES.get(sqe.cdw10 & 0xFF)
     if page is None:

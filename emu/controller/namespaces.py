@@ -30,8 +30,8 @@ class Namespace:
     nsid: int
     first: int
     size: int
-    """Number of bytes that the namespace occupies, a multiple of the mapping unit. For the
-    namespace of optimizer states, a multiple of the logical block size."""
+    """Number of bytes that the namespace occupies: a multiple of the mapping unit or, for the
+    namespace of optimizer states, of the logical block size."""
     blocks: int
     block_format: int
     """LBA format: index into Capabilities.formats."""

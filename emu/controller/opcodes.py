@@ -23,7 +23,8 @@ class Effect(IntFlag):
     NAMESPACE_CAPABILITY = 1 << 2
     """NCC: the command may change the capabilities of one namespace."""
     NAMESPACE_INVENTORY = 1 << 3
-    """NIC: the command may change the inventory of namespaces or the capabilities of several."""
+    """NIC: the command may change the inventory of namespaces, or the capabilities of several
+    namespaces."""
     ALONE_IN_NAMESPACE = 0b001 << 16
     """Command Submission and Execution (CSE): no other command for the same namespace may be in
     progress."""

@@ -139,7 +139,7 @@ class Registers:
         self.capabilities = capabilities
         self.state = State.DISABLED
         self.ready = 0
-        """CSTS.RDY."""
+        """Value of CSTS.RDY: 1 if the controller is ready, else 0."""
         self.interrupt_mask = 0
         self.cc = 0
         self.aqa = self.asq = self.acq = 0

@@ -30,8 +30,8 @@ class MediaState:
 
 @dataclass(slots=True)
 class Shared:
-    """Namespaces, media state and counters of one drive. If controllers run in different threads,
-    the transport protects accesses with a lock."""
+    """State of one drive that all of its controllers share: namespaces, media state and counters.
+    If controllers run in different threads, the transport protects accesses with a lock."""
 
     namespaces: Namespaces
     uncorrectable: Uncorrectable = field(default_factory=Uncorrectable)

@@ -99,8 +99,8 @@ class TunnelCommands:
         return self.owner is controller and cid in self._issued
 
     def execute(self, controller: User, sqe: Sqe, data: Data) -> None:
-        """Execute a tunnel command. After the command has ended, ``completions`` returns it. A
-        command may also complete earlier commands."""
+        """Execute a tunnel command. When the command has ended, ``completions`` returns its
+        completion. A command may also complete earlier commands."""
         now = self.clock()
         if not self._may_use(controller, sqe):
             opens = (sqe.opcode, sqe.cdw10) == (Tunnel.CONTROL, protocol.OPEN)

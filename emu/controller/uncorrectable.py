@@ -13,14 +13,15 @@ from bisect import bisect_left, bisect_right
 
 
 class Uncorrectable:
-    """Byte ranges that are marked uncorrectable. ``ranges``: sorted list of disjoint ranges (first
-    byte, end)."""
+    """Byte ranges of a drive that are marked as uncorrectable. ``ranges``: sorted list of disjoint
+    ranges (first byte, end)."""
 
     def __init__(self, ranges: list[tuple[int, int]] | None = None) -> None:
         self.ranges = list(ranges or [])
 
     def touches(self, first: int, size: int) -> bool:
-        """Return True if any of the ``size`` bytes starting at byte ``first`` is marked."""
+        """Return True if any of the ``size`` bytes starting at byte ``first`` is marked as
+        uncorrectable."""
         at = bisect_right(self.ranges, first, key=lambda each: each[1])
         return at < len(self.ranges) and self.ranges[at][0] < first + size
 

@@ -121,8 +121,10 @@ def free_block(st, unit, block):
 @njit
 def count_reserved_blocks(st, unit, to, pages):
     """Return the number of free blocks of unit ``unit`` that the garbage collections in progress
-    may need. If ``to`` is not -1, include the blocks for a new garbage collection that moves
-    ``pages`` pages to stream ``to``.
+    and a new garbage collection together may need.
+
+    ``to``: stream to which the new collection moves pages, or -1 without a new collection.
+    ``pages``: number of these pages.
     """
     cfg = st.cfg[0]
     blocks = 0

@@ -81,10 +81,10 @@ class _Found:
             self.sequence = max(self.sequence, sequence)
 
     def choose(self, at: int) -> tuple[int, int]:
-        """Return (physical page, sequence number) of the newest intact copy of metadata page
-        ``at``, or (-1, 0) if no copy is intact. Skip damaged copies whose program was interrupted.
-        Raises Unusable if a copy whose program was completed is damaged and no newer copy is
-        intact.
+        """Return (physical page, sequence number) of the newest intact copy of the metadata page
+        with index ``at``, or (-1, 0) if no copy is intact. Skip damaged copies whose program was
+        interrupted. Raises Unusable if a copy whose program was completed is damaged and no newer
+        copy is intact.
         """
         for sequence, _, ppn, state in sorted(self.copies.get(self.first + at, ()), reverse=True):
             self.read.append(ppn)
@@ -268,7 +268,7 @@ def _newest_root(arrays: Arrays, metadata: _Found) -> np.ndarray | None:
 
 
 def _map(arrays: Arrays, metadata: _Found, at: int, ppn: int) -> None:
-    """Map metadata page ``at`` to physical page ``ppn``."""
+    """Map the metadata page with index ``at`` to physical page ``ppn``."""
     arrays.l2p[0, metadata.first + at] = ppn + 1
     if metadata.partial:
         arrays.sectors[0, metadata.first + at] = -1

@@ -14,7 +14,7 @@ only the cost of a lookup.
 
 A translation page under write-back (read, merged, programmed) is in DRAM from the end of its read
 to the end of its program. Lookups during that time use the copy in DRAM. Misses wait while
-translation pages are queued for write-back, which bounds the write-back queue.
+translation pages are queued for write-back. This wait bounds the length of the write-back queue.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ TPAGE = record_type(
 
 def entry_bytes(cfg: Config, physical_pages: int) -> tuple[int, int]:
     """Return the size of a mapping entry (bytes) as (in the cache, in a translation page). A cached
-    entry contains the logical and the physical page number, a stored entry only the physical page
-    number. Both have one more bit per sector if ftl.partial_pages = sectors, and are rounded up to
-    whole bytes.
+    entry contains the logical and the physical page number. An entry of a translation page contains
+    only the physical page number. Both kinds of entries have one more bit per sector if
+    ftl.partial_pages = sectors, and are rounded up to whole bytes.
     """
     bits = math.log2(max(physical_pages, 2))
     sectors = mapping_unit(cfg) // 512 if cfg.ftl.partial_pages == "sectors" else 0

@@ -97,8 +97,8 @@ def on_block_erased(st, tid):
 
 @njit
 def after_free_block(st, dev, unit):
-    """Start the wear leveling and garbage collections of unit ``unit`` that a new free block
-    allows.
+    """Start the wear leveling and the garbage collections that a new free block of unit ``unit``
+    makes possible.
     """
     cfg = st.cfg[0]
     if cfg.wear_static > 0:  # after stalled writes, which each erase retries first

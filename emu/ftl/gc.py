@@ -149,7 +149,7 @@ def choose_overdue_block(st, unit):
 
 @cold
 def may_refresh(st, unit, block):
-    """Return True if unit ``unit`` may start to refresh the full block ``block`` now.
+    """Return True if unit ``unit`` may start a refresh of the full block ``block`` now.
 
     A refresh frees as many blocks as it uses, so it may use the free blocks that are reserved for
     garbage collection. It may not use them if program or erase failures can occur, because a
@@ -173,7 +173,7 @@ def may_refresh(st, unit, block):
 
 @cold
 def start_refresh(st, dev, unit, block):
-    """Start to refresh the full block ``block``: decode its data, move it to another block, and
+    """Start a refresh of the full block ``block``: decode its data, move it to another block, and
     erase or free the block. Precondition: :func:`may_refresh` returned True.
     """
     gc_victims.make_victim(st, unit, block)

@@ -43,10 +43,10 @@ MAP, TABLE, ROOT = 1, 2, 3
 """Kinds of metadata pages. MAP: entries of the mapping table. TABLE: part of the block table. ROOT:
 the page that commits a checkpoint."""
 KIND, NUMBER, EPOCH, SEQUENCE, PROGRAMS = range(5)
-"""Indices of the words of the header. NUMBER: in the root, the number of the checkpoint; in other
-pages, the index of the page among those of its kind. EPOCH: fencing epoch. SEQUENCE and PROGRAMS
-(only in the root): last sequence number of data and number of programs at the start of the
-checkpoint."""
+"""Indices of the words of the header. KIND: MAGIC plus the kind of the page. NUMBER: in the root,
+the number of the checkpoint; in other pages, the index of the page among those of its kind. EPOCH:
+fencing epoch. SEQUENCE and PROGRAMS (only in the root): last sequence number of data and number of
+programs at the start of the checkpoint."""
 WAS_OPEN, IS_BAD, IS_FAILING, IS_WRITTEN = 1, 2, 4, 8
 """Flags of a block, in the lower half of its word of the block table. The upper half is the erase
 count of the block. WAS_OPEN: the block was open at the start of the root's checkpoint or of the
@@ -109,8 +109,9 @@ def on_host_write(st, dev, size):
 
 @cold
 def advance(st, dev):
-    """Start the next programs of the checkpoint, as far as free pages are available, if its
-    previous programs have ended. Begin a checkpoint first if none is in progress and one is due.
+    """Start the next programs of the checkpoint in progress, as long as free pages are available.
+    Begin a checkpoint first if none is in progress and one is due. Do nothing until the previous
+    programs of the checkpoint have ended, or while the drive saves data after a power cut.
     """
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
@@ -193,7 +194,7 @@ def start_root(st, dev):
 
 @njit
 def begin_start(st, dev):
-    """Start to write the last root again, with the next fencing epoch, because the drive starts. A
+    """Start writing the last root again, with the next fencing epoch, because the drive starts. A
     checkpoint that could not end because no page was free begins again later.
     """
     dev_rec = st.dev[dev]
@@ -212,8 +213,8 @@ def begin_start(st, dev):
 
 @njit
 def set_head(st, dev, slot, kind, at):
-    """Write the header of a metadata page to buffer ``slot``. Fill the rest of the buffer with
-    zeros.
+    """Write the header of the metadata page with index ``at`` to buffer ``slot``. Fill the rest of
+    the buffer with zeros.
     """
     for word in range(st.cfg[0].page_bytes // 8):
         st.meta_words[slot, word] = 0
@@ -224,8 +225,8 @@ def set_head(st, dev, slot, kind, at):
 
 @njit
 def compose_map(st, dev, at, slot):
-    """Write map page ``at`` to buffer ``slot``: for each logical page, its physical page + 1, and
-    with partial pages also its sector mask. Do nothing if the engine's log is off.
+    """Write the map page with index ``at`` to buffer ``slot``: for each logical page, its physical
+    page + 1, and with partial pages also its sector mask. Do nothing if the engine's log is off.
     """
     cfg = st.cfg[0]
     if st.reg[0].log_on == 0:
@@ -240,8 +241,8 @@ def compose_map(st, dev, at, slot):
 
 @njit
 def compose_table(st, dev, at, slot):
-    """Write page ``at`` of the block table to buffer ``slot``. Do nothing if the engine's log is
-    off.
+    """Write a page of the block table to buffer ``slot``. ``at``: index of the page in the table.
+    Do nothing if the engine's log is off.
     """
     cfg = st.cfg[0]
     if st.reg[0].log_on == 0:

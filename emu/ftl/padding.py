@@ -117,8 +117,8 @@ def missing_to(st, head):
 @njit
 def pad_line(st, head, rule):
     """Pad the waiting word line that begins with program ``head`` (with two passes, also the next
-    word line), increment counter ``rule``, and return True. Return False without padding if all its
-    page slots are allocated or reserved."""
+    word line), increment counter ``rule``, and return True. Return False without padding if all
+    page slots of the line are allocated, or if garbage collection has reserved the slots."""
     end = missing_to(st, head)
     if end < 0:
         return False
@@ -194,7 +194,7 @@ def close_early(st, dev, unit, bid):
 @cold
 def count_fua_pages(st, tid):
     """Count the pages of fetched write command ``tid`` if it has FUA and the data cache does not
-    cache writes, so that the command completes only when its data is on flash.
+    cache writes. Such a command completes only when its data is on flash.
     """
     txn = st.txn[tid]
     if has_fua(st, tid) and st.cfg[0].cache_writes == 0:

@@ -63,8 +63,8 @@ def pe_cycles_after(st, block, erases):
 def age_days(st, block, ppn):
     """Return the assumed age of page ``ppn`` in days: the time since its block was opened. If the
     block was opened before the run, the age of the pages that the run has programmed is the time
-    since the first of these programs. The age of its other pages is the time since the start of the
-    run plus the configured initial age.
+    since the first of these programs. The age of the block's other pages is the time since the
+    start of the run plus the configured initial age.
     """
     quality = st.quality[block]
     since = quality.since
@@ -94,9 +94,9 @@ def note_first_program(st, tid):
 
 @njit
 def shifted_rate_of(st, block, ppn):
-    """Return the bit error rate of page ``ppn`` of block ``block`` that is due to shifted charge
-    (retention and read disturb). The read count is divided by the number of planes of the unit,
-    because each read disturbs the block of one plane.
+    """Return the part of the bit error rate of page ``ppn`` of block ``block`` that is caused by
+    shifted charge (retention and read disturb). The read count is divided by the number of planes
+    of the unit, because each read disturbs the block of one plane.
     """
     quality = st.quality[block]
     reads = float(st.block[block].reads) / st.cfg[0].unit_planes
@@ -211,10 +211,10 @@ def log_wrong_page(st, tid, lpn, ppn):
 @njit
 def log_decoding(st, tid, lpn, ppn):
     """Append a log entry (LOG_DECODED) for the last reading of logical page ``lpn`` at physical
-    page ``ppn``, so that an implemented ECC code decodes it. Do nothing if the engine's log is off
-    or the reading has no bit errors. The entry contains the request or plan row of read ``tid``. If
-    ``tid`` belongs to the FTL or reads for a merge, the entry contains neither, because the data of
-    the page is not returned.
+    page ``ppn``. An implemented ECC code decodes the page from this entry. Do nothing if the
+    engine's log is off or the reading has no bit errors. The entry contains the request or plan row
+    of read ``tid``. If ``tid`` is a read of the FTL or the read of an old page for a merge, the
+    entry contains neither, because the data of the page is not returned.
     """
     reg = st.reg[0]
     reading = st.reading[tid]

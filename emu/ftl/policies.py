@@ -89,8 +89,8 @@ def d_choices(st, unit):
 
 @njit
 def random(st, unit):
-    """Return a random block that can be collected, or the result of :func:`greedy` if none is
-    drawn."""
+    """Return a random block that can be collected. Return the result of :func:`greedy` if no draw
+    finds such a block."""
     cfg = st.cfg[0]
     for _ in range(cfg.blocks):
         block = first_block(st, unit) + draw(st, cfg.blocks)
@@ -224,8 +224,8 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
     for each in _with_helpers(plain, set()):
         if any(step.opname.startswith("RAISE") for step in dis.get_instructions(each)):
             raise InputError(
-                f"{key} = {name!r}: {each.__name__} raises exceptions, which a compiled policy "
-                "must not do; return -1 instead"
+                f"{key} = {name!r}: {each.__name__} raises exceptions; a compiled policy cannot "
+                "raise exceptions, so return -1 instead"
             )
     return found if hasattr(found, "py_func") else _compiled(plain)
 

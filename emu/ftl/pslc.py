@@ -83,7 +83,8 @@ def blocks_left(st, unit):
     """Return the number of further blocks of unit ``unit`` that may be opened in pSLC mode; 0 or
     less if no block may be opened.
 
-    The number of borrowed blocks is limited so that borrowing does not trigger garbage collection.
+    A dynamic pSLC cache borrows free native blocks. Their number is limited so that borrowing does
+    not trigger garbage collection.
     """
     cfg = st.cfg[0]
     if cfg.pslc == STATIC:
@@ -222,9 +223,9 @@ def array_times(cfg: Config) -> np.ndarray:
 
 
 def tables(cfg: Config, units: int, blocks: int, region: int) -> dict[str, np.ndarray]:
-    """Return the arrays of this module for the state of compiled code, by field name. A unit has
-    ``blocks`` conventional blocks. The last ``region`` of them are the fixed pSLC region (0 if
-    there is none)."""
+    """Return the arrays of this module for the state of compiled code, by field name. ``blocks``:
+    number of conventional blocks in a unit. ``region``: number of these blocks in the fixed pSLC
+    region at the end of the unit, or 0 without such a region."""
     slc = records(SLC, units if cfg.ftl.pslc != "off" else 1)
     slc.free_n = region
     slc.most = int(blocks * cfg.ftl.pslc_share)

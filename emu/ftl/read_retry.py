@@ -1,7 +1,7 @@
 """Read retry: correction of a page by hard decision, retries or soft decision, or failure of the
 correction.
 
-Owns the outcome of a page's ECC decoding and the number of readings that it takes, the repeated
+Owns the outcome of a page's ECC decoding, the number of readings until this outcome, the repeated
 readings, and their decoding time. Does not own the bit error rates (nand/rber.py), the code
 (nand/ecc.py) or the marks of pages (page_health.py).
 Source: Cai et al., Proc. IEEE 105(9), 2017 (hard decision, retries at other voltages, then soft
@@ -93,8 +93,9 @@ def on_sensed(st, tid):
 @njit
 def needs_refresh(st, tid):
     """Return True if the data of the block that ``tid`` reads should be moved, because the block
-    was read too often or the page took too many readings. Reads are counted over all planes of a
-    super-block, so the limit per block is multiplied by the number of planes.
+    was read too often, or because a page needed more than ``ftl.reclaim_retries`` readings. Reads
+    are counted over all planes of a super-block, so the limit per block is multiplied by the number
+    of planes.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -298,8 +299,8 @@ def set_media_error(st, tid):
 
 @njit
 def split_page(st, tid, lpn, ppn):
-    """Move page ``lpn`` of ``tid`` to a new transaction. Return the new transaction, or -1 if no
-    transaction is free.
+    """Move logical page ``lpn``, at physical page ``ppn``, from read ``tid`` to a new transaction.
+    Return the new transaction, or -1 if no transaction is free.
     """
     other = sibling(st, tid)
     if other < 0:

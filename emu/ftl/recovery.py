@@ -61,8 +61,8 @@ stripe. The value applies if no program of a block can overtake another program 
 
 
 class Flash(Protocol):
-    """The methods of PageStore (nand/page_store.py, the flash pages of a drive) that a recovery
-    uses."""
+    """Interface of the flash pages of a drive, as a recovery uses them: a subset of the methods of
+    PageStore (nand/page_store.py)."""
 
     @property
     def where(self) -> str: ...
@@ -451,9 +451,10 @@ def _apply_trim_maps(scan: Scan, arrays: Arrays) -> None:
 def unmap_dead(
     scan: Scan, l2p: np.ndarray, own: slice, at: int, ppn: int, older: np.ndarray
 ) -> np.ndarray:
-    """Unmap the mapping units in ``own`` that trim map ``at`` in physical page ``ppn`` marks as
-    trimmed, if their data is older than the trim map (``older``, bool[n]). Return the mask of the
-    unmapped units, bool[n]. Raises InputError if the trim map is damaged."""
+    """Unmap the mapping units in ``own`` that a trim map marks as trimmed, if their data is older
+    than the trim map. Return the mask of the unmapped units, bool[n]. ``at``: number of the trim
+    map. ``ppn``: physical page that contains the trim map. ``older``: mask of the units in ``own``
+    whose data is older, bool[n]. Raises InputError if the trim map is damaged."""
     if not scan.store.intact(ppn):
         raise InputError(
             f"{scan.store.where}: trim map {at} in physical page {ppn} is damaged, so that trimmed "

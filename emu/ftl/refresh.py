@@ -10,9 +10,9 @@ by the errors found); JEDEC JESD218 (retention required of a drive without power
 
 This background work ("upkeep") has no events, because pending events would keep a drive busy
 forever. The time of the next check is ``reg.upkeep``. The event loop calls ``start_due`` before it
-advances the clock beyond that time, for commands or for the caller (``run_until`` a time,
-``Service.idle``). If neither advances the clock, no further upkeep begins. Therefore upkeep does
-not keep a run from ending when no other work is left.
+advances the clock beyond that time. It advances the clock for commands, or because the caller
+requests it (``run_until`` with a time, ``Service.idle``). If neither happens, no further upkeep
+begins. Therefore upkeep does not keep a run from ending when no other work is left.
 
 A unit refreshes one block at a time, the oldest first. During the last ``refresh_lead`` before its
 age limit, a block is refreshed if no host command is outstanding at one of LOOKS checks. At the
@@ -95,9 +95,9 @@ def set_recovered_ages(arrays: Arrays, blocks: np.ndarray) -> None:
 
 @cold
 def start_due(st, until):
-    """Start the upkeep that is due before the next event. Return False if no upkeep is due up to
-    ``until`` (ps), if neither a host event nor a request of the caller advances the clock to that
-    time, or after a power cut.
+    """Start the upkeep (refresh and scrubbing) that is due before the next event. Return False if
+    no upkeep is due up to ``until`` (ps), if neither a host event nor a request of the caller
+    advances the clock to that time, or after a power cut.
     """
     cfg = st.cfg[0]
     reg = st.reg[0]
@@ -284,8 +284,8 @@ def next_sample(st, dev, unit, bid):
     """Return the next page of block ``bid`` to be read for scrubbing, or -1 if no such page is
     left.
 
-    The block is divided into parts of equal length, as many as pages are to be read. In each part,
-    the page to read is the first valid page of the page type with the highest bit error rate.
+    One page is read from each of several parts of the block, which have about equal length. It is
+    the first valid page of the part's page type with the highest bit error rate.
     """
     cfg = st.cfg[0]
     upkeep = st.upkeep[unit]
@@ -344,9 +344,9 @@ def judge(st, tid):
     """Mark a block as due for a refresh after the scrubbing read ``tid``, if the page took more
     than one reading, had too many bit errors, or could not be corrected.
 
-    Ignore a page whose data is already lost, because another move would not restore it. Therefore
-    the data of a page that cannot be corrected is moved once. After the move, the data is either
-    readable again or marked as lost (page_health.carry_after_move).
+    Ignore a page whose data is already lost, because a move would not restore the data. Therefore
+    the data of a page that cannot be corrected is moved only once. After the move, the data is
+    either readable again or marked as lost (page_health.carry_after_move).
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

@@ -60,8 +60,8 @@ def bad_blocks(cfg: Config, geometry: Geometry, devices: int, seed: int = 0) -> 
 
 @inline
 def block_of(st, die, at):
-    """Return the block that contains place ``at`` (physical super-page) of the reservoir of die
-    ``die``. Blocks are numbered over all devices.
+    """Return the block that contains the physical super-page with index ``at`` in the reservoir of
+    die ``die``. Blocks are numbered over all devices.
     """
     cfg = st.cfg[0]
     return die * cfg.all_blocks + cfg.blocks + at // cfg.pages
@@ -69,16 +69,17 @@ def block_of(st, die, at):
 
 @inline
 def rotation_of(st, die, at):
-    """Return the number of planes by which the plane roles (which plane stores which page of a
-    super-page) have rotated in the block that contains place ``at`` (physical super-page) of the
-    reservoir of die ``die``."""
+    """Return the number of planes by which the plane roles have rotated in a block. The role of a
+    plane determines the page of a super-page that the plane stores. ``at``: index of a physical
+    super-page of the block in the reservoir of die ``die``."""
     return st.block[block_of(st, die, at)].turned
 
 
 @cold
 def next_good(st, die, at):
-    """Return the first place (physical super-page) of the first good block at or after place
-    ``at``. ``at`` must be the first place of a block.
+    """Return the first physical super-page of the first good block in the reservoir of a die,
+    searching from the block whose first physical super-page is ``at``. After the last block, the
+    search continues with the first block.
     """
     cfg = st.cfg[0]
     for _ in range(cfg.reservoir_pages // cfg.pages):
@@ -159,7 +160,7 @@ def change_planes(st, tid, source):
 
 @cold
 def map_place(st, dev, super_page, at):
-    """Map super-page ``super_page`` to place ``at`` (physical super-page) of its die."""
+    """Map super-page ``super_page`` to the physical super-page with index ``at`` on its die."""
     cfg = st.cfg[0]
     die = dev * cfg.dies + super_page % cfg.dies
     old = st.rmap[dev, super_page]

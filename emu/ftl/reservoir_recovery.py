@@ -85,8 +85,8 @@ class DieScan:
     pages: int
     planes: int | None = None
     versions: dict[int, Version] = field(default_factory=dict)
-    """Complete versions of super-pages, by place. A version is complete if the out-of-band records
-    of all its pages are valid and agree."""
+    """Complete versions of super-pages, by place (physical super-page). A version is complete if
+    the out-of-band records of all its pages are valid and agree."""
     visible: set[int] = field(default_factory=set)
     """Places (physical super-pages) at which at least one page is not blank."""
     sequence: int = 0
@@ -195,8 +195,9 @@ class DieScan:
         return found
 
     def next_place(self, last: int) -> tuple[int, int | None]:
-        """Return (next place to program, place to pad before it or None). Recovery keeps only the
-        versions of steps up to ``last``.
+        """Return (next place to program, place to fill with padding first, or None if no padding is
+        needed). A place is a physical super-page. Recovery keeps only the versions of steps up to
+        ``last``.
         """
         kept = [version for version in self.versions.values() if version.step <= last]
         if not kept:
@@ -223,9 +224,8 @@ class DieState:
     current step.
     """
     turned: dict[int, int] = field(default_factory=dict)
-    """Number of planes by which the plane roles (which plane stores which page of a super-page) of
-    a block have rotated, by block number, for each block that contains a version of a
-    super-page."""
+    """Rotation of the plane roles (which plane stores which page of a super-page), in planes, by
+    block number. Contains each block with a version of a super-page."""
     made: frozenset[int] = frozenset()
     """Super-page numbers of the parities and commit records already programmed for the current
     step.

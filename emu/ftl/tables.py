@@ -2,7 +2,7 @@
 
 Owns the sizes and initial values of these tables, and the constants of flash management. Does not
 own the behavior of the FTL (the other files of this package).
-Source: mmap(2): mapping tables are lazily committed zero pages.
+Source: mmap(2): the memory of a mapping table reads as zeros and is allocated when it is written.
 """
 
 from __future__ import annotations
@@ -281,8 +281,9 @@ def block_records(
 ) -> np.recarray:
     """Return the block records (page_map.BLOCK) of all units.
 
-    If blocks are erased when they are opened and the drive starts in steady state, each block must
-    be erased before its first write, except one block per unit, which is already erased.
+    If blocks are erased when they are opened and the drive starts in steady state, the records
+    state that every block must be erased before its first write. The exception is one block per
+    unit, which is already erased.
     """
     one = records(page_map.BLOCK, geometry.all_blocks)
     if cfg.ftl.erase == "open":

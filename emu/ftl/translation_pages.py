@@ -290,12 +290,11 @@ def units_in_turn(st, tvpn):
 
 @inline
 def unit_in_turn(st, dev, tvpn, i):
-    """Return the ``i``-th unit (from 0) in which the allocation of translation page ``tvpn`` is
-    tried.
+    """Return the ``i``-th unit (from 0) that the allocation of translation page ``tvpn`` tries.
 
-    If allocation is static, the order of units starts at a unit that depends on the page's number,
-    otherwise at the allocation cursor. If each zone has a stream of translation pages, the pages
-    are numbered within their zone and stored on the units of the zone.
+    If allocation is static, the order of units starts at a unit that depends on the page's number.
+    Otherwise, it starts at the allocation cursor. If each zone has a stream of translation pages,
+    the pages are numbered within their zone and stored on the units of the zone.
     """
     cfg = st.cfg[0]
     if cfg.map_streams > 1:

@@ -3,7 +3,7 @@
 Owns the marks of trims not yet on flash, the programs of trim maps, and the FLUSHes and erases that
 wait for these programs. Does not own the unmapping (nvme/command_split.py), the choice of blocks
 (write_frontier.py) or recovery (recovery.py).
-Source: this project; TRIM is a write of metadata, as journals of FTLs record it.
+Source: this project; like the journals of other FTLs, it treats a TRIM as a write of metadata.
 
 A trim map is a page with one bit for each of ``cfg.trim_span`` mapping units: 1 if the unit is
 mapped. Trim map k has the page number ``lpns + tpages + k`` in the mapping table. Garbage
@@ -31,12 +31,13 @@ from ondie.kernels.jit import cold, inline, njit
 FLIGHTS = 8
 """Maximum number of trim maps that are programmed concurrently."""
 SLOTS = 2 * FLIGHTS
-"""Number of buffers for trim maps. The buffer of a completed program stays in use until the log has
-been applied.
+"""Number of buffers for trim maps. The buffer of a completed program stays in use until the log of
+the engine, which records the program, has been applied to the store.
 """
 FREE, IN_USE, LOGGED = range(3)
-"""States of a buffer. LOGGED: the program of the buffer has ended, and the run pauses so that the
-log is applied before the buffer is used again.
+"""States of a buffer for a trim map. FREE: unused. IN_USE: a trim map in the buffer is being
+programmed. LOGGED: the program has ended, and the run pauses so that the log is applied before the
+buffer is used again.
 """
 TRIM_MAP = record_type(
     since="i8",  # number of its first unsaved trim; 0: none
@@ -49,7 +50,7 @@ TRIM_MAP = record_type(
 
 @inline
 def note(st, dev, lpn):
-    """Record that a trim is about to remove mapped logical page ``lpn``."""
+    """Record that a trim is about to unmap logical page ``lpn``, which is mapped."""
     dev_rec = st.dev[dev]
     block = st.block[page_map.block_at(st, dev, int(st.l2p[dev, lpn]) - 1)]
     block.trims = dev_rec.trims
@@ -122,7 +123,8 @@ def want(st, dev, trims):
 
 @cold
 def start(st, dev):
-    """Start the programs of the requested trim maps, as far as free pages are available."""
+    """Start the programs of the requested trim maps, as long as transactions, buffers and free
+    pages are available."""
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
     first = dev * cfg.trim_maps
@@ -164,7 +166,8 @@ def free_slot(st, dev):
 
 @njit
 def compose(st, dev, at, slot):
-    """Write the bits of trim map ``at`` to buffer ``slot``, if the engine's log is on."""
+    """Write the bits of the trim map with index ``at`` to buffer ``slot``, if the engine's log is
+    on."""
     cfg = st.cfg[0]
     if st.reg[0].log_on == 0:
         return
@@ -218,7 +221,7 @@ def record_of(st, tid):
 @inline
 def is_trim_map(st, tid):
     """Return True if transaction ``tid`` programs a trim map or a metadata page
-    (map_checkpoint.py), both of which have the same role.
+    (map_checkpoint.py). The programs of both have the role TRIM_MAP.
     """
     txn = st.txn[tid]
     return st.cfg[0].trim_maps != 0 and txn.kind == OWN and txn.role == Role.TRIM_MAP

@@ -255,8 +255,8 @@ def start_second_pass(st, unit, head):
 
 @njit
 def complete_padding_line(st, unit, head):
-    """Complete the word line that begins with program ``head``. All its programs are padding, so
-    that it needs no second pass."""
+    """Complete the word line that begins with program ``head``. All programs of the word line are
+    padding, so the word line needs no second pass."""
     replace(st, unit, head, -1)
     st.dev[st.txn[head].dev].lines -= 1
     while head >= 0:

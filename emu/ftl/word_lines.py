@@ -4,7 +4,7 @@ Owns the arithmetic of program units ("lines": the pages of a word line in one p
 planes of a unit) and the order in which writes fill lines. Does not own the buffering of incomplete
 lines (word_line_buffer.py) or the time of programs.
 Source: one-shot programming of a word line (ISSCC papers on 3D NAND of three bits per cell);
-foggy-fine programming, two passes in the order of neighbors.
+foggy-fine programming, in two passes between which neighboring word lines are programmed.
 
 A *line* consists of ``line`` page slots. A *stripe* is one line, or one line of each plane if
 planes are not programmed together. At the end of a stripe, no line of a write frontier is
@@ -21,8 +21,8 @@ from ondie.kernels.jit import cold, inline
 
 @inline
 def word_line_of(st, ppn):
-    """Return the number of the line (pages programmed together) that contains physical page
-    ``ppn``, counted within the device."""
+    """Return the index within the device of the word line (pages programmed together) that contains
+    physical page ``ppn``."""
     cfg = st.cfg[0]
     stripe = ppn // cfg.stripe
     if cfg.line == cfg.stripe:
@@ -39,7 +39,7 @@ def plane_of(st, ppn):
 
 @inline
 def is_first_page(st, ppn):
-    """Return True if physical page ``ppn`` is the first page of its line, the pages that are
+    """Return True if physical page ``ppn`` is the first page of its line. The pages of a line are
     programmed together."""
     cfg = st.cfg[0]
     if cfg.line == cfg.stripe:
@@ -87,9 +87,9 @@ def next_turn(st, dev, unit, stream, front, count):
 
 @cold
 def slots_together(st, at, count):
-    """Return the number of slots, at most ``count``, that are allocated together at slot ``at`` of
-    an open block: either whole pages of one super-page, or slots within one page. A program
-    therefore never combines a partial page with another page.
+    """Return the number of slots of an open block that are allocated together: either whole pages
+    of one super-page, or slots within one page. A program therefore never combines a partial page
+    with another page. ``at``: first slot. ``count``: maximum number of slots.
     """
     cfg = st.cfg[0]
     inside = at % cfg.slots

@@ -69,7 +69,7 @@ def allocate(st, dev, unit, stream, count):
 
 @inline
 def close_block(st, dev, front, block):
-    """Close block ``block`` of write frontier ``front``, which is full."""
+    """Close the full block ``block`` of write frontier ``front`` (both are records)."""
     front.block = -1
     block.state = FULL
     block.filled = st.dev[dev].filled
@@ -270,8 +270,9 @@ def fill_rounds(st, dev, lpn, count, stream):
 
 @inline
 def unit_of(st, dev, lpn, stream):
-    """Return the unit for logical page ``lpn``: if allocation is static, it depends on the page
-    number within the zone; otherwise it is the next unit round-robin.
+    """Return the unit for a write of logical page ``lpn``. With static allocation, the unit depends
+    on the number of the page within the zone (address range) of stream ``stream``. Otherwise it is
+    the next unit in round-robin order.
     """
     cfg = st.cfg[0]
     at = st.dev[dev].cursor

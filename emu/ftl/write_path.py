@@ -434,7 +434,8 @@ def check_for_collection(st, dev, unit):
 
 @inline
 def collect_for_waiting(st, dev, unit):
-    """Start the garbage collections required by writes that wait for a free block."""
+    """Start the garbage collection that waiting writes require: in unit ``unit`` for host writes
+    with static allocation, otherwise in all units of drive ``dev``."""
     if st.cfg[0].gc_stalled == 0:
         return
     if st.cfg[0].map_entries != 0 and st.maps[dev].stall_first > 0:
@@ -489,7 +490,7 @@ def place_map_or_wait(st, tid):
 
 @cold
 def retry_map(st, dev):
-    """Retry stalled translation pages, in order of arrival, after a block has become free."""
+    """Allocate flash pages to stalled translation pages, oldest first, after a block was freed."""
     maps = st.maps[dev]
     while maps.stall_first > 0:
         tid = maps.stall_first - 1

@@ -4,7 +4,7 @@ the vendor-specific commands of the IP tunnel between a host and a drive.
 Owns the queue in shared memory, a data buffer for each command identifier, the doorbells and the
 interrupt. Does not own the meaning of commands (nvme/tunnel/) or the server (serve/vfio_user.py).
 Source: vfio-user Protocol Specification; NVM Express Base Specification 2.0, sections 3.5.1
-(initialisation) and 4.1.1 (PRP).
+(initialization) and 4.1.1 (PRP).
 
 The host's end (host_end.py) uses only the methods of :class:`AdminQueue`. The other implementation
 of this interface passes commands through the kernel's NVMe driver (passthru_queue.py).
@@ -118,7 +118,7 @@ class VfioAdminQueue:
             self._enable()
         except (OSError, struct.error) as error:
             self.close()
-            raise InputError(f"controller of the tunnel: {error}") from error
+            raise InputError(f"controller of the tunnel: cannot be enabled: {error}") from error
         finally:
             os.close(file)
         sock.setblocking(False)
@@ -144,7 +144,7 @@ class VfioAdminQueue:
             self._await(lambda: self._read(CSTS) & 1 == 0)
             self._enable()
         except OSError as error:
-            raise InputError(f"controller of the tunnel: {error}") from error
+            raise InputError(f"controller of the tunnel: cannot be reset: {error}") from error
         self._socket.setblocking(False)
 
     # --- messages
@@ -156,7 +156,10 @@ class VfioAdminQueue:
         socket.send_fds(self._socket, [head + payload], fds)
         number, _, size, flags, error = wire.HEADER.unpack(self._take(wire.HEADER_BYTES))
         if number != self._number or flags & wire.TYPE_MASK != wire.REPLY:
-            raise InputError("the server sent an invalid vfio-user reply")
+            raise InputError(
+                f"the reply to vfio-user message {command.name} is invalid: number {number}, flags "
+                f"{flags:#x}; must have number {self._number} and the type of a reply"
+            )
         found = self._take(size - wire.HEADER_BYTES)
         if flags & wire.ERROR:
             raise InputError(
@@ -226,7 +229,8 @@ class VfioAdminQueue:
         while not ready():
             if time.monotonic() > end:
                 raise InputError(
-                    f"controller of the tunnel: CSTS.RDY did not change within {TIMEOUT_S:g} s"
+                    f"controller of the tunnel: CSTS.RDY did not change within {TIMEOUT_S:g} s of "
+                    "a write to CC.EN"
                 )
             time.sleep(0.001)
 

@@ -35,11 +35,11 @@ class Capture:
         try:
             self._file = path.open("wb", buffering=0)
         except OSError as error:
-            raise InputError(f"--pcap {path}: {error.strerror}") from error
+            raise InputError(f"--pcap {path}: cannot be opened: {error.strerror}") from error
         head = struct.pack("<IHHiIII", MAGIC, 2, 4, 0, 0, LONGEST, RAW_IP)
         if why := self._write(head):
             self.close()
-            raise InputError(f"--pcap {path}: {why}")
+            raise InputError(f"--pcap {path}: cannot be written: {why}")
 
     def add(self, packet: Data, lead: int) -> None:
         """Append a packet to the file with the current time. ``lead``: number of bytes in front of
@@ -53,9 +53,8 @@ class Capture:
                 why = self._write(struct.pack("<IIII", seconds, ns, size, size) + bytes(each))
                 if why:
                     self._full = True
-                    os.write(
-                        2, f"--pcap {self._path}: {why}; no more packets are captured\n".encode()
-                    )
+                    said = f"--pcap {self._path}: cannot be written: {why}; no more packets are "
+                    os.write(2, f"{said}captured\n".encode())
                     return
 
     def _write(self, data: bytes) -> str:

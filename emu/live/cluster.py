@@ -57,8 +57,8 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Ending:
-    """Request to terminate a cluster. Its descriptor becomes readable when :meth:`set` is called,
-    which can be used as a signal handler."""
+    """Request to terminate a cluster. Its descriptor becomes readable when :meth:`set` is called.
+    :meth:`set` can be used as a signal handler."""
 
     def __init__(self) -> None:
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -152,7 +152,7 @@ class Cluster:
             if not listens(place):
                 raise
             raise InputError(
-                f"--name {self.request.name}: a cluster of this name is up; end it with `ondie "
+                f"--name {self.request.name}: a cluster with this name is up; end it with `ondie "
                 f"tunnel down --name {self.request.name}` ({error})"
             ) from error
         self._undo.callback(self._control.close)

@@ -42,8 +42,9 @@ def end_of(found: dict[str, Any], where: str) -> int:
 
 def words_at(found: dict[str, Any], where: str, command: tuple[str, ...], shell: bool) -> list[str]:
     """Return the command line that runs ``command`` on the host or drive ``where``
-    (:func:`end_of`). ``shell``: True to join the words with spaces and pass the line to sh, as ssh
-    does. Raises InputError if there is no such end, or if a required program is not installed."""
+    (:func:`end_of`). ``found``: report of the cluster's relay. ``shell``: True to join the words of
+    ``command`` with spaces and pass the line to sh, as ssh does. Raises InputError if there is no
+    such host or drive, or if a required program is not installed."""
     number = end_of(found, where)
     words = processes.inside(found)
     if number >= 0 and (space := found["drives"][number]["namespace"]):
@@ -54,7 +55,7 @@ def words_at(found: dict[str, Any], where: str, command: tuple[str, ...], shell:
 def variables_at(found: dict[str, Any], where: str) -> dict[str, str]:
     """Return the environment variables (ADDRESS, DEVICE, OTHERS) of a program on the host or drive
     ``where`` (:func:`end_of`). ``found``: report of the cluster's relay. Raises InputError if there
-    is no such end."""
+    is no such host or drive."""
     number = end_of(found, where)
     end = found["host"] if number < 0 else found["drives"][number]
     device = end["device"] or LOOPBACK

@@ -65,7 +65,8 @@ class Port:
         of queue entries and data on the link ("link_down", "link_up")."""
         self._gone = ""
         self.told_gone: Callable[[Port], None] | None = None
-        """Function that is called once, when the tunnel can no longer transfer packets."""
+        """Function that is called once, when the tunnel can no longer transfer packets; None for no
+        call."""
         self.drive_status: dict[str, int | bytes] = {}
         """Latest status that the drive has reported (controller/tunnel.STATUS_DATA)."""
         self.most_waiting = MOST_WAITING
@@ -237,10 +238,10 @@ class Port:
 
 
 class HostEnd:
-    """Relay at the host's end of the tunnels, which passes packets between the host's network
-    device and the drives, and from drive to drive. ``device``: network device of the host; if it is
-    None, packets to the host are dropped. ``address``: IPv4 address of the host, bytes[4].
-    ``capture``: file that records all packets of the device, or None."""
+    """Relay at the host's end of the tunnels. It passes packets between the host's network device
+    and the drives, and from drive to drive. ``device``: network device of the host; if it is None,
+    packets to the host are dropped. ``address``: IPv4 address of the host, bytes[4]. ``capture``:
+    file that records all packets of the device, or None."""
 
     def __init__(
         self, device: Device | None, address: bytes, capture: Capture | None = None

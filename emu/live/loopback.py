@@ -8,7 +8,7 @@ loopback.
 
 Programs at an end listen at the end's address in the cluster's network. The networks after the
 cluster's network contain the addresses at which an end reaches the other ends. The first of these
-networks is for the host, the second for drive 0, and so on.
+networks is for the host, the second is for drive 0, and so on.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def reserve(network: ipaddress.IPv4Network, drives: int) -> socket.socket:
                 taken = f"{low} to {high}"
         if taken:
             raise InputError(
-                f"--subnet {network}: address in use: another cluster uses {taken}; this cluster "
-                f"needs {first} to {last}; use a network whose addresses no cluster uses"
+                f"--subnet {network}: address in use: another cluster uses {taken}, and this "
+                f"cluster needs {first} to {last}; use a network whose addresses no cluster uses"
             )
         undo.pop_all()
     return held

@@ -55,7 +55,9 @@ def run_tool(name: str, *words: str, text: str = "") -> str:
         done = subprocess.run([tool(name), *words], input=text, capture_output=True, text=True,
                               timeout=RUN_S)  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise InputError(f"{name} {' '.join(words)}: did not end within {RUN_S:g} s") from None
+        raise InputError(
+            f"{name} {' '.join(words)}: did not end within {RUN_S:g} s; try again"
+        ) from None
     if done.returncode:
         why = " ".join((done.stderr or done.stdout).split())
         raise InputError(f"{name} {' '.join(words)}: {why}")
@@ -144,7 +146,9 @@ def become_root() -> None:
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1")
     except OSError as error:
-        raise InputError(f"cannot set up a user namespace: {error.strerror}") from error
+        raise InputError(
+            f"cannot set up a user namespace: {error.filename}: {error.strerror}"
+        ) from error
     run_tool("mount", "--make-rprivate", "/")
     run_tool("mount", "-t", "tmpfs", "none", "/run")
     batch("", "link set lo up")

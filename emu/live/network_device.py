@@ -56,8 +56,8 @@ SOL_PACKET = 263
 
 
 class Networked:
-    """Base class of TunDevice and VethDevice, the network devices of the kernel. Programs use the
-    TCP of the kernel, which retransmits lost packets."""
+    """Base class of TunDevice and VethDevice, the network devices of the Linux kernel. Programs use
+    the TCP of the kernel, which retransmits lost packets."""
 
     most_on_way = 0
 
@@ -115,7 +115,7 @@ class TunDevice(Networked):
         try:
             file = os.open(TUN_FILE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise InputError(f"{TUN_FILE}: {error.strerror}") from error
+            raise InputError(f"{TUN_FILE}: cannot be opened: {error.strerror}") from error
         undo.callback(os.close, file)
         flags = IFF_TUN | IFF_NO_PI | IFF_MULTI_QUEUE * several | IFF_VNET_HDR * bool(self.lead)
         try:
@@ -124,7 +124,7 @@ class TunDevice(Networked):
                 fcntl.ioctl(file, TUNSETVNETLE, struct.pack("i", 1))
         except OSError as error:
             why = "the name is taken" if error.errno == errno.EBUSY else error.strerror
-            raise InputError(f"device {self.name}: {why}") from error
+            raise InputError(f"device {self.name}: cannot be opened: {why}") from error
         return file
 
     def offload(self, on: bool) -> None:
@@ -173,7 +173,7 @@ class TunDevice(Networked):
         return True
 
     def close(self) -> None:
-        """Close the device, which removes it."""
+        """Close the device. The kernel then removes the device."""
         self._undo.close()
 
 

@@ -75,7 +75,7 @@ class HostRequest:
         ends = (own.network.network_address, own.network.broadcast_address)
         if own.network.prefixlen > 30 or own.ip in ends:
             raise InputError(f"--address {address}: must be an address of a host in a network of "
-                             "at least 4 addresses, such as 10.78.0.1/24")  # fmt: skip
+                             "at least 4 addresses; use for example 10.78.0.1/24")  # fmt: skip
         drives: dict[ipaddress.IPv4Address, str] = {}
         for each in devs:
             path, equals, text = each.rpartition("=")

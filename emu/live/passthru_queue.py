@@ -5,9 +5,9 @@ meaning of commands (nvme/tunnel/) or the transport through vfio-user (admin_que
 Source: Linux 6.1, include/uapi/linux/nvme_ioctl.h, drivers/nvme/host/ioctl.c and nvme.h.
 
 The driver assigns an identifier to each command, and its call returns when the command has
-completed. Every command in flight therefore needs a thread. This includes a receive command that
-the drive holds; the hold time must be less than 60 s, after which the driver considers a command
-lost. The driver's admin queue has room for 30 commands, including the commands of the driver
+completed. Every command in flight therefore needs a thread, even a receive command that the drive
+holds. The hold time must be less than 60 s, because the driver considers a command lost after this
+time. The driver's admin queue has room for 30 commands, including the commands of the driver
 itself. This module does not import NumPy, because a virtual machine may contain little more than
 Python.
 """
@@ -43,8 +43,8 @@ ADMIN64_CMD = 0xC0504E47
 RESULT = slice(72, 80)
 STATUS_BITS = 0x7FF
 MOST_THREADS = 28
-"""Maximum number of threads of one queue, and thus of its commands that are in the NVMe driver at a
-time."""
+"""Maximum number of threads of one queue, which is also the maximum number of the queue's commands
+in the NVMe driver at a time."""
 RESET_S, PAUSE_S = 20.0, 0.02
 """RESET_S: maximum time for which the driver may refuse all commands because its queue is disabled.
 PAUSE_S: pause after a refused command. Both in seconds."""
@@ -66,7 +66,7 @@ class PassthruQueue:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise InputError(f"--dev {path}: {error.strerror}") from error
+            raise InputError(f"--dev {path}: cannot be opened: {error.strerror}") from error
         if not stat.S_ISCHR(os.fstat(self._file).st_mode):
             os.close(self._file)
             raise InputError(f"--dev {path}: must be the character device of a controller, such "

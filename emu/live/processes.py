@@ -161,7 +161,7 @@ def _asked(name: str) -> dict[str, Any] | None:
             client.connect(str(file_of(name, "sock")))
         except OSError:
             raise InputError(
-                f"--name {name}: no cluster of this name is up; start it with `ondie tunnel up`"
+                f"--name {name}: no cluster with this name is up; start it with `ondie tunnel up`"
             ) from None
         text = b""
         try:
@@ -229,7 +229,9 @@ def stop(name: str) -> bool:
         if not _ended(pid, END_S):
             os.kill(pid, signal.SIGKILL)
             if not _ended(pid, END_S):
-                raise InputError(f"--name {name}: process {pid} could not be ended")
+                raise InputError(
+                    f"--name {name}: process {pid} is still running after SIGKILL; try again later"
+                )
     if os.geteuid() == 0 and shutil.which("ip", path=namespaces.PATH):
         namespaces.sweep()
     if not listens(place):  # else another one has the name

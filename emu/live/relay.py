@@ -56,8 +56,8 @@ class Place(NamedTuple):
 
 
 class NoQueue:
-    """Placeholder for the admin queue (admin_queue.AdminQueue) of a drive to whose controller the
-    relay is not connected."""
+    """Placeholder for the admin queue (admin_queue.AdminQueue) of a drive while the relay is not
+    connected to the drive's controller."""
 
     def fileno(self) -> int:
         """Return -1, which is not a valid descriptor."""
@@ -77,9 +77,9 @@ class Relay:
 
     ``sockets``: sockets that are connected to the drives' controllers. ``control``: listening
     socket for clients that request the status. ``capture``: file that records the packets of the
-    device, or None. If a drive does not answer for 10 s while the relay connects to it, it counts
-    as disconnected, and the other drives do not wait for it. The first relay of a cluster raises
-    InputError in this case (:meth:`await_open`).
+    device, or None. A drive that does not answer for 10 s while the relay connects to it counts as
+    disconnected, and the other drives do not wait for this drive. The first relay of a cluster
+    raises InputError in this case (:meth:`await_open`).
     """
 
     def __init__(

@@ -183,10 +183,10 @@ def network_of(subnet: str, drives: int) -> ipaddress.IPv4Network:
 def cost_of(
     model: TunnelCost, pace: str, mtu: int, option: str = "--pace"
 ) -> TunnelCost | None:  # fmt: skip
-    """Return a cost model of commands with which TCP reaches the rate ``pace`` in each direction,
-    or None if ``pace`` is "none". ``mtu``: maximum size of a packet in the stream, bytes
-    (Format.longest). ``option``: name of the option in error messages. Raises InputError if
-    ``pace`` is invalid.
+    """Return the cost model ``model`` with the link rate at which TCP reaches the data rate
+    ``pace`` in each direction, and without command time. Return None if ``pace`` is "none".
+    ``mtu``: maximum size of a packet in the stream, bytes (Format.longest). ``option``: name of the
+    option in error messages. Raises InputError if ``pace`` is invalid.
 
     With the pace "model", the rate is that of a long message in ``model``, independent of the block
     size in use.
@@ -252,7 +252,7 @@ def way_with_networks(device: str) -> Way:
         os.close(os.open(TUN_FILE, os.O_RDWR | os.O_CLOEXEC))
         return Way(own_user, "tun", ", ".join(reasons))
     except OSError as error:
-        missing = f"{TUN_FILE}: {error.strerror}"
+        missing = f"{TUN_FILE}: cannot be opened: {error.strerror}"
     if device == "tun":
         raise InputError(
             f"--network-device tun: {missing}; use veth, which does not need this file"
@@ -271,7 +271,7 @@ def folder() -> Path:
         found.mkdir(mode=0o700, exist_ok=True)
         owner = found.lstat().st_uid
     except OSError as error:
-        raise InputError(f"{found}: {error.strerror}") from error
+        raise InputError(f"{found}: cannot be created: {error.strerror}") from error
     if owner != user or found.is_symlink():
         raise InputError(f"{found}: belongs to another user or is a symbolic link; remove it")
     return found

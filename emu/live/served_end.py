@@ -96,5 +96,5 @@ def interface_of(text: str) -> ipaddress.IPv4Interface:
     ends = (network.network_address, network.broadcast_address)
     if network.prefixlen > 30 or found.ip in ends:
         raise InputError(f"--tunnel {text}: must be an address of a drive in a network of at least "
-                         "4 addresses, such as 10.78.0.2/24")  # fmt: skip
+                         "4 addresses; use for example 10.78.0.2/24")  # fmt: skip
     return found

@@ -54,11 +54,11 @@ SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class TcpRelay:
-    """Relay of the TCP connections between programs at the end with address ``own`` and other ends.
+    """Relay of the TCP connections between programs at this end and programs at other ends.
 
-    ``others``: addresses of the other ends, by the loopback address that represents the end.
-    ``ports``: ports to which programs can connect. ``mtu``: maximum packet size, bytes. Raises
-    InputError if an address or port cannot be used.
+    ``own``: address of this end. ``others``: addresses of the other ends, by the loopback address
+    that represents the end. ``ports``: ports to which programs can connect. ``mtu``: maximum packet
+    size, bytes. Raises InputError if an address or port cannot be used.
     """
 
     kind = "TCP relay"
@@ -114,7 +114,7 @@ class TcpRelay:
         """Ignore ``on``, because packets have no offload header."""
 
     def read(self) -> bytes | None:
-        """Return the next packet for another end, or None if no packet is available."""
+        """Return the next packet to be sent to another end, or None if no packet is available."""
         with self._lock:
             if not self._packets:
                 self._work()
@@ -469,7 +469,7 @@ class TcpRelay:
         self, source: bytes, to: bytes, number: int, count: int, kind: Kind, opener: bool,
         data: bytes = b"", port: int = 0,
     ) -> bytes:  # fmt: skip
-        """Return a packet with a message."""
+        """Return an IP packet that contains the message with these fields."""
         self._identity = (self._identity + 1) & 0xFFFF
         fields = HEAD.pack(number, count, kind, opener, port)
         return packet_of(self._identity, source, to, fields, data)
@@ -495,6 +495,6 @@ def listen(place: ipaddress.IPv4Address, port: int) -> socket.socket:
             sock.bind((str(place), port))
             sock.listen(BACKLOG)
         except OSError as error:
-            raise InputError(f"TCP relay at {place}, port {port}: {error.strerror}") from error
+            raise InputError(f"relay: cannot listen at {place}:{port}: {error.strerror}") from error
         undo.pop_all()
     return sock

@@ -32,8 +32,8 @@ HEAD = struct.Struct(">IIBBH")
 BARE = IP.size + HEAD.size
 """Size of the IP packet of a message without data, bytes."""
 WINDOW = 256 << 10
-"""Maximum number of bytes of a connection sent by one end and not yet written to the receiving
-program at the other end."""
+"""Maximum number of bytes that one end of a connection has sent and the other end has not yet
+written to the receiving program."""
 ITIMERSPEC = struct.Struct("4l")
 """struct itimerspec: seconds and nanoseconds of the interval, and of the time until the expiry."""
 LEAST_NS = 1

@@ -44,9 +44,9 @@ RUN_S = 120.0
 MODEL_BYTES = 10**8
 PORT = 5001
 CONDITIONS = (
-    f"One TCP connection to a drive of the preset {PRESET} without a pace. CPU, host: user and "
-    "system CPU time of the host's relay, compared with the cost model at the same MTU. CPU, both: "
-    "CPU time of the relay and the drive, compared with the shuttle. The CPU time of the programs "
+    f"One TCP connection to a drive of the preset {PRESET} without a pace. CPU times include user "
+    "and system time. The CPU time of the host's relay is compared with the cost model at the same "
+    "MTU, that of the relay and the drive with the shuttle. The CPU time of the programs "
     "that send and receive is not counted. Values and ratios are medians over the rounds."
 )
 """Text that describes the conditions of the measurement, printed with the results."""
@@ -86,10 +86,10 @@ class Series:
 
 @dataclass(frozen=True)
 class System:
-    """Measured system (shuttle or tunnel) with two ends, the host and drive 0, whose addresses are
-    in ``network``. ``pids``: processes that transfer the packets between the ends, the host's
-    process first. ``owner``: process that created the namespaces and whose namespace contains the
-    host's end. ``own_user``: True if ``owner`` is in a user namespace."""
+    """Measured system: shuttle or tunnel. Its two ends are the host and drive 0, with addresses in
+    ``network``. ``pids``: processes that transfer the packets between the ends, the host's process
+    first. ``owner``: process that created the namespaces and whose namespace contains the host's
+    end. ``own_user``: True if ``owner`` is in a user namespace."""
 
     network: ipaddress.IPv4Network
     owner: int
@@ -250,26 +250,29 @@ def model_cpu(mtu: int) -> dict[str, float]:
 def rows_of(
     name: str, gso: bool, found: dict[Any, Series], model: dict[str, float]
 ) -> list[Row]:  # fmt: skip
-    """Return the rows of one case. ``found``: measured values by system and direction. ``model``:
-    CPU time of the cost model by direction, s/GB."""
+    """Return the rows of case ``name``: rate and CPU time of tunnel and shuttle.
+
+    ``gso``: True to add rows that compare the rate with the target. ``found``: measured values by
+    system and direction. ``model``: CPU time of the cost model by direction, s/GB.
+    """
     rows, median = [], statistics.median
     for ends, *_ in WAYS:
         bare, tunnel = found["shuttle", ends], found["tunnel", ends]
         where, rate = f"{name}, {ends}", median(tunnel.rates) / 1e9
         share = _ratio(tunnel.rates, bare.rates)
         rows += [
-            Row(f"{where}: shuttle", median(bare.rates) / 1e9, "Gb/s", "itself", 1),
-            Row(f"{where}: tunnel", rate, "Gb/s", "the shuttle", share),
+            Row(f"{where}: rate, shuttle", median(bare.rates) / 1e9, "Gb/s", "itself", 1),
+            Row(f"{where}: rate, tunnel", rate, "Gb/s", "the shuttle", share),
         ]
         if gso:
-            rows.append(Row(f"{where}: tunnel", rate, "Gb/s", f"target {TARGET_GBITS:g} Gb/s",
+            rows.append(Row(f"{where}: rate, tunnel", rate, "Gb/s", f"target {TARGET_GBITS:g} Gb/s",
                             rate / TARGET_GBITS))  # fmt: skip
         host = median(tunnel.host)
         rows += [
-            Row(f"{where}: CPU, shuttle", median(bare.host), "s/GB", "itself", 1),
-            Row(f"{where}: CPU, host", host, "s/GB", f"the model, {model[ends]:.3g}",
+            Row(f"{where}: CPU time, shuttle", median(bare.host), "s/GB", "itself", 1),
+            Row(f"{where}: CPU time, relay", host, "s/GB", f"the model, {model[ends]:.3g}",
                 host / model[ends]),
-            Row(f"{where}: CPU, both", median(tunnel.both), "s/GB", "the shuttle",
+            Row(f"{where}: CPU time, relay and drive", median(tunnel.both), "s/GB", "the shuttle",
                 _ratio(tunnel.both, bare.host)),
         ]  # fmt: skip
     return rows

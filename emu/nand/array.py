@@ -112,10 +112,10 @@ def begin_array(st, die, tid, now, time):
     """Start the array operation of transaction ``tid`` on die ``die`` at ``now`` for ``time`` ps.
 
     ``now`` is the end of the command cycles, which may be later than the present time. The
-    operation is inserted into one of two lists of the channel. The following operations enter the
-    data-out list: reads and copy-backs always; programs and erases if the drive reads the status of
-    its dies; BPRs (OptimStore's reads into registers) and ODCs (its computations) if their pages
-    pass through the controller. All other operations enter the list of array operations.
+    operation is inserted into one of two lists of the channel. Reads and copy-backs always enter
+    the data-out list. Programs and erases enter it if the drive reads the status of its dies. BPRs
+    (OptimStore's reads into registers) and ODCs (its computations) enter it if their pages pass
+    through the controller. All other operations enter the list of array operations.
     """
     die_rec = st.die[die]
     txn = st.txn[tid]

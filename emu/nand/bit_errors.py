@@ -29,7 +29,8 @@ Random numbers with lower indices determine the number of bit errors.
 @njit
 def scatter(mask, first, bits, key, count):
     """Set ``count`` distinct random bits of ``mask`` (uint8[n]), chosen from the ``bits`` bits that
-    start at bit ``first``. These bits must be 0 before. ``key`` is the random key.
+    start at bit ``first``. All of these bits must be 0 when the function is called. ``key`` is the
+    random key.
     """
     for i in range(bits - count, bits):
         bit = first + below(key, POSITIONS + i, i + 1)

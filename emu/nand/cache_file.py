@@ -64,10 +64,10 @@ class SavedPage:
 
 class CacheFile:
     """The two cache files in the open store ``folder``, for a drive with ``units`` mapping units
-    and ``count`` cache entries. If ``writable``, missing files are created, and file space for all
-    pages is reserved.
+    and ``count`` cache entries. If ``writable`` is True, missing files are created, and file space
+    for all pages is reserved.
 
-    Raises StoreFull if the file system is full, InputError if a file cannot be used.
+    Raises StoreFull if the file system is full, and InputError if a file cannot be used.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class CacheFile:
 
     def _open(self, name: str, size: int, room: bool = True) -> np.ndarray:
         """Map file ``name`` of ``size`` bytes into memory and return the memory, uint8[size]. If
-        ``room``, reserve the file space of a writable file. A missing file of a closed store is
-        created, or replaced by zeros if this object is not writable.
+        ``room`` is True, reserve the file space of a writable file. A missing file of a closed
+        store is created, or replaced by zeros if this object is not writable.
 
         Raises StoreFull if the file system is full. Raises InputError if the file is missing
         although the store was not closed, if it has another size, or if it cannot be used.
@@ -195,8 +195,8 @@ class CacheFile:
 
     def record_trim(self, first: int, count: int, number: int) -> None:
         """Record the trim with sequence number ``number`` for ``count`` mapping units, starting at
-        mapping unit ``first``. Raises StoreFull if the file system is full, InputError if the file
-        cannot be used."""
+        mapping unit ``first``. Raises StoreFull if the file system is full, and InputError if the
+        file cannot be used."""
         if count == 0:
             return
         begin, end = first * 8 // BLOCK, ((first + count) * 8 - 1) // BLOCK + 1
@@ -212,7 +212,7 @@ class CacheFile:
         self.trims[first : first + count] = checked(np.full(count, number, np.uint64), units)
 
     def sync(self) -> None:
-        """Make all changes durable (fdatasync). Raises StoreFull if the file system is full,
+        """Make all changes durable (fdatasync). Raises StoreFull if the file system is full, and
         InputError if a file cannot be synced.
         """
         for name in (PAGES, TRIMS) if self.count else (TRIMS,):
@@ -228,8 +228,8 @@ class CacheFile:
         "host", ``flash`` is synced first. Nothing is deleted if the files are read-only, or if
         ``flash`` keeps changes in memory only (``flash.full``).
 
-        Raises StoreFull if the file system is full, InputError if a file cannot be synced or the
-        record of a trim is damaged.
+        Raises StoreFull if the file system is full, and InputError if a file cannot be synced or
+        the record of a trim is damaged.
         """
         if not self.writable or (flash is not None and flash.full):
             return
@@ -243,8 +243,8 @@ class CacheFile:
 
     def wipe(self, needed: np.ndarray) -> None:
         """Overwrite all entries with zeros, except those with the indices ``needed`` (int64[n]),
-        and sync the files. Raises StoreFull if the file system is full, InputError if a file cannot
-        be synced.
+        and sync the files. Raises StoreFull if the file system is full, and InputError if a file
+        cannot be synced.
         """
         others = np.ones(self.count, bool)
         others[needed] = False

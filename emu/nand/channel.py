@@ -173,8 +173,8 @@ def recheck_suspensions(st, channel):
 def grant_requesting(st, channel, asks):
     """Grant channel ``channel`` to one of the dies in bit mask ``asks``, round robin.
 
-    Returns False if the power budget and the priority classes let none of these dies start an
-    operation.
+    Returns False if the power budget or the priority classes prevent each of these dies from
+    starting an operation.
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
@@ -298,7 +298,7 @@ def grant_out(st, channel, before, tid):
 def out_ps(st, tid):
     """Return the command time of the data-out phase of read ``tid`` in ps, without the data.
 
-    After a multi-plane read, the controller must select each page before its data out.
+    After a multi-plane read, the controller must select each page before it transfers its data.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -467,9 +467,9 @@ def next_event_ps(st, channel):
 
 @cold
 def grant_now(st, channel):
-    """Grant channel ``channel`` now; the end of the present event may bring another grant. As a
-    result, the garbage collection that a write request has started is submitted before the writes
-    of this request (event_order.py)."""
+    """Grant channel ``channel`` before the end of the present event. At its end, the event may
+    grant the channel again. Called after a write request has started a garbage collection, so that
+    the collection is submitted before the writes of the request (event_order.py)."""
     if st.cfg[0].ranked == POLLED:
         polling.end_submission(st)
     if st.cfg[0].ordered != 0 and st.bus[channel].touched == 0:

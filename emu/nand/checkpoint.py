@@ -35,8 +35,8 @@ empty while the drive is closed. ``code`` also contains the address of a functio
 and ``wait`` contains uninitialized memory.
 """
 PLAIN = ("l2p", "p2l", "sectors", "bytes cached", "bytes flying")
-"""Names of the tables that are stored uncompressed. Long ranges of zeros are not stored for any
-table, and the rest of these large tables compresses badly."""
+"""Names of the tables that are stored uncompressed, because they are large and compress badly
+except for long ranges of zeros, which are not stored for any table."""
 PART = 1 << 16
 """Size of the parts into which a table is divided for storage, in bytes. At most one contiguous
 range of bytes of each part is stored."""
@@ -90,7 +90,7 @@ def save(folder: StoreFolder, tables: dict[str, np.ndarray], numbers: dict[str, 
     """Write the checkpoint file of a store. Return its checksum (CRC-32C).
 
     ``tables``: tables of the drive by name. ``numbers``: other integers of the drive by name.
-    Raises StoreFull if the file system is full, InputError if the file cannot be written.
+    Raises StoreFull if the file system is full, and InputError if the file cannot be written.
     """
     heads: dict[str, list[Any]] = {}
     bodies: list[memoryview] = []
@@ -119,7 +119,7 @@ def save(folder: StoreFolder, tables: dict[str, np.ndarray], numbers: dict[str, 
 
 def remove(folder: StoreFolder) -> None:
     """Remove the checkpoint of a store and mark the store as not clean, so that the next start is a
-    recovery. Raises StoreFull if the file system is full, InputError if the store cannot be
+    recovery. Raises StoreFull if the file system is full, and InputError if the store cannot be
     changed.
     """
     folder.begin_writing()

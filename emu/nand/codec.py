@@ -41,8 +41,8 @@ PIECE = 32
 
 
 class PageRead(NamedTuple):
-    """Read of a page that must be decoded: the stored page, and the parameters of the bit errors
-    that the engine has drawn for the last attempt of the read."""
+    """Read of a page whose data is to be decoded: the stored page, and the parameters of the bit
+    errors that the engine has drawn for the last attempt of the read."""
 
     data: np.ndarray
     """Page as stored, uint8[page bytes]."""
@@ -283,8 +283,9 @@ class Decoder:
 
     @property
     def address(self) -> int:
-        """Address, for ecc.read_page, of a function that calls :meth:`corrects`; valid as long as
-        this object exists. 0 for BCH, because the capability model then decides.
+        """Address of a function that calls :meth:`corrects`, for ecc.read_page; valid as long as
+        this object exists. 0 for BCH: the capability model then determines whether a page is
+        correctable.
         """
         return 0 if self._function is None else int(cast(self._function, c_void_p).value or 0)
 
@@ -294,11 +295,12 @@ class Decoder:
         corrects. ``key``: key of the random draws of the read. ``rate``: raw bit error rate.
         ``level``: retry level.
 
-        The engine calls it before the bytes of the page are known, so the decoded words have
-        all-zero data. The result of an LDPC decoder depends on the bit errors and hardly on the
-        data. If the last read of a page fails with the actual data, the command of the read fails.
-        Words with at most ecc.sure_bits bit errors are not decoded. An exception is stored for
-        :meth:`check`, and 1 is returned.
+        When the engine calls this method, the bytes of the page are not yet known. The method
+        therefore decodes words with all-zero data and the bit errors of the read. The result of an
+        LDPC decoder depends on the bit errors, but hardly on the data. If the last read of a page
+        fails with the actual data, the command of the read fails. Words with at most ecc.sure_bits
+        bit errors are not decoded. If an exception occurs, it is stored for :meth:`check`, and the
+        method returns 1.
         """
         try:
             mask = code_words(self._words * self._data_bytes, rate, key, self.code, level)

@@ -1,4 +1,4 @@
-"""Start of a command: dequeues the operation whose command is sent to a die next.
+"""Start of the next command of a die: removes its operation from the queue.
 
 Owns the dequeue, the check of the registers for optimizer operations, and the start of commands
 with suspension, independent plane reads or a power budget. Does not own the grant of the channel

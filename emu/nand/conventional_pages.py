@@ -49,8 +49,8 @@ class ConventionalPages:
                 yield first, found
 
     def page_records(self, ppns: np.ndarray) -> np.ndarray:
-        """Return the out-of-band data of pages ``ppns`` (int64[n]), OOB[n]; blank for the
-        reservoir.
+        """Return the out-of-band data of pages ``ppns`` (int64[n]), OOB[n]. The record of a page
+        of the reservoir is blank.
         """
         found, own = (
             np.zeros(len(ppns), OOB),

@@ -34,8 +34,8 @@ from ondie.kernels.jit import cold, inline
 ) = range(9)  # fmt: skip
 QUEUES = 9
 RESUME, MORE = QUEUES, QUEUES + 1
-"""Values of ``pick``, the queue from which a die starts its next operation, that are not numbers of
-queues.
+"""Values of ``pick`` (number of the queue from which a die starts its next operation) that do not
+denote a queue.
 
 RESUME: resume the suspended program or erase. MORE: load the next page of the word line that is
 being loaded.
@@ -170,7 +170,8 @@ def rank_of(st, tid):
     """Return the priority class of a host transaction, from 0 (highest) to 3.
 
     As in MQSim, the write of a page that the data cache evicts has class 0 (see EVICTED). With
-    polled classes, the read for a partial write has class 1 instead of the class of its flow.
+    polled classes, the read that precedes a partial write has class 1 instead of the class of its
+    flow.
     """
     txn = st.txn[tid]
     if txn.role == Role.MERGING and txn.op == READ and st.cfg[0].ranked == POLLED:
@@ -180,8 +181,8 @@ def rank_of(st, tid):
 
 @inline
 def own_rank_of(st, tid):
-    """Return the priority class of host transaction ``tid`` without the exception of
-    :func:`rank_of` for the read of a partial write.
+    """Return the priority class of host transaction ``tid``. Unlike :func:`rank_of`, this function
+    makes no exception for the read that precedes a partial write.
     """
     txn = st.txn[tid]
     if txn.kind == CACHED and st.command[tid].made <= EVICTED:
@@ -315,8 +316,8 @@ def die_in_chip(st, die, tid):
 
 @cold
 def take_power(st, die, count):
-    """Set the power that die ``die`` holds to the power of an operation on ``count`` planes, which
-    may be more or less than before."""
+    """Set the power that die ``die`` holds to the power of an operation on ``count`` planes. The
+    die may have held more or less power before."""
     die_rec = st.die[die]
     dev = st.dev[die_rec.dev]
     dev.power += count - die_rec.power

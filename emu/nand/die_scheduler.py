@@ -280,7 +280,8 @@ def may_suspend(st, die_rec, at):
 
 @inline
 def needs_die(st, tid):
-    """Return True if transaction ``tid`` needs the whole die. Only a read of one plane does not."""
+    """Return True if transaction ``tid`` needs the whole die, that is, unless it is a read of one
+    plane."""
     txn = st.txn[tid]
     if txn.op != READ:
         return True
@@ -385,8 +386,9 @@ def select_cached_program(st, die, waiting):
 
 @njit
 def set_gc_priority(st, die, urgent):
-    """Set the priority of garbage collection on the die that contains lane ``die``. ``urgent``: 1
-    if garbage collection has priority over host operations, else 0."""
+    """Set the priority of garbage collection on a die. ``die``: number of the die, or of a lane of
+    the die (see die.py). ``urgent``: 1 if garbage collection has priority over host operations,
+    else 0."""
     die_rec = st.die[st.die[die].first]
     if die_rec.urgent != urgent:
         die_rec.urgent = urgent

@@ -84,7 +84,7 @@ decision, each for one number of bit errors, with SAMPLES samples in each row.
 """
 BEYOND = 1.5
 """Largest number of bit errors in the LDPC iteration table, divided by the number of bit errors
-that the code corrects. The decoder corrects no code word with that many bit errors."""
+that the code corrects. The decoder corrects no code word with this number of bit errors."""
 SURE = 2
 """Divisor of the code's limit: a word with at most limit / SURE bit errors counts as corrected and
 is not decoded.
@@ -402,8 +402,8 @@ def failed_iterations(code, effort, key, level, rate):
 
 @njit
 def late_iterations(code, made):
-    """Return how many of the ``made`` iterations of one page decoding do not fit into the decoding
-    time ``ecc.decode``."""
+    """Return the number of iterations of one page decoding that do not fit into the decoding time
+    ``ecc.decode``. ``made``: number of all iterations of this decoding."""
     return max(made - code.covered, np.int64(0))
 
 

@@ -70,6 +70,7 @@ def next_event_ps(st, channel):
 def first_due(st, channel):
     """Return (registration number, kind) of the event of channel ``channel`` that is handled next.
 
+    Events are numbered in the order of their registration, and ``kind`` is PHASE, READ or DONE.
     Call this function only if an event of the channel is due.
     """
     bus = st.bus[channel]

@@ -79,8 +79,8 @@ class FlashPages:
             )
 
     def spare(self, ppn: int) -> Spare | None | bool:
-        """Return the out-of-band data of a page (see PageStore.spare), or False if the out-of-band
-        data of its mapping units differs."""
+        """Return the out-of-band data of a page, or None or False as PageStore.spare does. Also
+        return False if the out-of-band data of the page's mapping units differs."""
         first, *others = [self.store.spare(unit) for unit in self._units(ppn)]
         return first if all(other == first for other in others) else False
 
@@ -118,9 +118,9 @@ class UncodedCounts(NamedTuple):
 
 
 class CheckBytes:
-    """Marks of reservoir pages, and counters, for one device with configuration ``cfg`` and page
-    store ``store``. The mark of a page states which encoder wrote the check bytes. The counters
-    count pages that bypass the encoder or the decoder."""
+    """Which encoder wrote the check bytes of reservoir pages, and the number of pages that bypassed
+    the encoder or the decoder, for one device with configuration ``cfg`` and page store ``store``.
+    The mark of a page (CODED, UNCODED or DIE_CODED) denotes the encoder."""
 
     def __init__(self, cfg: Config, store: PageStore) -> None:
         self._store = store

@@ -85,9 +85,9 @@ FASTEST = {
 def cycles(cfg: Config) -> dict[str, np.ndarray]:
     """Return the channel times in ps by name (timing.CYCLE_NAMES), int64[planes + 1] each.
 
-    Arrays are indexed by the number of planes of a command. ``flash.t_plane_busy`` (tDBSY, tPLxBSY)
-    separates the planes of one command. Raises InputError if ``flash.bus`` exceeds the maximum rate
-    of the interface.
+    Each array is indexed by the number of planes of a command. ``flash.t_plane_busy`` (tDBSY,
+    tPLxBSY) is the time between the planes of one command. Raises InputError if ``flash.bus``
+    exceeds the maximum rate of the interface.
     """
     flash = cfg.flash
     count = np.arange(flash.planes_per_die + 1)

@@ -95,8 +95,8 @@ def record_of(
 
 
 def anonymous(size: int) -> mmap.mmap:
-    """Return ``size`` bytes of anonymous memory. The system commits the memory when it is written,
-    in large pages if they are available."""
+    """Return ``size`` bytes of anonymous memory. The operating system allocates the memory pages
+    when they are first written, as huge pages if these are available."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # sparse_table.touched_parts needs it private
     found = mmap.mmap(-1, max(size, 1), flags=flags)
     with contextlib.suppress(AttributeError, OSError):  # no such advice, or none that is taken
@@ -155,7 +155,7 @@ class PageStore:
 
     def open_segment(self, number: int, create: bool = True) -> None:
         """Make the memory of segment ``number`` accessible. If its files are missing, create them
-        if ``create``, otherwise raise InputError."""
+        if ``create`` is True, otherwise raise InputError."""
         if self.files is None:
             self._segment(number * self._per_segment)
         elif self.files.find(number, create) is None:
@@ -333,11 +333,11 @@ class PageStore:
     ) -> np.record:
         """Program a page of the reservoir with ``data`` and the out-of-band data ``spare``.
 
-        Returns the out-of-band record, which the caller may change. ``state``: final value of
-        ``written``. ``erases``: erase count of the block, 0 if it is not recorded. ``code``: CODED,
-        UNCODED or DIE_CODED. ``members``, for a parity page: the exclusive or of the out-of-band
-        data of the protected pages, uint8[SPARE_BYTES], stored instead of ``erases`` and ``code``.
-        Raises InputError if the page is not erased.
+        Returns the out-of-band record, which the caller may change. ``state``: value of the
+        record's field ``written`` when the program has ended. ``erases``: erase count of the block,
+        0 if it is not recorded. ``code``: CODED, UNCODED or DIE_CODED. ``members``, for a parity
+        page: the exclusive or of the out-of-band data of the protected pages, uint8[SPARE_BYTES],
+        stored instead of ``erases`` and ``code``. Raises InputError if the page is not erased.
         """
         last = (0, code, erases)
         if members is not None:
@@ -453,11 +453,11 @@ class PageStore:
     def erase(
         self, first_ppn: int, count: int, mask: int = -1, planes: int = 1, slots: int = 1
     ) -> None:
-        """Erase the pages of the planes in bit mask ``mask`` among the ``count`` pages from
-        ``first_ppn``.
+        """Erase the pages of a range that are in the planes that bit mask ``mask`` selects.
 
-        ``slots`` consecutive pages are in one plane, the next ``slots`` pages in the next plane,
-        modulo ``planes``.
+        The range has ``count`` pages and starts at ``first_ppn``. ``slots`` consecutive pages of
+        the range are in one plane, the next ``slots`` pages in the next plane, modulo ``planes``.
+        The default mask selects all planes.
         """
         which = np.array([mask >> plane & 1 for plane in range(planes)], bool).repeat(slots)
         if self.syncs:

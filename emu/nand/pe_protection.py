@@ -65,8 +65,9 @@ def coded(cfg: Config) -> bool:
 
 
 def check_bytes(cfg: Config) -> int:
-    """Return the number of check bytes of a code word of the optimizer's pages: of BCH on the die,
-    or of the controller's code. Call this function only if :func:`coded` returns True."""
+    """Return the number of check bytes of a code word of the optimizer's pages. The code is BCH
+    with protection "on_die_ecc", otherwise the controller's code. Call this function only if
+    :func:`coded` returns True."""
     if cfg.pe.protection != "on_die_ecc":
         return ecc.check_bytes(cfg)
     degree = bch_degree(*code(cfg))
@@ -117,8 +118,8 @@ def failures(mask, key, rate, word, limit, exposure):
     """Fill ``mask`` with the bit errors of the code words that fail in ``exposure`` reads of a
     page. Return the number of bit errors.
 
-    ``mask``: uint8[page bytes], initially zero. ``word``: bytes of a code word. ``limit``:
-    correctable bits per code word.
+    ``mask``: uint8[page bytes], initially zero. ``word``: bytes of a code word, at least 1. Other
+    arguments: see :func:`fill_mask`.
     """
     own = mask.shape[0] // word
     count = own * exposure
@@ -151,9 +152,10 @@ def fill_mask(mask, key, rate, word, limit, exposure):
     """Fill ``mask`` (uint8[page bytes], initially zero) with the bit errors that remain after a
     read.
 
-    ``word``: bytes of a code word, 0 without ECC. ``limit``: correctable bit errors per code word.
-    ``exposure``: number of reads that the simulated read represents. Returns (number of bit errors
-    as read from the array, number of bit errors after correction).
+    ``key``: from rng.page_key. ``rate``: raw bit error rate. ``word``: bytes of a code word, 0
+    without ECC. ``limit``: correctable bit errors per code word. ``exposure``: number of reads that
+    the simulated read represents. Returns (number of bit errors as read from the array, number of
+    bit errors after correction).
     """
     if word == 0:
         raw = bit_errors.bare_mask(mask, key, min(rate * exposure, MOST_RBER))

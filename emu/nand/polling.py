@@ -38,8 +38,8 @@ from ondie.emu.nand.timing import READ
 from ondie.kernels.jit import cold, inline, njit
 
 CLASSES = 1
-"""Value of ``cfg.ranked`` if the turns of the priority classes advance with the commands of a chip.
-With value POLLED, they advance with the scheduler's polls of a chip."""
+"""Value of ``cfg.ranked`` with which the commands of a chip advance the turns of the priority
+classes (see die.promote). With POLLED, the scheduler's polls of the chip advance them."""
 ROUNDS = 4
 STATES = 3 * ROUNDS
 """Number of states of the weighted turns (see die.promote). A state is the class that has the turn
@@ -75,7 +75,8 @@ def submit(st, queue):
 
 @cold
 def end_submission(st):
-    """Poll the chips if this event has submitted transactions."""
+    """Poll the chips of all idle channels if transactions were submitted during the event that ends
+    now."""
     reg = st.reg[0]
     if reg.submitted != 0:
         reg.submitted = 0
@@ -198,10 +199,10 @@ def waiting_classes(st, die, queue):
 
 @cold
 def merging_classes(st, die):
-    """Return the bit mask of the priority classes with a partial write on die ``die`` that waits
-    for the read of its old page. MQSim keeps such a write in its queue during the read, so its
-    class counts as waiting. Returns 0 unless events are handled in the order of their registration
-    (``cfg.ordered``)."""
+    """Return the bit mask of the priority classes that have a partial write waiting for die ``die``
+    to read its old page. MQSim keeps such a write in its queue during the read, so the class of
+    the write counts as waiting. Returns 0 unless events are handled in the order of their
+    registration (``cfg.ordered``)."""
     waiting = 0
     if st.cfg[0].ordered == 0:
         return waiting
@@ -284,8 +285,8 @@ def is_urgent(st, die):
 
 @cold
 def catch_up(st, die):
-    """Apply the polls of die ``die`` since the last change of its queues. Call this function before
-    a queue changes.
+    """Advance the turns of die ``die`` by the polls since the last change of its queues. Call this
+    function before a queue changes.
     """
     die_rec = st.die[die]
     looks = looks_of(st, die_rec.bus)
@@ -298,10 +299,11 @@ def catch_up(st, die):
 def find_command(st, die):
     """Poll die ``die``, which requests the idle channel. Return False if the die gets no command.
 
-    Earlier polls are applied first. If the die has selected a user transaction (field ``pick`` of
-    its record), the poll may replace the queue or give the die no command, because a poll can
-    select no class (see :func:`advance`). The first transaction of the class that has the turn
-    becomes the head of its queue.
+    The turns are first advanced by the earlier polls. If the die has selected the queue of
+    user reads or writes (field ``pick`` of its record), the poll may select the other one of these
+    queues. It may also give the die no command, because a poll does not always select a class (see
+    :func:`advance`). The first transaction of the class that has the turn becomes the head of its
+    queue.
     """
     die_rec = st.die[die]
     looks = looks_of(st, die_rec.bus)
@@ -333,7 +335,7 @@ def find_command(st, die):
 
 @njit
 def find_user_command(st, die, reads, writes, ready, urgent):
-    """Poll die ``die`` for user transactions, which advances the turns of the priority classes.
+    """Poll die ``die`` for user transactions. Each poll advances the turns of the priority classes.
     Return the queue (Q_READ or Q_WRITE) of the class that gets the turn, or -1 if no command can
     start.
 

@@ -41,7 +41,7 @@ QUEUED = {
     timing.ERASE: Q_GC_ERASE,
     timing.COPYBACK: Q_GC_WRITE,
 }
-"""Default queue of the die for the operation of a raw flash job, by operation."""
+"""Default queue of the die for a raw flash job, by operation of the job."""
 OPERATIONS = ", ".join(timing.OP_NAMES[op] for op in QUEUED)
 
 
@@ -103,8 +103,8 @@ def queue_next(st, die):
 def complete(st, tid, again):
     """Complete all transactions of one command: ``tid`` and those that field ``mate`` links to it.
 
-    If ``again``, queue the next job of the die for each completed job. Returns the number of
-    completed jobs; jobs that are programmed together (JOB.more) count once.
+    If ``again`` is True, queue the next job of the die for each completed job. Returns the number
+    of completed jobs; jobs that are programmed together (JOB.more) count once.
     """
     time = st.reg[0].now
     if st.txn[tid].op != timing.READ and st.cfg[0].status == 0:
@@ -218,7 +218,8 @@ def load_arrivals(
 ) -> np.ndarray:
     """Load jobs with arrival times ``at`` (int64[n], ps) for :func:`run` with ``window`` 0.
 
-    Otherwise like :func:`load`. Returns the permutation that sorts the jobs by arrival, int64[n].
+    The other parameters and the errors are those of :func:`load`. Returns the permutation that
+    sorts the jobs by arrival, int64[n].
     """
     record = _fill(arrays, die, op, columns)
     arrays.job["end"][: len(at)] = ~np.asarray(at)
@@ -247,8 +248,8 @@ def _reorder(arrays: Arrays, record: np.ndarray, order: np.ndarray) -> None:
 
 
 def clear_watch(arrays: Arrays) -> None:
-    """Clear field ``watch`` of the configuration. Call this function only if no code other than the
-    channels must react when an array operation ends.
+    """Clear field ``watch`` of the configuration, so that the end of an array operation need not be
+    a separate event. Call this function only if no code but that of the channels needs this event.
 
     The engine then processes the end of an operation when the channel is free, and does not record
     the busy times of dies and channels. Completion times do not change. The function has no effect

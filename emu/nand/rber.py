@@ -60,7 +60,8 @@ information."""
 
 
 def rates(cfg: Config) -> np.recarray:
-    """Return the constants of a configuration: one record of RATES (rates per bit, times in days).
+    """Return the bit-error constants of a configuration: one record of RATES (rates per bit, times
+    in days).
 
     If ``errors.kind`` is "none", all rates are 0. If it is "rate", all rates except ``floor`` are
     0.

@@ -206,7 +206,7 @@ class SegmentFiles:
 
     def read_pages(self, number: int, places: Iterable[int]) -> Iterator[np.ndarray]:
         """Yield a copy of each of the pages with the indices ``places`` in a segment,
-        uint8[page_bytes], read from its file. Raises FileNotFoundError if the file is missing,
+        uint8[page_bytes], read from its file. Raises FileNotFoundError if the file is missing, and
         InputError if it cannot be used."""
         with self._file(self._names(number)[0], SEGMENT_BYTES) as handle:
             for at in places:
@@ -219,7 +219,7 @@ class SegmentFiles:
         """Return a segment, and map it if necessary. Return None if it has no files and ``create``
         is False.
 
-        Raises StoreFull if the file system is full, InputError if a file cannot be used or the
+        Raises StoreFull if the file system is full, and InputError if a file cannot be used or the
         store is closed.
         """
         segment = self._open.get(number)
@@ -296,16 +296,17 @@ class SegmentFiles:
         return slice(start // self.run_pages, -(-stop // self.run_pages))
 
     def holds(self, segment: Segment, at: int) -> bool:
-        """Return False if no file space is reserved for the run of pages that contains page ``at``
-        of a segment. The record of the page must then not be accessed, because the file system
-        might allocate space for it."""
+        """Return False if no file space is reserved for the run of pages that contains the page
+        with index ``at`` in a segment. In this case, do not access the record of the page: the file
+        system might allocate space for the record."""
         return segment.room is None or bool(segment.room[at // self.run_pages] != HOLE)
 
     # --- changes
 
     def changeable(self, number: int, at: int) -> Segment:
-        """Return a segment for a change of page ``at``, with file space reserved for the page.
-        Raises StoreFull if the file system is full, InputError if a file cannot be used.
+        """Return segment ``number`` with file space reserved for a change of a page. ``at``: index
+        of the page in the segment. Raises StoreFull if the file system is full, and InputError if a
+        file cannot be used.
         """
         segment = self.find(number, create=True)
         assert segment is not None
@@ -315,8 +316,8 @@ class SegmentFiles:
         return segment
 
     def _reserve(self, number: int, segment: Segment, at: int) -> None:
-        """Reserve file space for the run of pages that contains page ``at`` of a segment, and for
-        the out-of-band records of the page's group (GROUP_PAGES)."""
+        """Reserve file space for the run of pages that contains the page with index ``at`` in a
+        segment, and for the out-of-band records of the page's group (GROUP_PAGES)."""
         room = segment.room
         assert room is not None
         self.folder.begin_writing()
@@ -342,9 +343,9 @@ class SegmentFiles:
         file) if the file system can do so.
 
         The pages' records are set to erased before the holes are made, so the pages are erased even
-        if no hole is made. With durability "host", the records are also durable before that. The
-        caller must have synced the copies of valid pages. Raises StoreFull if the file system is
-        full, InputError if a file cannot be used.
+        if no hole is made. With durability "host", the records are also made durable before the
+        holes are made. The caller must have synced the copies of valid pages. Raises StoreFull if
+        the file system is full, and InputError if a file cannot be used.
         """
         segment = self.find(number)
         if segment is None:
@@ -432,8 +433,8 @@ class SegmentFiles:
             )
 
     def mark_all_changed(self) -> None:
-        """Make the next sync write all segments that have files, and the folder's entries of these
-        files, to disk."""
+        """Mark all segments that have files as changed, so that the next sync writes these files
+        and their directory entries to disk."""
         self.marks[self.numbers()] |= CHANGED
         self._created = True
 
@@ -466,8 +467,8 @@ def _read(handle: int, size: int, start: int) -> bytes:
         more = os.pread(handle, size - len(raw), start + len(raw))
         if not more:
             raise InputError(
-                f"a segment file of the store is truncated: it ends at byte {start + len(raw)}; "
-                f"must have at least {start + size} bytes; restore it from a copy of the store"
+                f"a segment file of the store is truncated at byte {start + len(raw)} (must have "
+                f"at least {start + size} bytes); restore it from a copy of the store"
             )
         raw += more
     return raw

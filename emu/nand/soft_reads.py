@@ -6,10 +6,10 @@ decoder (kernels/ldpc.py) or the bit errors of the middle read (bit_errors.py).
 Source: J. Wang et al., "Enhanced Precision Through Multiple Reads for LDPC Decoding in Flash
 Memories", IEEE JSAC 32, 2014 (voltages that maximize mutual information).
 
-A cell of one bit has the level +1 (bit 0) or -1 and normal noise, such that a read at 0 is wrong at
-the raw bit error rate. The other two reads are at -d and d. A bit is *unreliable* if these two
-reads differ. The message of a bit is proportional to its log-likelihood ratio. Its sign is that of
-the middle read, and its magnitude is STRONG if the bit is reliable.
+A cell of one bit has the level +1 (bit 0) or -1 (bit 1) plus normal noise. The probability that a
+read at 0 is wrong is the raw bit error rate. The other two reads are at -d and d. A bit is
+*unreliable* if these two reads differ. The message of a bit is proportional to its log-likelihood
+ratio. Its sign is that of the middle read, and its magnitude is STRONG if the bit is reliable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NORMAL = NormalDist()
 
 class SoftModel(NamedTuple):
     """Soft-decision model at one raw bit error rate: reliability of a bit that is read at the
-    reference voltage and on either side of it."""
+    reference voltage, at a lower voltage and at a higher voltage."""
 
     right: float
     """Probability that a bit is unreliable if the middle read is correct."""
@@ -50,7 +50,7 @@ class SoftModel(NamedTuple):
 
 @lru_cache(256)
 def soft_model(rate: float) -> SoftModel:
-    """Return the model for a raw bit error rate above 0 and below 1/2."""
+    """Return the soft-decision model for raw bit error rate ``rate``, above 0 and below 1/2."""
     mean = -NORMAL.inv_cdf(max(rate, LEAST_RATE))  # of the level, in deviations of the noise
 
     def probabilities(distance: float) -> tuple[float, float, float, float]:

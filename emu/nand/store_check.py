@@ -33,7 +33,7 @@ MOST_LISTED = 1000
 
 
 def files_of(folder: StoreFolder) -> SegmentFiles:
-    """Return the segment files of an open folder."""
+    """Return the segment files of a store whose folder is open."""
     block = folder.superblock
     return SegmentFiles(folder, block.page_bytes, block.pages, OOB, LEAST_OPEN)
 

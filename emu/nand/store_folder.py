@@ -153,7 +153,7 @@ class StoreFolder:
 
     def open_file(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Return a descriptor of a regular file of the folder. The caller closes it. Raises
-        FileNotFoundError if the file is missing, InputError if it cannot be opened or is not a
+        FileNotFoundError if the file is missing, and InputError if it cannot be opened or is not a
         regular file."""
         try:
             with self.named(name):
@@ -273,9 +273,9 @@ class StoreFolder:
         durability: str | None = None,
         create: bool = True,
     ) -> StoreFolder:
-        """Open the store of a drive with configuration ``cfg`` and seed ``seed``. If ``create``,
-        create the store if the folder is empty or missing. ``durability``: one of DURABILITIES, or
-        None for that of the store ("process" for a new store).
+        """Open the store of a drive with configuration ``cfg`` and seed ``seed``. If ``create`` is
+        True, create the store if the folder is empty or missing. ``durability``: one of
+        DURABILITIES, or None for that of the store ("process" for a new store).
 
         Raises StoreFull if the file system is full. Raises InputError if ``durability`` is unknown,
         if the folder is missing, a symbolic link, in use, not writable or not a store, or if the
@@ -411,7 +411,7 @@ class StoreFolder:
         except FileNotFoundError:
             raise InputError(f"{self.path / CONFIGURATION}: is missing; restore it") from None
         if hashlib.sha256(text).hexdigest() != self.superblock.configuration_sha256:
-            raise InputError(f"{self.path / CONFIGURATION}: is damaged or truncated")
+            raise InputError(f"{self.path / CONFIGURATION}: is damaged or truncated; restore it")
         self.configuration: dict[str, Any] = json.loads(text)
 
     def _check_drive(self, cfg: Config, seed: int) -> None:

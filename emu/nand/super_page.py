@@ -24,8 +24,8 @@ class At(NamedTuple):
 
 def physical_page(geometry: Geometry, at: At, slot: int) -> int:
     """Return the first physical page (mapping unit) of the flash page that stores role ``slot`` of
-    the super-page at ``at``. A role is the combination of a vector of the optimizer, such as the
-    weights, and a group of parameters."""
+    the super-page with location ``at``. A role is the combination of a vector of the optimizer,
+    such as the weights, and a group of parameters."""
     plane = (slot + at.turned) % geometry.planes
     first = (geometry.blocks * geometry.pages + at.place) * geometry.planes
     return at.die * geometry.die_pages + (first + plane) * geometry.slots

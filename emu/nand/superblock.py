@@ -46,7 +46,8 @@ class Superblock:
 
 
 def encoded(block: Superblock) -> bytes:
-    """Return the contents of a superblock file: the magic line, a line with the checksum, JSON."""
+    """Return the contents of a superblock file: the magic line, a line with the checksum, and the
+    superblock in JSON."""
     text = json.dumps(asdict(block), indent=1).encode() + b"\n"
     return MAGIC + f"{crc32c(text):08x}\n".encode() + text
 
@@ -59,7 +60,7 @@ def decoded(raw: bytes, where: str) -> Superblock:
         raise InputError(f"{where}: is not the superblock of a store, or its first line is damaged")
     line, _, text = raw[len(MAGIC) :].partition(b"\n")
     if line != f"{crc32c(text):08x}".encode():
-        raise InputError(f"{where}: is damaged or truncated: its checksum is wrong")
+        raise InputError(f"{where}: is damaged or truncated (wrong checksum); restore it")
     try:
         found = json.loads(text)
         version = int(found["version"])
@@ -67,7 +68,8 @@ def decoded(raw: bytes, where: str) -> Superblock:
         raise InputError(f"{where}: is not the superblock of a store: {error}") from error
     if version != VERSION:
         raise InputError(
-            f"{where}: has format version {version}; this program reads version {VERSION}"
+            f"{where}: has format version {version}, but this program reads version {VERSION}; "
+            "open the store with the version of this program that wrote it"
         )
     names = {field.name for field in fields(Superblock)}
     if set(found) != names:

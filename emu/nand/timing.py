@@ -2,9 +2,9 @@
 
 Owns the command time on the channel, the direction of data on the channel and the array time of
 each operation. Does not own the scheduling of operations (die_scheduler.py, channel.py).
-Source: ONFI 4.x command sequences; VPP, BPR, BPP, ODC after OptimStore (HPCA 2023): a gradient
-enters a page register but not the array; the data of buffered reads and programs do not cross the
-channel.
+Source: ONFI 4.x command sequences; VPP, BPR, BPP, ODC after OptimStore (HPCA 2023). VPP writes a
+gradient to a page register, not to the array. The data of buffered reads (BPR) and buffered
+programs (BPP) does not cross the channel.
 """
 
 from __future__ import annotations

@@ -30,10 +30,10 @@ def generalization_gap(params: int, samples: int, probability: float) -> float:
     """Return D of Lemma 5.2: sqrt(log(2 P / t) / (2 m)).
 
     ``params``: P, the number of hypotheses of the union bound; the lemma uses the number of
-    parameters. ``samples``: m, the samples of one run. ``probability``: t, the probability that a
-    loss exceeds the bound; between 0 and 1, exclusive. Hoeffding's inequality requires the loss of
-    every sample to lie in [0, 1]; a cross entropy must be clipped and scaled for that. Raises
-    InputError if a value is outside its range.
+    parameters. ``samples``: m, the number of samples of one run. ``probability``: t, the
+    probability that a loss exceeds the bound; between 0 and 1, exclusive. Hoeffding's inequality
+    requires the loss of every sample to lie in [0, 1]; a cross entropy must be clipped and scaled
+    for that. Raises InputError if a value is outside its range.
     """
     whole_number("params", params, 1, MOST)
     whole_number("samples", samples, 1, MOST)
@@ -61,7 +61,7 @@ def largest_rate(margin: float, layers: int, target_norm: float) -> float:
     """Return the largest learning rate of Theorem 5.1: c^((4N - 2)/N) / (6144 N^3 |F|^((6N -
     4)/N)).
 
-    ``margin``: c, the deficiency margin: the smallest singular value of the target minus the
+    ``margin``: c, the deficiency margin. It is the smallest singular value of the target minus the
     distance between the initial weights and the target. ``layers``: N, the number of layers of the
     linear network. ``target_norm``: |F|, the Frobenius norm of the target. The rate is an upper
     bound; the paper's slides call it a minimum. Raises InputError if a value is outside its range,

@@ -20,8 +20,8 @@ from ondie.emu.units import InputError, known_names, whole_number
 
 TYPICAL, NDPIPE, IDEAL = SYSTEMS = ("typical", "ndpipe", "ideal")
 TRAINING, INFERENCE = TASKS = ("training", "inference")
-"""Tasks of a system: training of the head, and inference on stored photos, which sends only
-labels."""
+"""Tasks of a system: training of the head, and inference on stored photos (only labels are
+sent)."""
 INPUTS, JPEG = SENT = ("inputs", "jpeg")
 """Data that the stores of the typical system send: preprocessed FP16 inputs, or the stored JPEG
 files."""

@@ -29,8 +29,8 @@ FULL, DELTA = 0, 1
 PACKED, RAW = 1, 0
 HEADER = struct.Struct("<4sBBHqqQQ16s16s")
 """Header of a part of a message: magic number, kind, compression flag, number of parts in the
-message, base version, version, bytes of the model, bytes of the body, digest of the base, digest of
-the model."""
+message, base version, version, size of the model (bytes), size of the body (bytes), digest of the
+base, digest of the model."""
 RUN = np.dtype([("start", "<u8"), ("words", "<u8")])
 
 
@@ -72,8 +72,8 @@ class Part:
 
 
 def full(version: int, model: np.ndarray) -> Part:
-    """Return a message part that contains all bytes of model version ``version``, ``model``
-    (uint8[n])."""
+    """Return a message part that contains all bytes of the model of version ``version``. ``model``:
+    these bytes, uint8[n]."""
     none = bytes(DIGEST_BYTES)
     return Part(FULL, RAW, -1, version, len(model), none, digest(model), model.tobytes())
 

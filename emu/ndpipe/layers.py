@@ -128,8 +128,10 @@ inputs."""
 
 
 class Builder:
-    """Builder of a layer table, which grows while a network is defined. Shapes of one sample are
-    passed from call to call, so that branches can start from the same shape."""
+    """Builder of a layer table, which grows while a network is defined. The methods that append
+    layers take the shape of the input and return the shape of the output, both of one sample. The
+    caller passes a returned shape to the next call, so that several branches can start from the
+    same shape."""
 
     def __init__(self, name: str, title: str, shape: Shape) -> None:
         self.name, self.title, self.inputs = name, title, math.prod(shape)
@@ -175,8 +177,8 @@ class Builder:
         return shape[0]
 
     def dense(self, values: int, name: str, outputs: int, rows: int = 1) -> int:
-        """Append a dense layer with bias that is applied to ``rows`` vectors; return the number of
-        outputs per vector."""
+        """Append a dense layer with bias, and return ``outputs``. The layer converts each of
+        ``rows`` vectors of ``values`` elements to a vector of ``outputs`` elements."""
         weights = values * outputs
         self._append(name, weights + outputs, weights * rows, outputs * rows)
         return outputs

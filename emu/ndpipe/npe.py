@@ -46,13 +46,14 @@ US = PS_PER_S // 10**6
 
 @dataclass(frozen=True)
 class Inference:
-    """Result of a simulation of inference in a number of stores with some optimizations.
+    """Result of a simulation of inference in the stores with the given optimizations.
 
     ``read_bytes``: size of a photo on flash in the form that inference reads. ``stored_bytes``:
     size of all stored forms of a photo, including the JPEG file, which is kept. ``work_us``: time
-    per photo (us) of each stage without other users of its processor, and of the shared network.
-    ``photos_per_s``: throughput of all stores, measured over the second half of the photos.
-    ``bottleneck``: the resource with the longest busy time, and the longest stage on it.
+    per photo (us) of each stage if no other work uses its resource, by name of the stage; for the
+    stage ``load``, the simulated busy time per photo. ``photos_per_s``: throughput of all stores,
+    measured over the second half of the photos. ``bottleneck``: name of the resource with the
+    longest busy time and, in parentheses, of its longest stage.
     """
 
     optimizations: tuple[str, ...]
@@ -105,8 +106,9 @@ def read_bytes(net: Network, optimizations: Sequence[str]) -> int:
 
 
 def work(net: Network, optimizations: Sequence[str], batch: int) -> dict[str, float]:
-    """Return the time per photo (us) of each inference stage except ``load``, if no other work uses
-    the processor of the stage, and of the transfer of a label to the Tuner."""
+    """Return the time per photo (us) of each inference stage except ``load``, and of the transfer
+    of a label to the Tuner. The times assume that no other work uses the processor or the
+    network."""
     if PREPROCESSED not in optimizations:
         cores = [inference_constant(f"{name}_us") for name in CORES]
     else:

@@ -95,10 +95,10 @@ def rates(net: Network, cut: str, servers: Fleet) -> Rates:
 
     Stores: n F_store / c_k. Networks: n B_store / s_k and B_tuner / s_k. Tuner: F_tuner / (c_L -
     c_k + 2 e c_head). Here n is the number of stores and e the number of epochs. F is a computing
-    rate in MACs (multiply-accumulates) per second, and B a network rate in bytes/s. Per sample, c_k
-    is the number of MACs before the cut, c_L that of all layers, c_head that of the head, and s_k
-    the number of bytes that cross the cut. Raises InputError if ``cut`` is neither INPUT nor a
-    frozen stage of the network.
+    rate in MACs (multiply-accumulates) per second, and B a network rate in bytes/s. c_k, c_L and
+    c_head are the numbers of MACs per sample before the cut, of all layers, and of the head. s_k is
+    the number of bytes per sample that cross the cut. Raises InputError if ``cut`` is neither INPUT
+    nor a frozen stage of the network.
     """
     before, size = net.macs_before(cut), FP16 * net.crossing(cut)
     rest = net.macs - before + servers.epochs * HEAD_PASSES * net.head.macs

@@ -129,16 +129,17 @@ class Outcome:
     lost: list[Batch] = field(default_factory=list)
     """Batches of photos that are lost because no live store has them."""
     by_store: list[int] = field(default_factory=list)
-    """Number of photos, by store, whose features the store sends and the Tuner receives."""
+    """Number of photos, by store, whose features the store has sent and the Tuner has received."""
     busy_ps: Counter[str] = field(default_factory=Counter)
-    """Busy time by name of the stage or shared station, ps; for a stage, that of the store in which
-    it is busy longest."""
+    """Busy time by name of a stage (STAGES) or shared station (RECEIVE, TUNER), ps. For a stage, it
+    is the busy time in the store with the longest busy time of this stage."""
     bytes_read: int = 0
     """Total bytes read from the drives of all stores."""
 
     @property
     def limited_by(self) -> str:
-        """Name of the stage or shared station with the longest busy time."""
+        """Name of the stage of a store, or of the station shared by all stores (RECEIVE or TUNER),
+        that has the longest busy time."""
         return max(self.busy_ps, key=lambda name: self.busy_ps[name])
 
 

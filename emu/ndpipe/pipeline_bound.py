@@ -41,9 +41,9 @@ def training_ps(
     below 1.
 
     The batches that equal stores send at the same time pass through the Tuner's network one after
-    another, which acts as one more stage. The first run is complete after the time to fill all
-    stages except the slowest, plus the time of the slowest stage for each batch; each later run
-    takes the time of the slowest stage for each of its batches.
+    another. The network therefore acts as one more stage. The first run is complete after the time
+    to fill all stages except the slowest, plus the time of the slowest stage for each batch; each
+    later run takes the time of the slowest stage for each of its batches.
     """
     whole_number("batches", batches, 1, 1 << 40)
     every = [*stages_ps, stores * receive_ps]

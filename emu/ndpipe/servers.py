@@ -41,7 +41,7 @@ class Server:
         """Return the mean power (W) if the accelerators compute during the fraction ``busy`` of the
         time. Raises InputError if ``busy`` is not from 0 to 1."""
         if not 0 <= busy <= 1:
-            raise InputError(f"busy = {busy}: must be a share from 0 to 1")
+            raise InputError(f"busy = {busy}: must be a fraction from 0 to 1")
         return self.base_w + self.idle_w + busy * (self.busy_w - self.idle_w)
 
 
@@ -77,8 +77,8 @@ def jpeg_bytes() -> int:
 
 
 def inference_constant(name: str) -> float:
-    """Return a constant of inference in a store from the table npe of servers.toml, which states
-    its unit and source. Raises InputError if the name is unknown."""
+    """Return a constant of inference in a store, from the table npe of servers.toml. The table
+    states the unit and the source of each constant. Raises InputError if the name is unknown."""
     table = _tables()[NPE]
     if name not in table:
         raise InputError(f"constant {name!r}: unknown; {known_names(name, table)}")

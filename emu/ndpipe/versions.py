@@ -16,7 +16,7 @@ from ondie.emu.ndpipe.delta import Part, applied, delta, digest, full, message, 
 from ondie.emu.units import InputError, whole_number
 
 ONE_SHOT, CHAIN, WHOLE, NOTHING = "one delta", "chain of deltas", "full model", "nothing"
-"""Forms in which an update brings a store to the latest version of a model."""
+"""Names of the forms in which an update brings a store to the latest version of a model."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class StoreModel:
 
     @property
     def checksum(self) -> bytes:
-        """Digest of the store's model, or empty if the store has no model."""
+        """Digest of the store's model, or b"" if the store has no model."""
         return b"" if self.version is None else digest(self.model)
 
     def begin(self, update: Update) -> int:

@@ -91,8 +91,8 @@ class Batch(ABC):
     left: int = 0
 
     def start(self) -> bool:
-        """Mark the batch as running. Return True, or False if the client has cancelled the batch,
-        which must then not be submitted."""
+        """Mark the batch as running, so that the caller can submit it. Return False if the client
+        has cancelled the batch; the caller then does not submit it."""
         return True
 
     @property
@@ -232,7 +232,7 @@ class Connection:
     in C, without holding Python's global interpreter lock.
 
     Any thread may use a connection. Completions arrive sooner than through futures: a waiting
-    thread polls for up to 0.2 ms before it sleeps, and it wakes up before its completion is due.
+    thread polls for up to 0.2 ms before it sleeps, and it wakes up before the completion is due.
     """
 
     def __init__(
@@ -392,9 +392,9 @@ def assigned(
     found: np.ndarray, batches: dict[int, Batch]
 ) -> tuple[list[tuple[Batch, np.ndarray]], list[int]]:
     """Assign the completions ``found``, COMPLETION[n], to the batches in ``batches`` (keyed by
-    batch number), and remove the batches that are done. Return two lists: (batch, its completions
-    with the client's tags) for each result to deliver, and the time (ps) at which each completion
-    is due."""
+    batch number), and remove the batches that are done. Return two lists: first the pairs (batch,
+    completions with the client's tags) to deliver, then the times at which the completions are due
+    (ps)."""
     ends, tags = found["end"].tolist(), found["tag"].tolist()
     ready: list[tuple[Batch, np.ndarray]] = []
     due: list[int] = []
@@ -428,8 +428,8 @@ def assigned(
 
 def kept(ready: list[tuple[Batch, np.ndarray]], early: bool) -> dict[Doorbell, int]:
     """Store the completions of finished batches in their tickets. Return the number of times that
-    the doorbell of each client must then be rung. ``ready``: pairs (batch, completions of the
-    batch); batches that are not tickets are skipped. ``early``: True to pass completions to the
+    the caller must then ring the doorbell of each client. ``ready``: pairs (batch, completions of
+    the batch); batches that are not tickets are skipped. ``early``: True to pass completions to the
     function ``early`` of the ticket, if the ticket has one, instead of storing them; the client
     then waits for the due time."""
     rings: dict[Doorbell, int] = {}

@@ -141,7 +141,7 @@ class ClientTurns(ABC):
     def try_run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray | None:
         """Run a batch of commands, COMMAND[n], in the calling thread, if the clock is ``virtual``
         and no other client uses the drive. Return COMPLETION[n] as Connection.run does, or None if
-        the batch must be handed over.
+        the batch must be handed over to the service thread.
 
         Raises InputError if a command of the batch breaks a rule of nvme/submission.py, or if the
         drive does not accept commands.

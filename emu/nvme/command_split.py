@@ -105,7 +105,7 @@ def first_cached(st, tid, lpn):
     """Return the number of the first page of read ``tid``, starting at ``lpn``, that has sectors in
     the data cache.
 
-    Returns the number of the last page of the read + 1 if there is no such page.
+    If there is no such page, return the number of the page that follows the last page of the read.
     """
     end = st.txn[tid].lpn + st.txn[tid].n
     while lpn < end and cached_sectors(st, tid, lpn) == 0:

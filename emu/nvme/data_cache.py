@@ -123,11 +123,12 @@ def schedule_deferred(st, dev):
 
 @njit
 def accept(st, tid, behind):
-    """Store the page of write ``tid`` in the cache. Return False if it must wait for a cache slot.
+    """Store the page of write ``tid`` in the cache. Return False if the write must wait for a cache
+    slot.
 
-    ``behind``: True if other writes wait for a slot; a page that is not cached must then wait as
-    well. A stored write completes immediately unless it must wait for flash (write-through, or FUA
-    without power-loss protection).
+    ``behind``: True if other writes wait for a slot; a write to a page that is not cached then
+    waits behind these writes. A stored write completes immediately unless it must wait for flash
+    (write-through, or FUA without power-loss protection).
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -250,8 +251,9 @@ def run_deferred(st, dev):
 def on_programmed(st, tid):
     """Handle the end of the program of write ``tid``. Return True if its page came from the cache.
 
-    A page from the cache is mapped, unless its data was dropped during the program, and the
-    transaction ends. If the write bypassed the cache, the cached data of its pages is dropped.
+    If the page came from the cache, the transaction ends, and the page is mapped unless its data
+    was dropped during the program. If the write bypassed the cache, the cached data of its pages is
+    dropped.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

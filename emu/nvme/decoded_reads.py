@@ -57,8 +57,8 @@ class DecodedReads:
     def add(
         self, entry: LogEntry, store: PageStore, behind: np.ndarray, damaged: Container[int]
     ) -> bool:
-        """Add the page read of log entry ``entry`` to the batch, with a copy of its page. Return
-        True if the batch is full. ``behind``: entries that follow ``entry`` in the log.
+        """Add the page read that log entry ``entry`` records to the batch, with a copy of the page.
+        Return True if the batch is full. ``behind``: entries that follow ``entry`` in the log.
         ``damaged``: physical pages whose requests have failed. If the segment of a page cannot be
         read, the page is not added if it is in ``damaged``; otherwise, InputError is raised.
 

@@ -72,8 +72,8 @@ class DrivePlanBytes(PlanBytes, Protocol):
     """PlanBytes for a drive in which power cuts can interrupt the programs of a plan."""
 
     def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
-        """Set the pages of transaction ``tid``, which programs the reservoir of ``die``, to their
-        state after a power cut, drawn from ``rng``."""
+        """Set the pages that transaction ``tid`` programs in the reservoir of ``die`` to their
+        state after a power cut. ``rng`` determines the state."""
 
 
 class MovedBytes:
@@ -169,8 +169,8 @@ class MovedBytes:
             record.ahead = queue if store.files is None else native.ffi.NULL
 
     def save_cache(self) -> None:
-        """Start to keep cached data and trims in the cache files, whose entries are free at first.
-        No entry is used before the clean flag of the store is cleared."""
+        """Start keeping cached data and trims in the cache files. All entries are free at first. No
+        entry is used before the clean flag of the store is cleared."""
         assert self.cache_file is not None
         record, file = self._record, self.cache_file
         self._kept["left_entries"][: file.count] = np.arange(file.count)
@@ -184,7 +184,8 @@ class MovedBytes:
 
     def _free_entries(self) -> None:
         """Free entries that are no longer needed. With durability "host", first sync the contents
-        that replace them. Raises StoreFull if there is no space, Imbalance if all are in use."""
+        that replace them. Raises StoreFull if there is no space, and Imbalance if all are in
+        use."""
         record, file = self._record, self.cache_file
         assert file is not None and self.store.files is not None
         file.folder.begin_writing()
@@ -358,8 +359,8 @@ class MovedBytes:
 
     def _drop_fill(self, entry: np.record, behind: np.ndarray) -> None:
         """Remove the sectors that log entry ``entry`` filled from a damaged page from the data
-        cache, unless a later write has replaced them. Fail the reads among the following entries
-        ``behind`` that were served with these sectors."""
+        cache, unless a later write has replaced them. Fail the reads in ``behind`` (the log entries
+        after ``entry``) that were served with these sectors."""
         place, sectors = int(entry["place"]), int(entry["sectors"])
         for later in behind[behind["place"] == place]:
             if later["what"] in (LOG_FILL, LOG_STORE):
@@ -488,9 +489,8 @@ class MovedBytes:
         return self._cached[first : first + self.store.page_bytes].copy()
 
     def misplaced(self, units: int) -> list[str]:
-        """Return one sentence for each of the first ``units`` mapping units whose flash page
-        belongs to another unit. Translation pages are not checked, because their contents are not
-        stored."""
+        """Return one sentence for each mapping unit below ``units`` whose flash page belongs to
+        another unit. Translation pages are not checked, because their contents are not stored."""
         wrong = []
         for unit in np.flatnonzero(self._arrays.l2p[0, :units]):
             ppn = int(self._arrays.l2p[0, unit]) - 1

@@ -92,9 +92,9 @@ def is_programmed(st, lpn):
 def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
     """Create a transaction that writes ``sectors`` (bit mask) of logical page ``lpn`` to flash.
 
-    Appends the transaction to the list whose last transaction is ``before`` (-1: starts a new
-    list). ``stamp``: time at which the host write was split, ps. Returns the index of the
-    transaction, or -1 if the pool is empty.
+    Appends the transaction to a list. ``before``: last transaction of this list (-1: new list).
+    ``stamp``: time at which the host write was split, ps. Returns the index of the transaction, or
+    -1 if the pool is empty.
     """
     tid = take_txn(st)
     if tid < 0:
@@ -120,8 +120,8 @@ def send(st, tid):
     """Send all writes of a list to flash. The list begins with transaction ``tid`` (-1: empty
     list).
 
-    If ``tid`` is a read transaction, which only occupied the DRAM, return it to the pool of
-    transactions instead.
+    If ``tid`` is a read, it only had to occupy the DRAM: return it to the pool of transactions
+    instead.
     """
     if tid >= 0 and st.txn[tid].op == READ:
         give_txn(st, tid)
@@ -145,11 +145,12 @@ def first_number(st, stream):
 
 @cold
 def renumbered(st, sectors, owner, stream):
-    """Convert ``sectors``, the bit mask of a page of flow ``owner``, to the bit mask of a page of
-    flow ``stream`` in which MQSim sets the same bits.
+    """Convert ``sectors``, the sector mask of a page of flow ``owner``, to the sector mask of a
+    page of flow ``stream``, such that MQSim's masks of the two pages are equal.
 
-    MQSim's bit 0 is the first sector of a flow, independent of its position in the drive's pages;
-    see request_pieces.MASK_SECTORS.
+    In MQSim's mask, bit 0 is the first sector of the flow's page. In this project's mask, the bit
+    of this sector depends on the offset at which the flow begins within a page of the drive; see
+    request_pieces.MASK_SECTORS.
     """
     page = st.cfg[0].page_bytes // SECTOR_BYTES
     before = st.zone[owner].skew // SECTOR_BYTES
@@ -170,10 +171,11 @@ def make_place(st, dev, stream, lpn, before):
     page.
 
     If the cache is full, evict the least recently used page. Returns (slot, transaction). Slots are
-    counted from 1. The transaction writes the evicted page, and is appended to the list that ends
-    with ``before``. It is -1 if no page was evicted, if the evicted page needs no write, or if the
-    pool of transactions is empty. With ``buffer_strays``, the evicted page is written as the page
-    with the same number in flow ``stream``, if this flow has such a page.
+    counted from 1. The transaction writes the evicted page, and is appended to a list. ``before``:
+    last transaction of this list (-1: new list). The returned transaction is -1 if no page was
+    evicted, if the evicted page needs no write, or if the pool of transactions is empty. With
+    ``buffer_strays``, the evicted page is written as the page with the same number in flow
+    ``stream``, if this flow has such a page.
     """
     group = int(st.zone[stream].group)
     cfg = st.cfg[0]

@@ -59,11 +59,12 @@ def turns_ahead(st, tid, turn):
 
 @cold
 def wait_for_turn(st, station, tid, n_bytes, step):
-    """Queue an access to the busy DRAM that several caches share, which serves one access of each
-    cache in round-robin order.
+    """Queue an access to the busy DRAM that several caches share. The DRAM serves one access of
+    each cache in round-robin order.
 
-    The accesses of one cache are served in order of arrival. All accesses after the new access are
-    delayed. The transaction ``tid`` continues with stage ``step`` when its access ends.
+    The accesses of one cache are served in order of arrival. The new access delays all queued
+    accesses that are served after it. The transaction ``tid`` continues with stage ``step`` when
+    its access ends.
     """
     fifo = st.fifo[station]
     service = access_ps(st, n_bytes)
@@ -108,11 +109,11 @@ def wait_for_turn(st, station, tid, n_bytes, step):
 @cold
 def occupy(st, tid, n_bytes):
     """Occupy the DRAM for an access of ``n_bytes`` bytes on behalf of transaction ``tid``. The
-    transaction does not wait until the access ends.
+    transaction does not wait for the end of the access.
 
     With several caches, a separate transaction makes the access, so that the access takes part in
-    the round-robin order of the caches. If few transaction records are free, the access is queued
-    after all other accesses.
+    the round-robin order of the caches. If the pool of transaction records is nearly empty, the
+    access is instead queued after all other accesses.
     """
     reg = st.reg[0]
     txn = st.txn[tid]

@@ -54,10 +54,10 @@ def tear(
     rng: np.random.Generator,
     plans: DrivePlanBytes | None,
 ) -> None:
-    """Change the pages of ``payload`` that operations of device 0 are programming or erasing to
-    their state after a power cut at time ``now`` (ps), drawn from ``rng``. ``plans``: data of the
-    update plans on this device, or None if there are no plans. Raises Imbalance if the reservoir is
-    being programmed and ``plans`` is None."""
+    """Interrupt the program and erase operations of device 0 by a power cut at time ``now`` (ps).
+    The resulting state of each affected page of ``payload`` is drawn from ``rng``. ``plans``: data
+    of the update plans on this device, or None if there are no plans. Raises Imbalance if the
+    reservoir is being programmed and ``plans`` is None."""
     store = payload.store
     for die, tid in operations(arrays, now):
         txn = arrays.txn[tid]

@@ -38,13 +38,14 @@ EVENTS = 1
 """Number of simulation events between two checks of the energy drawn from the capacitors."""
 NAMES = "mapping unit", "trim map"
 DRAM_STATION = stages.HOST_STATIONS + stages.DRAM
-"""Index of the DRAM of device 0 among the stations, the simulated first-in first-out resources."""
+"""Index of the station of the DRAM of device 0. A station is a simulated first-in first-out
+resource."""
 
 
 @njit
 def start_saving(st, dev):
-    """Start to program to flash all data of drive ``dev`` that is only in the cache, and all trim
-    maps that are not yet on flash."""
+    """Start writing to flash all data of drive ``dev`` that is only in the cache, and all trim maps
+    that are not yet on flash."""
     dev_rec = st.dev[dev]
     dev_rec.saving = 1
     if st.cfg[0].cache_writes != 0:
@@ -64,10 +65,10 @@ def end_saving(arrays: Arrays) -> None:
 
 
 def stop_commands(arrays: Arrays) -> None:
-    """Stop the queue pairs and update plans, so that they do not issue further requests or rows.
-    Commands not yet begun, and data that has not reached the DRAM, have no effect. No completion is
-    reported for such commands. Updates on the dies are ended, because saving data requires the
-    dies' registers."""
+    """Stop all queue pairs and all update plans: no further requests or plan rows are issued.
+    Commands that have not begun, and data that has not reached the DRAM, have no effect. No
+    completion is reported for such commands. Updates on the dies are ended, because saving data
+    requires the dies' registers."""
     arrays.pair["stop"] = -1
     arrays.reg["halted"] = 1
     release(arrays.handle())

@@ -1,5 +1,5 @@
-"""Erasure of old versions of data: garbage-collects every block that has old versions, and erases
-free blocks.
+"""Erasure of old versions of data: garbage collection of every block that has old versions, and
+erasure of free blocks.
 
 Owns the selection of the blocks to collect and erase, and of the pages without current data that
 cannot be erased. Does not own the collection of a block (gc.py), the bytes that an erase leaves in
@@ -47,9 +47,9 @@ def mark_stale(arrays: Arrays, store: PageStore) -> np.ndarray:
 
 
 def wipe_dead(arrays: Arrays, store: PageStore) -> None:
-    """Overwrite the contents of two kinds of pages of device 0 without current data: torn pages,
-    and programmed pages in retired blocks. The programmed pages become torn pages. Raises
-    InputError if a file cannot be used."""
+    """Overwrite pages of device 0 that hold no current data: torn pages, and programmed pages in
+    retired blocks. The programmed pages become torn pages. Raises InputError if a file cannot be
+    used."""
     for ppns, records in _dead_pages(arrays, store):
         torn = records["written"] == TORN
         wipe.wipe(store, ppns[torn])

@@ -8,9 +8,11 @@ where n is the number of sectors of the flow. The part moves to the sector with 
 number, counted from the flow's first sector, and the request continues from there.
 
 Two quirks divide requests into pieces. With quirk pages_of_flows, a flow that begins inside a page
-numbers its pages from there (``zone.skew``): the sectors of a request up to the end of its first
-page then follow the sectors of the next page. With quirk wrapped_requests, a request may pass the
-end of the flow (``zone.end_byte``).
+of the drive numbers its pages from there (``zone.skew``). Each page of the flow then covers the end
+of one page of the drive and the start of the next one. If a request begins in the first of these
+two drive pages, its sectors up to the end of that page form a piece. This piece has the number of
+the second drive page, and an offset behind the sectors of that page (see MASK_SECTORS). With quirk
+wrapped_requests, a request may pass the end of the flow (``zone.end_byte``).
 """
 
 from __future__ import annotations
@@ -37,12 +39,13 @@ def has_pieces(st, tid):
 
 @cold
 def take_piece(st, tid):
-    """Reduce request ``tid`` to its next piece (part with contiguous addresses), unless it has only
-    one.
+    """Reduce request ``tid`` to its next piece (part with contiguous addresses), unless the request
+    consists of only one piece.
 
     Return True if ``tid`` was reduced; call :func:`keep_rest` afterwards to continue with the
-    remaining bytes. With quirk pages_of_flows, the sectors of a piece may be placed after those of
-    the next page (see the module docstring). The offset of the piece is then at least one page.
+    remaining bytes. With quirk pages_of_flows, a piece may have the number of the next page and an
+    offset behind its sectors (see the module docstring). The offset of the piece is then at least
+    one page.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

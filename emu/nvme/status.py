@@ -35,7 +35,7 @@ class Condition(Enum):
     """The drive executes commands. Writes may fail for lack of space."""
     READ_ONLY = "read-only"
     """The spare blocks are used up, or the store cannot be changed. The drive executes reads, but
-    not writes and trims."""
+    no writes or trims."""
     OFFLINE = "offline"
     """The drive does not execute commands, because the engine has a defect or the power was cut."""
 

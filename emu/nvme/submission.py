@@ -81,8 +81,8 @@ NONE = -1
 
 @njit
 def broken_rule(command, limits, before):
-    """Return the number of the first rule that ``command`` breaks, or NONE if it breaks no rule.
-    ``before``: arrival of the previous command, ps."""
+    """Return the index in RULES of the first rule that ``command`` breaks, or NONE if it breaks no
+    rule. ``limits``: LIMITS record. ``before``: arrival of the previous command, ps."""
     op, offset, size = int(command.op), command.offset, command.size
     if op < READ or op > FLUSH:
         return BAD_OP
@@ -127,8 +127,8 @@ def broken_rule(command, limits, before):
 
 @njit
 def broken_data_rule(command, limits, moves):
-    """Return the number of the first rule about the host's buffer that ``command`` breaks, or NONE.
-    ``moves``: True for a read or write."""
+    """Check ``command`` against the rules for the host's buffer. Return the number of the first
+    broken rule, or NONE. ``moves``: True for a read or write."""
     if limits.buffer < 0:
         return NONE if command.data == -1 else NO_PAYLOAD
     if command.data == -1:
@@ -213,8 +213,9 @@ def load(st, commands, transfers, base, requested, waits):
     ``commands``: COMMAND[n]; ``transfers``: TRANSFER for every slot of the rings; ``base``: address
     of the host's buffer. A command is not loaded if the ring of its queue pair is full or if an
     earlier command of the pair was not loaded. Its element of ``waits``, uint8[n or more], is then
-    set to 1, and so is ``more`` of the pair. The numbers of pages read, pages written, bytes read
-    and bytes written by the loaded commands are added to ``requested``, int64[4].
+    set to 1, and the field ``more`` of the pair is set to 1. The numbers of pages read, pages
+    written, bytes read and bytes written by the loaded commands are added to ``requested``,
+    int64[4].
     """
     cfg = st.cfg[0]
     count = 0

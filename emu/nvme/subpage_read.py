@@ -23,11 +23,11 @@ from ondie.kernels.jit import cold
 
 @cold
 def split_slots(st, tid, lpn, end):
-    """Split mapping units ``lpn`` to ``end - 1`` of read ``tid``, each one slot of a flash page,
-    into transactions; ``send`` issues their array operations.
+    """Split mapping units ``lpn`` to ``end - 1`` of read ``tid`` into transactions.
 
-    Consecutive slots that are also consecutive on flash form one transaction. The controller
-    returns zeros for unmapped slots.
+    Each mapping unit is one slot of a flash page. The function collects the array operations of the
+    transactions for :func:`send`. Consecutive slots that are also consecutive on flash form one
+    transaction. The controller returns zeros for unmapped slots.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

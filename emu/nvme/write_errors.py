@@ -87,8 +87,8 @@ def refuse_cached(st, tid):
 @cold
 def fail_flush(st, tid):
     """Return True if FLUSH ``tid`` of a full drive must end immediately, because the data cache
-    holds pages for which flash has no space. In this case, also set its status to
-    :func:`status_of_flush`."""
+    holds pages for which flash has no space. In this case, also set the status of the FLUSH to the
+    result of :func:`status_of_flush`."""
     txn = st.txn[tid]
     if st.dev[txn.dev].ends == 0 or txn.kind != REQUEST or st.cache[txn.dev].contents == 0:
         return False
@@ -98,9 +98,9 @@ def fail_flush(st, tid):
 
 @njit
 def status_of_flush(st):
-    """Return the status of a FLUSH while the data cache holds pages for which flash has no space.
-    It is a write fault. For a write-through cache, it is success, because no acknowledged data is
-    then only in the cache."""
+    """Return the status of a FLUSH while the data cache holds pages for which flash has no space:
+    success for a write-through cache, because flash holds all acknowledged data; otherwise a write
+    fault."""
     return SUCCESS if st.cfg[0].cache_through != 0 else WRITE_FAULT
 
 
@@ -124,8 +124,8 @@ def end_waiting(st, dev, certain):
     """End the writes of drive ``dev`` that wait for space if garbage collection cannot free any.
     Return True if the event loop may have work at the current time.
 
-    ``certain``: 1 if no event is pending. If it is 0, no write is ended while a program or a
-    collection is in progress, because it may free space.
+    ``certain``: 1 if no event is pending. With 0, no write is ended while a program or a collection
+    is in progress, because such an operation may free space.
     """
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
@@ -230,11 +230,11 @@ def end_cache_waits(st, dev):
 
 @njit
 def end_requests(st, head, status):
-    """End the request commands in the list of transactions that begins with ``head`` (-1 if the
-    list is empty), and remove them from the list. Their status is ``status``, or the status that
-    :func:`end_write` sets if ``status`` is UNPLACED. Return (first, last) transaction of the
-    remaining list, or (-1, -1) if no transaction remains. The order of the remaining transactions
-    does not change."""
+    """End the transactions of host requests in the list of transactions that begins with ``head``
+    (-1 if the list is empty), and remove them from the list. Their status is ``status``; if
+    ``status`` is UNPLACED, :func:`end_write` sets their status. Return (first, last) transaction of
+    the remaining list, or (-1, -1) if no transaction remains. The order of the remaining
+    transactions does not change."""
     first = -1
     last = -1
     tid = head

@@ -131,10 +131,10 @@ class Options:
     and ``host_batch`` for the host. If ``host_batch`` is None, the host's batch is tuned to that of
     the drives."""
     host_batch: int | None = None
-    """stannis: batch size of the host if ``batch`` is "given"; otherwise the maximum batch size of
-    the host. In samples per step."""
+    """stannis: batch size of the host (samples per step) if ``batch`` is "given"; otherwise the
+    maximum batch size of the host, with None for the global batch of the trace."""
     drive_batch: int | None = None
-    """stannis: batch size of every drive, samples per step."""
+    """stannis: batch size of every drive (samples per step) if ``batch`` is "given", else None."""
     cores_taken: float = 0.0
     """stannis: number of the host's cores that other programs occupy during training."""
     slowdown: str | None = None
@@ -268,7 +268,8 @@ class Path(ABC):
 
     @abstractmethod
     def finish(self) -> np.ndarray | None:
-        """Return the weights stored in the flash pages after the run, float32[n_params]."""
+        """Return the weights stored in the flash pages after the run, float32[n_params], or None if
+        the run has no payload or the path keeps no weights on flash."""
 
     @property
     def beside_cpu(self) -> tuple[bool, bool]:

@@ -34,8 +34,8 @@ class Bound:
     text: str
 
     def sharing(self, shared: bool) -> Bound:
-        """Return this bound. If ``shared``, append the note SHARES to its text, because the bound
-        contains a time from the simulation's compute model."""
+        """Return this bound. If ``shared`` is True, append the note SHARES to its text, because the
+        bound contains a time from the simulation's compute model."""
         return replace(self, text=f"{self.text}; {SHARES}") if shared else self
 
 
@@ -69,7 +69,7 @@ def engine_s(cfg: Config, params: int, traffic: Fraction | int) -> float | None:
 def pe_passes_s(cfg: Config, op: str, coupled_decay: bool, stripes: Stripes) -> float | None:
     """Return the time of the vector passes over a stripe, seconds: passes x page bytes / bus rate.
     Return None if the values are narrower than 32 bits, if the die's bus carries fewer values per
-    PE clock than the stripe has pages per vector, or if the die also randomises, checks or encrypts
+    PE clock than the stripe has pages per vector, or if the die also randomizes, checks or encrypts
     the pages."""
     plain = cfg.pe.randomiser != "die" and cfg.pe.integrity != "die" and cfg.pe.cipher != "die"
     if stripes.dtype.itemsize != 4 or cfg.pe.bus_values < stripes.groups or not plain:
@@ -162,7 +162,7 @@ class Demand:
 
     def host_read(self, n_bytes: float) -> None:
         """Add the work of host reads of ``n_bytes``: flash, two passes through the drive's DRAM,
-        and the link upward."""
+        the link to the host, commands, and the limit set by the queue depth."""
         self.flash_read(n_bytes)
         self.dram(2 * n_bytes)
         self.link("up", n_bytes)
@@ -170,8 +170,8 @@ class Demand:
         self._depth("reads", n_bytes, self.read_latency())
 
     def host_write(self, n_bytes: float) -> None:
-        """Add the work of host writes of ``n_bytes``: the link downward, two passes through the
-        drive's DRAM, and flash."""
+        """Add the work of host writes of ``n_bytes``: the link from the host, two passes through
+        the drive's DRAM, flash, commands, and the limit set by the queue depth."""
         self.flash_write(n_bytes)
         self.dram(2 * n_bytes)
         self.link("down", n_bytes)
@@ -262,7 +262,7 @@ def handle_depth(cfg: Config) -> int:
 
 def with_latency(name: str, work: float, latency: float, text: str) -> Bound:
     """Return a bound of ``work`` plus ``latency`` seconds. The bottleneck of the bound is ``name``,
-    or "latency" if the latency is longer than the work."""
+    or "latency" if the latency is longer than the work. ``text``: calculation of ``work``."""
     name = "latency" if latency > work else name
     return Bound(work + latency, name, f"{text} + latency {words(latency)}")
 

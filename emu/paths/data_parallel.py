@@ -58,7 +58,7 @@ from ondie.kernels import get
 
 @dataclass
 class Stannis(Path):
-    """Path that trains data-parallel on the host and the processors in the drives. Each node keeps
+    """Path of data-parallel training on the host and the processors in the drives. Each node keeps
     weights and states in its DRAM."""
 
     name: ClassVar[str] = "stannis"
@@ -475,8 +475,8 @@ class Stannis(Path):
         return Work(host_dram=statement.total(made), host_updates=True, average_power=True)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound of the update stage: the time of the exchange by the cost model, plus
-        the update time of the node that finishes last."""
+        """Return the bound on the duration of the update stage: the time of the exchange by the
+        cost model, plus the update time of the node that finishes last."""
         traffic = self.kernel.bytes_per_param() * self.trace.n_params
         engine = engine_s(self.cfg, self.trace.n_params, self.kernel.bytes_per_param())
         drive = {

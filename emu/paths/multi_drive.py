@@ -1,8 +1,9 @@
 """Base of paths in which several drives work in lockstep: striping, gradient writes during
 backward, sub-groups.
 
-Owns the rows of forward and backward and of transfers, and the split of parameters into sub-groups.
-Does not own the order of work in a sub-group (smart_infinity.py) or placement (layout/raid0.py).
+Owns the plan rows of forward, of backward and of transfers, and the split of parameters into
+sub-groups. Does not own the order of work in a sub-group (smart_infinity.py) or placement
+(layout/raid0.py).
 Source: ZeRO-Infinity and Smart-Infinity (HPCA 2024): sub-groups are processed one after the other
 on all drives, which load, compute and write together. Gradients are written during backward as in
 DeepSpeed's swapper (offload/aio.py).
@@ -52,9 +53,9 @@ class Part(NamedTuple):
 
 @dataclass
 class InStep(ConventionalPath):
-    """Path with vectors striped over all drives. During backward, gradients are copied into
-    pinned buffers and written to the drives in the background. Then all drives update the
-    sub-groups one after the other, in lockstep."""
+    """Path with vectors striped over all drives. During backward, gradients are copied into pinned
+    buffers and written to the drives in the background. Then the sub-groups are updated one after
+    the other; all drives work on the same sub-group in lockstep."""
 
     def granule(self) -> int:
         """Return the number of parameters in a stripe. A stripe is one host block (host.io_block),

@@ -1,9 +1,9 @@
-"""NDPipe in one server: drives run the frozen layers, the host trains the head.
+"""NDPipe in one server: drives run the frozen layers, and the host trains the head.
 
-Owns the order of a step. Every drive reads its samples and runs the frozen layers. The features
-cross the link in FP16. The host computes forward and backward of the head and updates the head. The
-path simulates time, not values. Does not own the head (ndpipe/trained_head.py), the reading of
-samples (data_parallel.py), or the event loop (engine/).
+Owns the order of the operations in a step. Every drive reads its samples and runs the frozen
+layers. The features cross the link in FP16. The host computes forward and backward of the head, and
+updates the head. The path simulates time, not values. Does not own the head
+(ndpipe/trained_head.py), the reading of samples (data_parallel.py), or the event loop (engine/).
 Source: NDPipe (ASPLOS 2024), FT-DMP with one run. The stores of the paper are servers; in this
 path, the stores are the drives of the configuration, and the host is the Tuner. Not modeled:
 several runs (ondie validate ndpipe models them), and the distribution of a new head, because
@@ -46,7 +46,7 @@ class NearData(Stannis):
 
     @cached_property
     def head(self) -> TrainedHead:
-        """Head that the trace trains. The trace must have a head, which :meth:`missing` checks."""
+        """Head that the trace trains. The trace must have a head; :meth:`missing` checks this."""
         found = trained_head(self.trace)
         assert isinstance(found, TrainedHead)
         return found
@@ -190,7 +190,8 @@ class NearData(Stannis):
         return Work(host_dram=statement.total(made), host_updates=True)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound of the update stage: the time in which the host updates the head."""
+        """Return the bound on the duration of the update stage: the time in which the host updates
+        the head."""
         if self.trace.steps[step].skipped:
             return Bound(0.0, "host CPU", "skipped step")
         params, traffic = self.trace.n_params, self.kernel.bytes_per_param()

@@ -60,7 +60,7 @@ class Arithmetic:
         if trace.weights("initial") is None:
             raise InputError(
                 f"{trace.name}: the trace has no initial weights to update; use a trace that "
-                f"`ondie record` has written with payload"
+                f"was recorded by `ondie record --payload`"
             )
         self.trace, self.seed = trace, seed & 0xFFFFFFFF
         self.layout = Stored(format, trace.op)
@@ -208,7 +208,7 @@ class Arithmetic:
     ) -> np.ndarray:
         """Return the weights after ``steps`` steps of the same kernel outside the emulator,
         [n_params], in the stored type. ``sent``: function that returns a gradient as it arrives
-        after transfer, for example after compression. None states that gradients arrive unchanged.
+        after transfer, for example after compression, or None if gradients arrive unchanged.
         """
         vectors = self.initial()
         for i in range(steps):

@@ -85,9 +85,10 @@ class Conventional:
         self.compute = compute
         self.gradient: np.ndarray | None = None
         """Gradient of the current step as received from the accelerator, [n_params], in the stored
-        type."""
+        type; None before the first gradient."""
         self.delivered: np.ndarray | None = None
-        """Weights that arrived in host memory by DMA, [n_params]."""
+        """Weights that arrived in host memory by DMA, [n_params]; None before the first
+        transfer."""
         self.outgoing = poisoned(sum(of_device.shard.size for of_device in regions), shown)
         """New weights in transfer to the host, [n_params]. Programs of flash pages neither wait for
         these buffers nor release them."""
@@ -175,8 +176,9 @@ class Conventional:
         self.moved.apply_log(log)
 
     def apply(self, entry: payload_log.LogEntry) -> None:
-        """Apply the end of a plan row to the memory. Raises SimulationError if ``entry`` is not the
-        end of a plan row (LOG_ROW)."""
+        """Apply the effect of a completed plan row to the memory: transfer of gradients or weights,
+        or update of parameters. Raises SimulationError if ``entry`` does not record the end of a
+        plan row (LOG_ROW)."""
         if entry.what != payload_log.LOG_ROW:
             raise SimulationError(
                 f"log entry of kind {entry.what}: the payload of the conventional namespace "

@@ -13,27 +13,28 @@ from fractions import Fraction
 import numpy as np
 
 SHORTEST = 64
-"""Minimum size of a unit (see PERIODS) in granules. A granule is the number of parameters by which
-sizes are rounded. Large differences between the pieces keep the effect of overlap at the ends of a
-piece small."""
+"""Minimum size of a unit (see PERIODS) in granules. A granule is a number of parameters; sizes are
+rounded to multiples of it. Large differences between the pieces keep the effect of overlap at the
+ends of a piece small."""
 
 
 PERIODS = (1, 3, 5)
-"""Number of units in each piece, in addition to the remainder at the end of the model. A unit is
-about a whole number of periods. In one period, one block of every plane is filled. The middle piece
-is not fitted but predicted, as a check. Erases come in bursts, so a piece with fewer periods might
-contain no erase."""
+"""Length of each piece in units, without the remainder at the end of the model. A unit is about a
+whole number of periods; in one period, the update fills one block of every plane. The middle piece
+is not fitted but predicted, as a check. Erases come in bursts, so a piece shorter than a period
+might contain no erase."""
 
 
 PIECE_GROUPS = (8, 10, 12, 14, 16)
-"""Candidates for the number of sub-groups in a unit (see PERIODS). The candidate is used for which
-the total size of the sub-groups is closest to a whole number of periods; if several are equally
-close, the first. Each fitted size is simulated twice: with these sub-groups, and with sub-groups of
-twice the size."""
+"""Candidates for the number of sub-groups in a unit (see PERIODS). The total size of the sub-groups
+should be close to a whole number of periods; the first candidate with the smallest difference is
+used. Each fitted size is simulated twice: with these sub-groups, and with sub-groups of twice the
+size."""
 
 
 FEWEST_GRANULES = 16
-"""Minimum size of a sub-group in granules. In a smaller sub-group, latencies would dominate."""
+"""Minimum size of a sub-group in granules (see SHORTEST). Latencies would dominate the update time
+of a smaller sub-group."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class Pieces:
         return (*self.fitted, self.held)
 
     def of(self, n_params: int) -> Pieces:
-        """Return these pieces, scaled in proportion from ``whole``, which is a part of a model, to
-        the complete model with ``n_params`` parameters."""
+        """Return the pieces of a complete model with ``n_params`` parameters, given these pieces of
+        a part of the model. All numbers of parameters are scaled in proportion."""
         found = [
             Piece(round(Fraction(piece.params * n_params, self.whole.params)), piece.group)
             for piece in (self.whole, *self.all)
@@ -85,14 +86,16 @@ class Pieces:
 
 
 def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces | None:
-    """Return pieces of a model of ``n_params`` that are shorter than the model by whole periods, or
-    None if the model is no longer than the pieces. ``period``: number of parameters that fill one
-    block of every plane. Pieces are cut at multiples of ``granule`` parameters. ``group``:
-    parameters of a sub-group.
+    """Return the pieces to simulate in place of a model of ``n_params`` parameters that is updated
+    in sub-groups of ``group`` parameters (0 for no sub-groups). Return None if the model is no
+    longer than the longest piece, or if its sub-groups are no larger than the largest sub-groups of
+    the pieces. ``period``: number of parameters that fill one block of every plane. The sizes of
+    units and sub-groups are multiples of ``granule`` parameters.
 
-    The difference between piece and model must be a whole number of periods. The position of the
-    model's end within a block and within a round of the dies determines the dies that erase
-    together.
+    Each piece is shorter than the model by a whole number of units, that is, by about a whole
+    number of periods (see PERIODS). The end of a piece therefore has about the same position within
+    a block and within a round of the dies as the end of the model. This position determines the
+    dies that erase together.
     """
     small, unit = 0, -(-period // granule) * granule
     if group:

@@ -13,8 +13,8 @@ GB/s, shared link 8 GB/s). Published values are in brackets.
     handler       5.3 GB of m and v are written while the next sub-group loads: 3.27 s concurrent
                   with 3.84, on channels and dies of 3.3 and 2.0 GB/s: 9.8 if nothing else limited
                   the writes                                                  11.6 [12.27]
-    SmartComp     g is 0.08 B/param (2 %, half of it index), and passes from the decompressor to the
-                  update on chip: load 2.90, Adam on 24 B/param 1.96                10.5 [10.77]
+    SmartComp     g is 0.08 B/param (2 %, half of which is indexes), passed from the decompressor to
+                  the update on chip: load 2.90, Adam on 24 B/param 1.96            10.5 [10.77]
     baseline      RAID0, link 8 GB/s: read 64 GB 8.0, write 48 GB 6.0, CPU 3.45 (fit) [17.55]
 
 The published rate of 2.9 GB/s for decompression with update is interpreted as bytes of gradient

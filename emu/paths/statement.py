@@ -67,8 +67,8 @@ class Share:
     used: int
     """Number of planes that a super-page fills. The other planes of a die are idle."""
     programs: tuple[float, ...]
-    """Number of super-pages that a die programs in a step: one element per die, over all
-    devices."""
+    """Mean number of super-pages that each die programs in a step, one element for each die of each
+    device."""
     places: tuple[int, ...]
     """Number of super-pages that fit in the good blocks of each die's reservoir."""
     rotate: int
@@ -140,8 +140,9 @@ all-reduce, in both directions."""
 def passes(
     names: Iterable[str], sizes: Mapping[str, int], times: Mapping[str, int] | None = None
 ) -> tuple[HostPass, ...]:
-    """Return the passes of a step that move data, in the order of ``names``. ``sizes``: bytes of
-    each array. ``times``: number of repetitions of a pass in the step, by name; 1 if absent."""
+    """Return the passes ``names`` over host DRAM in one step, except those that move no data.
+    ``sizes``: bytes of each array. ``times``: number of repetitions of a pass in the step, by name;
+    1 if absent."""
     found = []
     for name in names:
         written, read = PASSES[name]
@@ -177,8 +178,8 @@ def in_drive(
     """Return the passes over host DRAM of a step in which processors in the drives update the
     weights.
 
-    ``compressed``: bytes of the gradient if the accelerator compresses it; the gradient then
-    arrives at the host and departs to the drives with this size.
+    ``compressed``: size of the compressed gradient in bytes if the accelerator compresses it; the
+    host then receives the gradient and sends it to the drives in this form.
     """
     made = gradient_made(gradient_bytes) if compressed is None else ("gradient arrives",)
     sizes = {

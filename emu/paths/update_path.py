@@ -1,7 +1,8 @@
-"""Base classes of the updating paths: states on flash, an update kernel, and a payload.
+"""Base classes of the paths that update weights and optimizer states on flash.
 
-Owns preparation, the transfer of gradients to the payload, reading weights back, and the regions of
-the conventional namespace. Does not own the order of commands (the module of each path).
+Owns the preparation of a run, the transfer of gradients to the payload, reading weights back, and
+the regions of the conventional namespace. Does not own the order of commands (the module of each
+path).
 Source: this project's contract of paths (base.py) and traces.
 """
 
@@ -51,8 +52,8 @@ class UpdatingPath(Path):
 
     @abstractmethod
     def granule(self) -> int:
-        """Return the granule: the number of parameters at whose multiples vectors are split over
-        the devices."""
+        """Return the granule: vectors are split over the devices at multiples of this number of
+        parameters."""
 
     @abstractmethod
     def lay_out(self) -> None:

@@ -357,11 +357,12 @@ class Commands:
 
 
 def busy(arrays: Arrays, cfg: Config, ps: int) -> dict[str, dict[str, float]]:
-    """Return the utilization of each resource as fractions of the simulated time ``ps``.
+    """Return the utilization of each resource (such as the dies) as fractions of the simulated time
+    ``ps``, by resource name.
 
-    "mean" and "most" are the mean and the maximum over the members of a resource (such as dies).
-    "collection" is the part of "mean" that is due to garbage collection, also as a fraction of the
-    time. Resources that were never busy are omitted.
+    "mean" and "most" are the mean and the maximum over the members of the resource. "collection" is
+    the part of "mean" that is due to garbage collection. Resources that were never busy are
+    omitted.
     """
     geometry, lanes = Geometry.of(cfg), int(arrays.cfg.lanes[0])
     use = arrays.use.astype(np.float64) / max(ps, 1)

@@ -114,8 +114,8 @@ class RequestFeed:
         return not self.arrays.pair["more"].any()
 
     def issue(self) -> None:
-        """Issue the loaded requests of all queue pairs, as far as they can be issued at the current
-        simulated time."""
+        """Issue all loaded requests that can be issued at the current simulated time, from all
+        queue pairs."""
         self.arrays.reg["pause"] = 0
         for source in range(len(self.sources)):
             queue_pair.issue(self.state, source)

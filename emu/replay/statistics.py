@@ -127,7 +127,7 @@ def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
         raise SimulationError("the run has no requests")
     for at, flow in enumerate(requests):
         if flow.dtype != REQUEST:
-            raise TypeError(f"flow {at}: dtype {flow.dtype}; use REQUEST")
+            raise TypeError(f"flow {at}: has dtype {flow.dtype}; must be REQUEST")
         open_ = int((flow["end"] < 0).sum())
         if open_:
             raise SimulationError(f"flow {at}: {open_} of {len(flow)} requests did not complete")
@@ -137,7 +137,7 @@ def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
             row = flow[int(np.argmax(wrong))]
             raise SimulationError(
                 f"flow {at}: request {row['tag']} arrives at {row['arrival']} ps, starts at "
-                f"{row['start']} ps, ends at {row['end']} ps; these times must not decrease"
+                f"{row['start']} ps and ends at {row['end']} ps; these times must not decrease"
             )
 
 

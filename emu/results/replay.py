@@ -195,10 +195,10 @@ def replayed(
     progress: Callable[[str, float], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> ReplayResult:
-    """Replay a loaded trace on configuration ``cfg``. ``kind``: argument ``precondition`` of
-    :func:`replay`, which describes the other arguments. ``say`` is called with each remark that is
-    available before the drive is preconditioned, because preconditioning may take minutes. The
-    result does not repeat these remarks.
+    """Replay a loaded trace on configuration ``cfg``. ``kind`` is the argument ``precondition`` of
+    :func:`replay`; see that function for the other arguments. ``say`` is called with each remark
+    that is available before the drive is preconditioned, because preconditioning may take minutes.
+    The result does not repeat these remarks.
 
     Raises InputError or TraceError if an argument is invalid, and SimulationError if the counts of
     requests and operations violate a conservation law.

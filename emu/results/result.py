@@ -85,7 +85,7 @@ def frame(rows: Any) -> pandas.DataFrame:
         import pandas
     except ModuleNotFoundError as error:
         raise InputError(
-            "to_pandas: requires pandas, which is not installed; pip install 'ondie[pandas]'"
+            "to_pandas: requires pandas, which is not installed; run pip install 'ondie[pandas]'"
         ) from error
     return pandas.DataFrame(rows)
 

@@ -68,7 +68,9 @@ class Listener:
         try:
             self.socket = self._unix(address) if address.path else self._tcp(address)
         except OSError as error:
-            raise InputError(f"{option} {address}: {error.strerror or error}") from error
+            raise InputError(
+                f"{option} {address}: cannot listen: {error.strerror or error}"
+            ) from error
         self.address = address
         if not address.path:
             self.address = Address(host=address.host, port=self.socket.getsockname()[1])
@@ -112,7 +114,9 @@ class Listener:
         try:
             infos = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         except socket.gaierror as error:
-            raise InputError(f"{self._option} {address}: {error.strerror}") from error
+            raise InputError(
+                f"{self._option} {address}: cannot resolve {address.host}: {error.strerror}"
+            ) from error
         family, kind, protocol, _, place = infos[0]
         found = socket.socket(family, kind, protocol)
         try:

@@ -333,7 +333,7 @@ class Computation:
         self, task: Task | NamespaceRead, request: IoRequest
     ) -> tuple[Callable[[], Any], Callable[[], Outcome]]:
         """Return two functions to be called in the thread that owns the drive. The first function
-        starts the plan of a command, the second returns the result when the plan is done."""
+        starts the plan of a command. The second returns the result when the plan is done."""
         match task:
             case Transfer():
                 return lambda: self._begin_transfer(task), lambda: self._transferred(task, request)
@@ -428,8 +428,8 @@ class Computation:
             raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
         if drive.now + MOST_RUNNING * MOST_EXECUTION_PS > NEVER:
             raise InputError(
-                "the program is refused because its execution could exceed the maximum time of the "
-                "drive's clock"
+                f"the program is refused at the simulated time {drive.now} ps, because its "
+                f"execution could exceed the maximum time of the drive's clock, {NEVER} ps"
             )
         plan = drive.start_beside(
             device_program.execution(cfg, task.elements, program.element_bytes, *cost)

@@ -32,9 +32,9 @@ MOST_EVENTS = 10**12
 
 
 class Controls:
-    """Commands of the control socket for ``served``. Each method returns the result of a command.
-    Each method raises InputError if an argument is invalid or the drive does not support the
-    command, and CommandError if a command of the drive has failed."""
+    """Commands of the control socket, executed on the served drive ``served``. Each method returns
+    the result of a command. It raises InputError if an argument is invalid or the drive does not
+    support the command, and CommandError if a command of the drive has failed."""
 
     def __init__(self, served: ServedDrive) -> None:
         self._served = served

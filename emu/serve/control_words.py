@@ -99,8 +99,9 @@ def send(path: str, command: str, arguments: Result) -> Result:
             with sock.makefile("rb") as lines:
                 line = lines.readline()
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; is this the --ctl socket of "
-                         "a running `ondie serve`?") from error  # fmt: skip
+        raise InputError(f"{path}: the command failed: {error.strerror or error}; give "
+                         "the SOCKET of a running `ondie serve --ctl SOCKET`"
+                         ) from error  # fmt: skip
     try:
         reply = json.loads(line)
     except ValueError as error:

@@ -178,16 +178,16 @@ def _check(found: Namespace, namespaces: Namespaces) -> None:
 
 
 def load(folder: Path, namespaces: Namespaces) -> Loaded | None:
-    """Return the state of the controllers from the store in ``folder``, or None if the store has no
-    such file. Add the namespaces of the file to ``namespaces``. Raises InputError if the file
-    cannot be read or is damaged."""
+    """Return the state of the controllers from its file in the store in ``folder``, or None if the
+    store has no such file. Add the namespaces of the file to ``namespaces``. Raises InputError if
+    the file cannot be read or is damaged."""
     return _load(folder, lambda document: Loaded(document, namespaces))
 
 
 def load_without_controller(folder: Path, capacity: int) -> WithoutController | None:
-    """Return the state from the store in ``folder`` for a drive of ``capacity`` bytes that is
-    served without an NVMe controller, or None if the store has no such file. Raises InputError if
-    the file cannot be read or is damaged."""
+    """Return the saved state of the controllers from its file in the store in ``folder``, or None
+    if the store has no such file. The state is for a drive of ``capacity`` bytes that is served
+    without an NVMe controller. Raises InputError if the file cannot be read or is damaged."""
     return _load(folder, lambda document: WithoutController(folder, document, capacity))
 
 

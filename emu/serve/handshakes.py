@@ -30,7 +30,7 @@ HANDSHAKE_S = 10.0
 """Time limit of a handshake, s."""
 MOST_UNSENT = 1 << 16
 """Maximum number of bytes kept for a client that does not receive them during the handshake. A
-client that exceeds it is disconnected."""
+client that exceeds this limit is disconnected."""
 MOST_GUESTS, LEAST_GUESTS = 16384, 8
 """MOST_GUESTS: maximum number of clients in the handshake, for all listeners together. The limit is
 lower if the process may open only a few files, but at least LEAST_GUESTS per listener."""
@@ -40,7 +40,8 @@ ACCEPTED_AT_ONCE = 64
 """Maximum number of clients that are accepted before the event loop serves other clients."""
 NO_FILES_S = 0.05
 """Pause of the event loop (s) after a client could not be accepted, for example because no file
-descriptor was free. If another client is in the handshake, that client is disconnected instead."""
+descriptor was free. If another client is in the handshake, the loop disconnects that client and
+does not pause."""
 GRACE_S = 5.0
 """Time limit for clients to receive the replies to their commands when the server is closed, s."""
 TICK_S = 0.1
@@ -56,8 +57,8 @@ class Phase(Enum):
 
 
 class Handshake(Protocol):
-    """Interface of the handshake with one client, which each protocol implements. The event loop of
-    :class:`Handshakes` sends and receives the bytes."""
+    """Interface of the handshake with one client. Each protocol implements this interface. The
+    event loop of :class:`Handshakes` sends and receives the bytes."""
 
     phase: Phase
 

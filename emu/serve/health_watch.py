@@ -1,5 +1,4 @@
-"""Health monitor of a served drive, which reports critical warnings as events and saves the
-counters.
+"""Health monitor: reports critical warnings of a served drive as events, and saves its counters.
 
 Owns the thread and its intervals. Does not own the events and the counters (nvme_drive.py).
 Source: NVM Express Base Specification 2.0, section 5.2 (events of the SMART / Health Information

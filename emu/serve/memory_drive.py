@@ -1,4 +1,4 @@
-"""Drive without a flash model, which executes commands immediately from host memory.
+"""Drive without a flash model: it executes commands immediately on data in host memory.
 
 Owns the memory that holds the data, and the execution of commands. Does not own protocols.
 Source: this project, after nbdkit's memory plugin and Linux's null_blk with memory_backed=1.

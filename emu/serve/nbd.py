@@ -20,8 +20,8 @@ from ondie.emu.serve.served import Served
 
 
 class NbdServer:
-    """NBD server of the drive ``served``, which accepts clients at ``listener`` until
-    :meth:`close`. ``listeners``: number of Handshakes objects in this process."""
+    """NBD server of the drive ``served``. It accepts clients at ``listener`` until :meth:`close`.
+    ``listeners``: number of Handshakes objects in this process."""
 
     def __init__(self, served: Served, listener: Listener, listeners: int = 1) -> None:
         self.served = served

@@ -53,8 +53,8 @@ class Load:
         self._socket.close()
 
     def rate(self, kind: int, size: int, depth: int, seconds: float) -> float:
-        """Measure the rate of requests of ``kind`` and ``size`` bytes at random offsets in the
-        first SPAN bytes, with ``depth`` requests in flight, for ``seconds``. Return the rate
+        """Measure the rate of requests of type ``kind`` with ``size`` bytes each, at random offsets
+        in the first SPAN bytes, with ``depth`` requests in flight, for ``seconds``. Return the rate
         (requests per second). Raises InputError if a reply reports an error or the server
         disconnects."""
         reply = 16 + (size if kind == READ else 0)

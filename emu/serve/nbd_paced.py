@@ -71,8 +71,8 @@ class PacedSession(Session):
         self._batches = 1
         self._flights: dict[int, Flight] = {}
         self._changed = threading.Condition()
-        """Protects ``_flights`` and the attributes that describe the end of the session. Notified
-        when a waiting thread may continue."""
+        """Condition variable with the lock of ``_flights`` and of the attributes that describe the
+        end of the session. It is notified when a waiting thread may continue."""
         self._in_flight = 0
         """Total number of commands in flight."""
         self._alone = False

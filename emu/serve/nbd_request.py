@@ -26,7 +26,7 @@ SIMPLE = struct.Struct(">IIq")
 CHUNK = struct.Struct(">IHHqI")
 """Header of a chunk of a structured reply: magic, flags, type, cookie, length."""
 CONTEXT = struct.Struct(">I")
-"""Identifier of the metadata context, at the start of a BLOCK_STATUS chunk."""
+"""Start of the data of a BLOCK_STATUS chunk: identifier of the metadata context."""
 
 (NBD_READ, NBD_WRITE, NBD_DISC, NBD_FLUSH, NBD_TRIM, NBD_CACHE, NBD_WRITE_ZEROES,
  NBD_BLOCK_STATUS) = range(8)  # fmt: skip
@@ -59,8 +59,7 @@ ERRORS: dict[int, NbdError] = {
     Status.NAMESPACE_WRITE_PROTECTED: NbdError.EPERM,
     Status.CAPACITY_EXCEEDED: NbdError.ENOSPC,
 }
-"""Error number for each status of a drive command. The error number of all other statuses is
-EIO."""
+"""NBD error numbers by status of a drive command. A status that is not a key is reported as EIO."""
 
 REQUEST = np.dtype(
     [

@@ -1,4 +1,4 @@
-"""Session of one NBD client after the handshake, which executes its requests in batches.
+"""Session of one NBD client after the handshake: executes the client's requests in batches.
 
 Owns the buffers of a client, the execution of its requests, and the replies to the requests. Does
 not own the messages (nbd_request.py), the connection before the session (handshakes.py), replies at

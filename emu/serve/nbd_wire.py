@@ -222,7 +222,7 @@ class Handshake:
         return self._answer(option, data)
 
     def _skip_data(self, option: int, size: int) -> bytes:
-        """Start to discard the ``size`` data bytes of an oversized option, and prepare the reply.
+        """Start discarding the ``size`` data bytes of an oversized option, and prepare the reply.
         The replies to ABORT and to unknown options do not depend on the size of the data."""
         self._options += 1
         self.rest, self._skip = self.rest[OPTION.size :], size

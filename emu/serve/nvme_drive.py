@@ -132,7 +132,7 @@ class NvmeDrive:
         drive runs commands or the service is called, because that may take seconds."""
         self._health_read: Health | None = None
         self._at_sanitize: Health | None = None
-        """Health data at the start of the last sanitize operation."""
+        """Health data at the start of the last sanitize operation; None before the first one."""
         self._used_read: dict[int, int] = {}
         """Number of mapped bytes by namespace identifier, for the current admin command."""
         self.gate = Gate()
@@ -147,7 +147,7 @@ class NvmeDrive:
         self._unsafe_cuts = 0
         """Number of unsafe power cuts since the drive was opened."""
         self._saved: Ran | None = None
-        """Counters at the time of the last save."""
+        """Counters at the time of the last save; None before the first save."""
         self._sanitizing: threading.Thread | None = None
         self._at_work: set[Controller] = set()
         """Controllers that were enabled, and not shut down since then."""

@@ -41,7 +41,7 @@ CAPSULE_BYTES = 64 + Framing().most_capsule
 
 
 class NvmeTcpServer:
-    """NVMe/TCP server of ``drive``, which accepts hosts at ``listener`` until :meth:`close`.
+    """NVMe/TCP server of ``drive``. It accepts hosts at ``listener`` until :meth:`close`.
     ``hosts``: NQNs of the hosts that may connect, or None to admit any host. ``listeners``: number
     of Handshakes objects in this process."""
 
@@ -65,7 +65,7 @@ class NvmeTcpServer:
         """Time of the last restart of the Keep Alive timer of each association, s
         (time.monotonic)."""
         self._lock = threading.RLock()
-        """Protects ``subsystem``, ``_sessions`` and ``_seen``. A thread that needs this lock and
+        """Lock of ``subsystem``, ``_sessions`` and ``_seen``. A thread that needs this lock and
         the lock of the drive acquires this lock first."""
         self.handshakes = Handshakes(
             listener, self._handshake, self._run, "ondie nvme-tcp", self._tick, listeners

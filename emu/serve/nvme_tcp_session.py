@@ -1,4 +1,4 @@
-"""Session of one NVMe/TCP queue after Connect, which runs the commands of the host in batches.
+"""Session of one NVMe/TCP queue after Connect; it runs the host's commands in batches.
 
 Owns the receive buffer of a connection, the transfers of data, and the order of commands and
 responses. Does not own the layout of PDUs (nvme_tcp_wire.py), the rules of commands
@@ -58,8 +58,9 @@ TUNNEL = frozenset(Tunnel)
 
 @dataclass(slots=True, eq=False)
 class Command:
-    """Command from the host. ``data``: data from the host. ``received``: number of its bytes that
-    have arrived in H2CData PDUs. ``intact``: False if a data digest was incorrect."""
+    """NVMe command that a session has received from the host. ``data``: data that the host sends
+    with the command. ``received``: number of bytes of ``data`` that have arrived in H2CData PDUs.
+    ``intact``: False if a data digest was incorrect."""
 
     entry: bytes
     sqe: Sqe
@@ -134,8 +135,8 @@ class Session:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def post(self, entries: tuple[Cqe, ...]) -> None:
-        """Send completions to the host; disconnect the host if it does not receive them. This
-        method is for threads other than that of :meth:`run`."""
+        """Send completions to the host; disconnect the host if it does not receive them. Call this
+        method only from threads other than the thread of :meth:`run`."""
         data = b"".join(self._capsule(each) for each in entries)
         if not self._sending.acquire(timeout=POST_S):
             self.close()

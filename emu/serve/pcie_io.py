@@ -1,4 +1,4 @@
-"""I/O commands of queues in host memory, which are executed in batches.
+"""Execution of I/O commands from queues in host memory, in batches.
 
 Owns the order in which queues are served, and the choice between two paths of execution. C code
 (csrc/guest.c) decodes and completes plain commands, which are ordinary reads and writes. All other

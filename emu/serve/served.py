@@ -1,8 +1,8 @@
 """Served drive: the interface of a drive for all protocols of one server, and request statistics.
 
-Owns the properties of the drive that protocols need, the operations requested by an NVM subsystem,
-and the number of requests. Does not own the drive (emu/drive.py) and its thread (emu/service.py),
-the drive without a flash model (memory_drive.py), or the protocols.
+Owns the properties of the drive that protocols need, the drive operations that a server's NVM
+subsystem uses, and the number of requests. Does not own the drive (emu/drive.py) and its thread
+(emu/service.py), the drive without a flash model (memory_drive.py), or the protocols.
 Source: this project.
 """
 
@@ -53,7 +53,8 @@ class Commands(Protocol):
 
 
 class Served(ABC):
-    """Interface of a drive for the protocols. Sizes are in bytes.
+    """Interface through which the server protocols (NBD, NVMe/TCP, vfio-user) access a drive. Sizes
+    are in bytes.
 
     ``cfg``: configuration of the drive. ``capacity``, ``unit``, ``block``: sizes of the drive, of a
     mapping unit and of a logical block. ``depth``: maximum number of commands in flight. Raises
@@ -143,8 +144,8 @@ class Served(ABC):
 
     @property
     def online(self) -> bool:
-        """True if the drive is online, so that the state of the NVM subsystem may be written to the
-        store."""
+        """True if the drive is online. The state of the NVM subsystem may be written to the store
+        only if this is the case."""
         return True
 
     @property

@@ -2,9 +2,8 @@
 store.
 
 Owns the options for the states, the checks of the options, the choice between restored and new
-states, and the file `states.json` in the store, which contains the optimizer and the
-hyperparameters of the states. Does not own the states (states/resident.py) or the commands for them
-(computation.py).
+states, and the file `states.json` in the store (optimizer and hyperparameters of the states). Does
+not own the states (states/resident.py) or the commands for them (computation.py).
 Source: this project.
 """
 
@@ -75,9 +74,9 @@ class StatesOptions:
         return None if self.weights is None else load_weights(self.weights, count)
 
     def states(self, cfg: Config, seed: int) -> ResidentStates:
-        """Return the optimizer states for a drive with configuration ``cfg``, not yet created on
-        the drive. The caller has called :meth:`check`. Raises InputError if such a drive cannot
-        hold the states."""
+        """Return the optimizer states for a drive with configuration ``cfg``. They are not yet
+        created on the drive. The caller must have called :meth:`check`. Raises InputError if such a
+        drive cannot hold the states."""
         hyper = hyper_of(self.optimizer, self.hyper)
         try:
             return ResidentStates(cfg, self.optimizer, self.count, hyper, seed=seed)

@@ -247,8 +247,8 @@ def listener_of_nvme_tcp(options: ServeOptions) -> Listener | None:
 
 
 class MemoryServer(Protocols):
-    """Server of a drive without a flash model (MemoryDrive), which is served until :meth:`close`.
-    It is a baseline for measurements. ``cfg``: configuration that determines the capacity.
+    """Server of a drive without a flash model (MemoryDrive), used as a baseline for measurements.
+    The server runs until :meth:`close`. ``cfg``: configuration that determines the capacity.
     ``ready``: see Server.
 
     Raises InputError if an address cannot be used, if an option requires flash, or if the memory

@@ -163,8 +163,8 @@ class DriveTunnel:
 
     @property
     def form(self) -> Format:
-        """Parameters of the open tunnel. If the tunnel is closed, the parameters of the last open
-        tunnel; before the first tunnel is opened, the limits of the drive."""
+        """Parameters of the open tunnel. If no tunnel is open, these are the parameters of the last
+        open tunnel, or the limits of the drive if no tunnel has been opened yet."""
         return self.commands.relay.form
 
     def pause(self, paused: bool) -> None:

@@ -70,7 +70,7 @@ class VfioLoad:
             self._queue = self._create(doorbells == "memory")
         except (OSError, struct.error) as error:
             self.close()
-            raise InputError(f"{path}: {error}") from error
+            raise InputError(f"{path}: cannot use the vfio-user server: {error}") from error
         except InputError as error:
             self.close()
             raise InputError(f"{path}: {error}") from error
@@ -164,7 +164,7 @@ class VfioLoad:
         self._await(lambda: int(found[14]) & 1 == self._phase, f"{opcode.name} has not completed")
         status = Cqe.unpack(found.tobytes()).status
         if status:
-            raise InputError(f"{opcode.name} has failed with status 0x{status:x}")
+            raise InputError(f"admin command {opcode.name} has failed with status 0x{status:x}")
         self._phase ^= self._tail == 0
         self._write(Region.BAR0, DOORBELLS + 4, self._tail)
 

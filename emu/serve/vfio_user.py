@@ -1,4 +1,4 @@
-"""vfio-user server for the PCIe function, which serves one client at a time.
+"""vfio-user server for the PCIe function; the server has one client at a time.
 
 Owns the socket, the file descriptors that arrive with messages, the interrupts of the client, and
 the thread of the server. Does not own the layout of messages (vfio_wire.py), guest memory
@@ -54,8 +54,8 @@ class Interrupts:
 
     def set(self, asked: wire.IrqSet, fds: list[int]) -> None:
         """Execute SET_IRQS. ``fds``: file descriptors of the message; those that are kept are
-        removed from the list. Raises Refused if the action, a descriptor or their number is
-        invalid."""
+        removed from the list. Raises Refused if the action, a descriptor or the number of
+        descriptors is invalid."""
         kind, index = asked.flags & 0b111, asked.irq
         if asked.number == 0:
             for key in [key for key in self._events if key[0] == index]:
@@ -93,8 +93,8 @@ class Interrupts:
             os.close(fd)
 
     def send(self, index: int, number: int) -> bool:
-        """Send interrupt ``number`` of ``index`` (see Irq), and return True. If the interrupt is
-        masked or has no event descriptor, mark it as pending and return False."""
+        """Send interrupt ``number`` of type ``index`` (see Irq), and return True. If the interrupt
+        is masked or has no event descriptor, mark it as pending and return False."""
         key = (index, number)
         event = self._events.get(key)
         if event is None or key in self._masked:
@@ -121,7 +121,7 @@ class Session:
         self.interrupts = Interrupts(drive.capabilities.vectors)
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waking = threading.Lock()
-        """Protects ``_woken``, which is -1 after the end of the session."""
+        """Lock of ``_woken``, which is -1 after the end of the session."""
         self.function = PcieFunction(
             drive, lambda vector: self.interrupts.send(Irq.MSIX, vector), self.wake
         )

@@ -42,7 +42,7 @@ def transfer(size: int, to_host: bool) -> Iterator[np.ndarray]:
 
 def copy(first_unit: int, units: int, unit_bytes: int, most: int) -> Iterator[np.ndarray]:
     """Yield the plan rows that copy ``units`` mapping units, starting at ``first_unit``, from flash
-    to the DRAM of the device. The rows are reads of the in-storage processor, whose data passes
+    to the DRAM of the device. The rows are reads by the in-storage processor. Their data passes
     through channel and ECC. ``most``: maximum number of mapping units per row."""
     rows = Rows()
     first = np.arange(first_unit, first_unit + units, most)
@@ -62,7 +62,7 @@ def execution_ps(
     cfg: Config, elements: int, instructions: Fraction, fixed: int, read_bytes: int,
     written_bytes: int,
 ) -> int:  # fmt: skip
-    """Return an upper bound of the time of a program on an idle drive (ps): the sum of its time on
+    """Return an upper bound on the time of a program on an idle drive (ps): the sum of its time on
     the cores and its time in DRAM. The arguments are those of :func:`execution`.
     """
     moved = (read_bytes + written_bytes) * elements

@@ -146,11 +146,11 @@ class DriveStates:
 
     def open(self, drive: Drive) -> None:
         """Open the states in the reservoir of ``drive``, at its start or after ``power_on``. If the
-        drive was recovered, recover its reservoir as well, by operations of its engine,
-        concurrently with the commands in flight.
+        drive was recovered, recover its reservoir as well, concurrently with the commands in
+        flight.
 
-        Raises InputError if the drive has no power, no states or another configuration,
-        Unrecoverable if flash lacks a complete version of a super-page, PowerCut at a power cut.
+        Raises InputError if the drive has no power, no states or another configuration. Raises
+        Unrecoverable if flash has no complete version of a super-page, and PowerCut at a power cut.
         """
         self._check_drive(drive)
         if drive.off:
@@ -327,8 +327,8 @@ class DriveStates:
         """Start the update of the parameters up to ``stop`` (None: all) with ``gradient``,
         float32[n_params]. The update advances with the drive's clock, concurrently with commands.
 
-        If the last update is incomplete, continue it after the stripes on flash; ``gradient`` and
-        the attribute ``hyper`` must be those of this update. Otherwise begin the next update.
+        If the last update is incomplete, continue it with the stripes that are not yet on flash;
+        ``gradient`` and the attribute ``hyper`` must be unchanged. Otherwise begin the next update.
 
         Raises InputError if the states are not open, if a plan is running, if the drive is offline
         or read-only, or if ``gradient``, ``stop`` or ``hyper`` is invalid."""
@@ -437,8 +437,8 @@ class DriveStates:
                 self._stored[:] = self._payload.updated[0]
 
     def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
-        """Set the pages of ``tid``, a program of reservoir pages on die ``die`` that a power cut
-        interrupts, to their state after the cut. ``rng`` determines which pages are incomplete."""
+        """Set the reservoir pages of program ``tid`` on die ``die``, which a power cut interrupts,
+        to their state after the cut. ``rng`` determines which pages are incomplete."""
         if self._scan is not None:
             scan = self._scan
             interruption.interrupt_pad(scan.system, self._path.stripes, scan.flash, die, tid, rng)
@@ -459,8 +459,8 @@ class DriveStates:
 
     @property
     def uncoded_counts(self) -> UncodedCounts | None:
-        """Counts of the states' pages that bypassed the encoder or the decoder since the states
-        were created or opened. None if they were not created or opened."""
+        """Counts of the states' pages that have bypassed the encoder or the decoder since the
+        states were created or opened; None before that."""
         return None if self._payload is None else self._payload.uncoded_counts
 
     def replace_die(self, die: int) -> Restored:

@@ -48,7 +48,7 @@ class Restored(NamedTuple):
 
 def check_die(drive: Drive, guarded: Guarded, die: int) -> None:
     """Raise InputError if the die does not exist, if the drive has no parities (pe.rain) or no
-    power, or while a plan is running."""
+    power, or if a plan is running."""
     if not guarded.members:
         raise InputError("pe.rain = 0: must be at least 2, because dies are restored from parities")
     whole_number("die", die, 0, guarded.dies - 1)

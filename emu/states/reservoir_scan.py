@@ -60,7 +60,7 @@ class ReservoirScan:
         self.path, self.system, self.stores, self.moved = path, system, stores, moved
         self._unsynced = unsynced
         self.flash = [FlashPages(store, system.geometry.slots) for store in stores]
-        """``stores`` as flash pages."""
+        """Pages of ``stores`` in units of flash pages, by device."""
         self.step = -1 if step is None else step
         """Number of the interrupted or last update; -1 while unknown."""
         geometry = system.geometry
@@ -83,8 +83,8 @@ class ReservoirScan:
         self.made: tuple[frozenset[int], ...] = ()
         """For each device, the parities and commit records that step ``step`` has written."""
         self.scanned = self.checked = self.padded = 0
-        """Numbers of super-pages whose out-of-band data was read, whose data was also read, and
-        that were padded.
+        """Numbers of super-pages. ``scanned``: out-of-band data was read. ``checked``: data was
+        also read. ``padded``: the super-page was padded.
         """
         self.cursors: tuple[np.ndarray, ...] = ()
         """For each device, the index of the first super-page to be updated on each die,

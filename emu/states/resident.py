@@ -78,15 +78,15 @@ class ResidentStates(DriveStates):
 
     @property
     def stop_params(self) -> int:
-        """Granularity of a partial update, in parameters: the number of parameters in a stripe or,
-        with parity (pe.rain), of all parameters. A partial update must end at a multiple of this
-        number or after the last parameter."""
+        """Granularity of a partial update, in parameters: the size of a stripe, or the size of the
+        whole model if parities over dies are used (pe.rain). A partial update must end at a
+        multiple of this number or after the last parameter."""
         return self.n_params if self._path.guarded[0].members else self.stripe_params
 
     @property
     def stored_all(self) -> bool:
         """False if pages that updates have programmed are only in memory, because the store had no
-        room for them or (durability "host") because they could not be synced."""
+        room for them, or because they could not be synced with durability "host"."""
         self._make_durable()
         return self._opened.moved.full is None
 
@@ -113,8 +113,8 @@ class ResidentStates(DriveStates):
 
     def set_hyper(self, values: tuple[float, ...], going_on: bool = False) -> None:
         """Set all hyperparameters, in the order of ``hyper_names``; a flag is 0 or 1. Raises
-        InputError if a value is out of range, or if ``going_on`` (an incomplete update continues)
-        and the values differ from those at the start of the update."""
+        InputError if a value is out of range, or if ``going_on`` is True (an incomplete update
+        continues) and the values differ from those at the start of the update."""
         names = self.hyper_names
         given: dict[str, float | bool] = dict(zip(names, values, strict=True))
         for name in FLAGS & set(names):

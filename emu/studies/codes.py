@@ -149,7 +149,7 @@ def run_study(
     errors.check(steps, seeds, (1e-4,) if rates is None else rates, exposure)
     if exposure != 1:
         raise InputError(
-            f"exposure = {exposure}: must be 1 with --codes, because every read is decoded alone"
+            f"exposure = {exposure}: must be 1 with --codes, as each read is decoded separately"
         )
     ordered = None if rates is None else sorted(rates)
     with pool("errors", jobs or os.cpu_count() or 1) as run:

@@ -59,7 +59,7 @@ class CodesFound:
     cells: Mapping[tuple[str, str, float, int], Coded]
     """Pairs of training runs (see Coded) by (model, code, raw bit error rate, seed)."""
     plain: Mapping[tuple[str, int], Trained]
-    """Results of the training runs without errors, by (model, seed)."""
+    """Results of the training runs without bit errors, by (model, seed)."""
     rates: Mapping[str, Sequence[float]]
     """Raw bit error rates by code."""
     seeds: Sequence[int]
@@ -71,7 +71,8 @@ class CodesFound:
         return sorted({model for model, _ in self.plain})
 
     def group(self, model: str, code: str, rate: float) -> list[Coded]:
-        """Return the pairs of training runs with this model, code and rate, for all seeds."""
+        """Return the pair of training runs (see Coded) of each seed, in the order of ``seeds``.
+        ``model``, ``code``, ``rate``: model, code and raw bit error rate of the pairs."""
         return [self.cells[model, code, rate, seed] for seed in self.seeds]
 
     def missed(self, model: str, code: str, rate: float) -> tuple[list[float], list[float]]:
@@ -161,9 +162,10 @@ def _shown(found: CodesFound, model: str, code: str, rate: float) -> list[Row]:
 def tables(found: CodesFound) -> list[Table]:
     """Return a list with one table, which has a row for each model, code and bit error rate.
 
-    A row shows the numbers of words that the code and the capability model do not correct, and the
-    number of words on which the two differ. It also shows the fraction of the error-free loss
-    reduction that the training runs with the code and those with the capability model miss."""
+    A row has these numbers of words: failures of the code, failures of the capability model,
+    failures of the code only, and failures of the model only. It also has the fraction of the
+    error-free loss reduction that a training run misses: once for the runs with the code, and once
+    for the runs with the capability model."""
     title = (
         f"Training runs of {found.steps:,} steps with implemented codes, "
         f"{plural(len(found.seeds), 'seed')}, compared with the {MODEL} with the same limit\n"

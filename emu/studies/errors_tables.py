@@ -40,8 +40,8 @@ DOUBT = 0.01
 in which it is expected."""
 LAST = 10  # the final loss is the mean of the last tenth of the steps
 DISTANCE = 0.03
-"""Fraction of the error-free loss reduction that a training run may miss. A run that misses more is
-reported to "depart".
+"""Fraction of the error-free loss reduction that a training run may miss. In the tables, a run that
+misses more "departs" from training without errors.
 
 Two training runs that differ only in rounding (FP32 with torch's rounding and with this project's
 rounding, 200 steps, seeds 1, 2 and 3) differed by at most 1.3 % (GPT) and 1.2 % (MobileNetV2) of
@@ -228,8 +228,8 @@ def flips(found: Found, model: str, rate: float) -> Flips:
 
 
 def departs(found: Found, model: str, mode: str) -> float | None:
-    """Return the lowest error rate at which the training run of any seed misses more than the
-    fraction DISTANCE of the loss reduction.
+    """Return the lowest error rate at which the training run of any seed departs from the training
+    run without errors: it misses more than the fraction DISTANCE of that run's loss reduction.
 
     Returns None if there is no such rate.
     """

@@ -171,8 +171,8 @@ def smooth(loss: Sequence[float], width: int) -> np.ndarray:
 
 
 def draw(found: Losses, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """Draw the loss curves of all variants, and the relative difference of each curve from that of
-    FP32.
+    """Draw the loss curves of all variants, and the relative difference of each curve from the FP32
+    curve.
 
     Lines are means over the seeds. Areas span the smallest to the largest value of all seeds.
     Returns {"png": bytes, "pdf": bytes}; the files contain no date.

@@ -80,8 +80,9 @@ class Answers:
     pages were inverted and the update was repeated from these pages; None if ``right`` is False.
     The positions of the inverted bits are those of ``after_wrong_bits``."""
     decoder_fails: bool | None
-    """True if the controller's decoder fails on every new page when it ignores the mark that states
-    which encoder wrote the check bytes; None for the capability model, which has no check bytes."""
+    """True if the controller's decoder fails on every new page when it ignores the encoder mark
+    (which encoder wrote the check bytes). None for the capability model, because it has no check
+    bytes."""
     conventional_right: bool
     """True if the controller reads correct data from a page that it has written itself. The same
     bits of this page were inverted as in the updated page of w."""
@@ -170,12 +171,14 @@ def blocks_of_word(cfg: Config) -> int:
 def predicted(cfg: Config, case: Case) -> Answers:
     """Return the prediction of the model for a case.
 
-    Because the dies compute with the stored data, they must apply every layer that the controller
-    applies. A comparator at the registers changes stored data. If a layer is used, stored data does
-    not consist of FP32 values. Pages without check bytes are read without decoding, so that bit
-    errors remain. A bit error in a cipher block corrupts all values of the block. In the update, an
-    incorrect value of w affects only the new w; an incorrect value of m or v also affects the new
-    w. The new pages have check bytes of the controller's code only with controller_ecc.
+    The dies compute with the stored data. The result is therefore correct only if the dies apply
+    every layer (cipher or randomizer) that the controller applies. A NaN comparator at the page
+    registers compares the stored data. If a layer is used, this data does not consist of FP32
+    values, so the comparator changes valid data. Pages without check bytes are read without
+    decoding, so that bit errors remain. A bit error in a cipher block corrupts all values of the
+    block. In the update, an incorrect value of w makes only the new w incorrect. An incorrect value
+    of m or v makes its new value and the new w incorrect. The new pages have check bytes of the
+    controller's code only with controller_ecc.
     """
     right = CONTROLLER not in (case.cipher, case.randomiser)
     if case.protection == AT_REGISTERS:

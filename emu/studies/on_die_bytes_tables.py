@@ -45,8 +45,8 @@ def marked(text: str, cell: Cell) -> str:
 
 
 def matrices(cells: Sequence[Cell], title: str, text: Text) -> list[Table]:
-    """Return the tables of all codes. Codes with equal texts share one table. ``text``: function
-    that returns the text of a table cell."""
+    """Return the tables of all codes. Codes whose table cells have the same texts share one table.
+    ``text``: function that returns the text of a table cell."""
     grouped: dict[tuple[str, ...], list[str]] = {}
     for code in dict.fromkeys(cell.case.code for cell in cells):
         own = tuple(marked(text(cell), cell) for cell in cells if cell.case.code == code)

@@ -37,8 +37,9 @@ CIPHERS, RANDOMISERS, TWEAKS = ("none", "xts"), ("none", "prbs"), ("logical", "p
 class Coding:
     """Cipher and randomizer of the controller.
 
-    ``cipher``: one of CIPHERS. ``key``: key of the cipher, 64 bytes. ``tweak``: one of TWEAKS.
-    ``randomiser``: one of RANDOMISERS. ``seed``: seed of the randomizer.
+    ``cipher``: one of CIPHERS. ``key``: key of the cipher, 64 bytes. ``tweak``: page number that
+    the cipher uses as the tweak of a page, "logical" or "physical" (TWEAKS). ``randomiser``: one of
+    RANDOMISERS. ``seed``: seed of the randomizer.
     """
 
     cipher: str = "none"
@@ -57,7 +58,8 @@ class PageNumber(NamedTuple):
 
 class Layers(NamedTuple):
     """Layers that a controller or a die applies. ``cipher``, ``randomiser``: None if the layer is
-    not applied. ``tweak``: one of TWEAKS."""
+    not applied. ``tweak``: page number that the cipher uses as the tweak of a page, "logical" or
+    "physical" (TWEAKS)."""
 
     cipher: Xts | None
     randomiser: Randomiser | None
@@ -89,8 +91,8 @@ def layers_of(cfg: Config, coding: Coding) -> tuple[Layers, Layers]:
     """Return (layers of the controller, layers of the dies). pe.cipher and pe.randomiser select the
     layers of the dies.
 
-    Raises InputError if the dies have a layer that the controller does not have, because the
-    controller could not read the pages that the dies program.
+    Raises InputError if the dies have a layer that the controller does not have. In this case, the
+    controller could not read the pages programmed by the dies.
     """
     for key, on_die, of_controller, what in (
         ("pe.cipher", cfg.pe.cipher, coding.cipher, "cipher"),

@@ -1,10 +1,10 @@
 """Path of pages through encryption, randomizer and error-correcting code: pages are written by the
 controller, updated on a die, and read again.
 
-Owns the choice of the code with which a page is programmed and read, which depends on pe.protection
-and on the marks in the records of the pages. Owns the position of the NaN comparator. Does not own
-encryption, randomizer and codes (page_layers.py), the marks (nand/flash_pages.py) or the arithmetic
-of the update (kernels/on_die.py).
+Owns the choice of the code with which a page is programmed and read, and the position of the NaN
+comparator. The choice depends on pe.protection and on the marks in the records of the pages. Does
+not own encryption, randomizer and codes (page_layers.py), the marks (nand/flash_pages.py) or the
+arithmetic of the update (kernels/on_die.py).
 Source: OptimStore (HPCA 2023): pages that processing elements program bypass the encoder.
 Assumption: the page registers include the spare area, so that a page without new check bytes is
 programmed with the check bytes of the sensed page.
@@ -119,7 +119,7 @@ class PagePath:
 
     def write(self, page: PageNumber, data: Bytes, conventional: bool = False) -> None:
         """Write a page through the controller. ``conventional``: True for a page outside the
-        reservoir, which the ECC engine of the die never encodes."""
+        reservoir; the ECC engine of the die never encodes such a page."""
         mark = CODED if conventional else self.check_bytes.of_controller
         self._program(page, self.controller.write(data, page), mark, None)
 

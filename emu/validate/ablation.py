@@ -201,8 +201,8 @@ class Repaired:
 
     @property
     def speedup(self) -> float | None:
-        """Speedup of the update stage with this protection over serial host offload; None if one of
-        the two cannot run."""
+        """Speedup of the update stage with this protection over serial host offload; None if this
+        drive cannot run the update stage or serial host offload."""
         if self.baseline_s is None or self.stage is None:
             return None
         return self.baseline_s / self.stage.seconds

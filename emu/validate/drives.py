@@ -18,7 +18,7 @@ from ondie.emu.units import fmt_bytes
 DRIVES = ("970-pro", "970-evo", "sn750", "pm9a3", "7450", "7500", "p4320")
 """Presets of drives with a data sheet, in the order in which their rows are printed."""
 TOLERANCE = 0.15
-"""Relative tolerance of the rows whose kind is check."""
+"""Relative tolerance of the validation rows of kind "check"."""
 SHOWN_UNITS = {
     "bytes_per_s": ("MB/s", 1e6),
     "iops": ("kIOPS", 1e3),

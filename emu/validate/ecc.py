@@ -55,8 +55,8 @@ is limited to the range LEAST to MOST. The points of NEAR, which determine the l
 presets, are not divided but limited to MOST frames."""
 LEAST, MOST = 200, 10_000
 TOLERANCE = 0.03
-"""Relative tolerance of a preset's number of correctable bits. About six of 5,000 frames fail,
-which determines the limit of the code to about 2 %. A change of the limit by 3 % changes the
+"""Relative tolerance of a preset's number of correctable bits. About six of 5,000 frames fail; this
+number determines the limit of the code to about 2 %. A change of the limit by 3 % changes the
 failure rate of the model by a factor of four. The rows show the interval of the limit that follows
 from the number of failures."""
 
@@ -170,8 +170,8 @@ def limits() -> dict[int, int]:
     if len(found) > 1:
         raise InputError(
             f"presets {', '.join(PRESETS)}: their codes differ; configure the same code in all "
-            "presets. Bits per code word, bit errors that hard decision corrects, and bit errors "
-            f"that soft decision corrects: {', '.join(map(str, sorted(found)))}"
+            "presets. (Bits per code word, correctable bit errors with hard decision, correctable "
+            f"bit errors with soft decision): {', '.join(map(str, sorted(found)))}"
         )
     _, hard, soft = found.pop()
     return {1: hard, 3: soft}
@@ -242,12 +242,13 @@ def crossing(points: list[FramePoint]) -> float | None:
 
 
 def limit_rows(points: list[FramePoint]) -> list[Row]:
-    """Return rows that compare the number of correctable bits in the presets with the number at
-    which the capability model has the measured frame error rate of the LDPC code, and a row for the
-    published raw bit error rate.
+    """Return rows that compare the numbers of correctable bits in the presets with the LDPC code,
+    and a row for the raw bit error rate at which the frame error rate is TARGET.
 
-    If no frame of a point fails, the row of this point contains a lower bound: the number at the
-    upper end of the confidence interval of the frame error rate.
+    The number for the LDPC code is the number of correctable bits with which the capability model
+    has the measured frame error rate of the code. If no frame of a point fails, the row of this
+    point contains a lower bound: the number at the upper end of the confidence interval of the
+    frame error rate.
     """
     limit, bits = limits(), 8 * get("ldpc").code.data_bytes
     source = (

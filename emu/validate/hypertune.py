@@ -239,8 +239,8 @@ class Trained:
         )
 
     def interruption_s(self) -> float:
-        """Return the time (s) at which other programs take cores: during the synchronization of
-        step BEFORE - 1."""
+        """Return the simulated time (s) at which other programs start to use cores: the middle of
+        the synchronization of step BEFORE - 1, counted from 0."""
         return BEFORE * (self.compute_s + self.sync_s) - self.sync_s / 2
 
     def joules(self) -> float:
@@ -278,7 +278,8 @@ def steps_until_decision(history: History) -> int:
 
 
 def tuned(trained: Trained, left: int, least: int = 1) -> Outcome:
-    """Return the results of the runs with HyperTune's decisions; arguments as in :func:`runs`."""
+    """Return the mean results of the runs with HyperTune's decisions. The arguments are those of
+    :func:`runs`."""
     done = list(runs(trained, left, least))
     batch = np.array([tune.batches[0] for tune, _ in done])
     half, end = BEFORE + AFTER // 2, BEFORE + AFTER
@@ -292,8 +293,8 @@ def tuned(trained: Trained, left: int, least: int = 1) -> Outcome:
 
 
 def untuned(trained: Trained, left: int) -> float:
-    """Return the speed (img/s) if other programs leave node 0 ``left`` cores and no batch
-    changes."""
+    """Return the speed (img/s) if no batch changes. ``left``: number of cores of node 0 that other
+    programs leave free."""
     return trained.train(load_of((0.0, 0, CORES - left)), 4).samples_per_s
 
 
@@ -377,7 +378,8 @@ def range_rows(text: str, link: Link, left: int) -> Iterator[Row]:
 
 
 def return_rows() -> Iterator[Row]:
-    """Yield the rows of a run in which the cores of two nodes are taken and later freed."""
+    """Yield the rows of a run in which other programs take cores of two nodes and later free them:
+    the batches and the speed at the end."""
     trained = Trained.of(three_nodes())
     begin = trained.interruption_s()
     end = begin + ABSENCE_S
@@ -431,7 +433,8 @@ def laguna_rows() -> Iterator[Row]:
 
 
 def shufflenet_rows() -> Iterator[Row]:
-    """Yield the rows of ShuffleNet on a host and 36 Laguna drives."""
+    """Yield the rows of training ShuffleNet on a host with 36 Laguna drives: the speedup by the
+    drives, and the gain by HyperTune if other programs take 6 cores."""
     alone, trained = (Trained.of_network("shufflenet", drives=drives) for drives in (0, DRIVES))
     left = CORES - TAKEN
     gain = untuned(trained, CORES) / untuned(alone, CORES)

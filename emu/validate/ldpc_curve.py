@@ -57,8 +57,8 @@ class FramePoint:
 
 
 def interval(failed: int, frames: int) -> tuple[float, float]:
-    """Return the Clopper-Pearson interval of the failure rate for ``failed`` failures in ``frames``
-    frames."""
+    """Return (low, high), the Clopper-Pearson interval of the failure rate with a confidence of
+    CONFIDENCE, for ``failed`` failures in ``frames`` frames."""
     tail = (1 - CONFIDENCE) / 2
     low = float(beta.ppf(tail, failed, frames - failed + 1)) if failed else 0.0
     high = float(beta.isf(tail, failed + 1, frames - failed)) if failed < frames else 1.0

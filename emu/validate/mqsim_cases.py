@@ -42,7 +42,7 @@ from ondie.emu.replay.mqsim.ssdconfig import Drive
 from ondie.emu.replay.mqsim.trace_flow import Recorded, read_recorded
 from ondie.emu.replay.mqsim.workload_xml import Scenario
 from ondie.emu.replay.statistics import PS_PER_S, QUANTILES, REQUEST_KINDS, latencies, statistics
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 
 RECORDED, OWN = "recorded addresses", "own addresses"
 
@@ -213,8 +213,7 @@ def read_cases(folder: str | os.PathLike[str], only: Sequence[str] = ()) -> list
         raise InputError(f"{where}: is not a list of cases: {words}") from None
     for name in only:
         if name not in found:
-            near = nearest(name, found) or ", ".join(found)
-            raise InputError(f"{where}: no case {name!r}; nearest: {near}")
+            raise InputError(f"{where}: no case {name!r}; {known_names(name, found)}")
     return [_case(root, name, found[name], where) for name in only or found]
 
 
@@ -228,7 +227,7 @@ def _case(root: Path, name: str, entry: Any, where: Path) -> Case:
         missing = [key for key in _RESULT if key not in expected]
         description = str(entry["description"])
     except (KeyError, TypeError):
-        raise InputError(f"{where}: case {name} has no result or no description") from None
+        raise InputError(f"{where}: case {name} must have a result and a description") from None
     if missing:
         raise InputError(f"{where}: the result of case {name} has no {missing[0]}")
     files = sorted((root / "requests").glob(f"{name}.*.npz"))
@@ -238,8 +237,8 @@ def _case(root: Path, name: str, entry: Any, where: Path) -> Case:
 def run_recorded(case: Case, simulate: Simulate, count: int | None = None) -> list[CaseRow]:
     """Run a case with its recorded addresses and return the rows.
 
-    ``count``: number of recorded requests to run, from the first; None runs all. Raises InputError
-    if the case has no recorded requests.
+    ``count``: run only the first ``count`` recorded requests, or all of them if it is None. Raises
+    InputError if the case has no recorded requests.
     """
     if case.recorded is None:
         raise InputError(f"{case.folder}: {case.name} has no recorded requests; use run_own()")
@@ -373,9 +372,9 @@ class _Rows:
     ) -> None:
         """Add the latency rows of all requests, of reads and of writes.
 
-        If ``checked``, the mean and p99 are checked. In the second half of a run with garbage
-        collection, the mean of all requests is checked. All other latencies are shown. Raises
-        SimulationError if only one of the two runs has requests of a kind.
+        If ``checked`` is True, the mean and p99 are checked. In the second half of a run with
+        garbage collection, the mean of all requests is checked. All other latencies are shown.
+        Raises SimulationError if only one of the two runs has requests of a kind.
         """
         alone = theirs["read"] is None or theirs["write"] is None
         others = {"read", "write"} if alone else set()
@@ -474,8 +473,8 @@ def _latencies(requests: np.ndarray) -> dict[str, Any]:
 
 
 def _rate(requests: np.ndarray, closed: bool) -> float:
-    """Return the completions per second, up to the last arrival if ``closed``, else up to the last
-    completion."""
+    """Return the completions per second, up to the last arrival if ``closed`` is True, else up to
+    the last completion."""
     last = int((requests["arrival"] if closed else requests["end"]).max())
     done = int((requests["end"] <= last).sum())
     return done / last * PS_PER_S if last else math.nan

@@ -81,7 +81,8 @@ SIZES = {
 """Size of all parameters and of the parameters of the head (MB), as noted from NDPipe's sources."""
 FEATURE_RATIO, JPEG_SHARE = 0.0136, 0.037
 SPEEDUP, SAVING = 1.8, 1.7
-"""Claims of the NDPipe paper: training is 1.8x faster and costs 1.7x less."""
+"""Claims of the NDPipe paper: time and cost of training with the typical system divided by those
+with NDPipe."""
 STORES = 6
 """Number of stores (storage servers), fitted to the claim SPEEDUP."""
 SHOWN_STORES = (1, 4, 20)
@@ -152,8 +153,8 @@ def table_rows() -> Iterator[Row]:
 
 
 def cut_rows() -> Iterator[Row]:
-    """Yield rows of the computation of ResNet50 up to a cut (the last layer that the stores run),
-    and of the traffic at a cut."""
+    """Yield the rows on cuts of ResNet50: multiply-accumulates before a cut, and size of the data
+    that crosses a cut. A cut is named after the last layer that the stores run."""
     net = network("resnet50")
     row = _rows(
         "sums of the layer table, against a closed form of the bottleneck blocks, which has no "
@@ -210,13 +211,14 @@ def block_macs() -> dict[str, int]:
 
 
 def choice_rows() -> Iterator[Row]:
-    """Yield the rows of the best cut and its throughput, by number of stores, for all networks."""
+    """Yield the rows of the best cuts (see :func:`best_rows`) for all networks."""
     for name in NETWORKS:
         yield from best_rows(network(name))
 
 
 def best_rows(net: Network) -> Iterator[Row]:
-    """Yield the rows of the best cut and its throughput, by number of stores, for a network."""
+    """Yield, for a network, one row per number of stores with the best cut and its throughput, and
+    one row with the number of stores above which the throughput is constant."""
     row = _rows(
         "this project's result: cut with the highest throughput; of several such cuts, the one "
         "with the least traffic. Stores with a T4, Tuner with a V100, both at the rate of "
@@ -251,7 +253,7 @@ def read_network(name: str) -> Network:
     try:
         found = make()
     except Exception as error:  # the user's function may raise any exception
-        raise InputError(f"{where}: {one_line(error)}") from error
+        raise InputError(f"{where}: {function} has failed: {one_line(error)}") from error
     model, shape = found if isinstance(found, tuple) and len(found) == 2 else (found, IMAGE)
     if not (
         isinstance(shape, tuple)
@@ -263,7 +265,8 @@ def read_network(name: str) -> Network:
 
 
 def own_rows(net: Network) -> Iterator[Row]:
-    """Yield the rows of computation and traffic of every cut of a network, and of its best cuts."""
+    """Yield the rows of a network: the computation before each cut, the traffic across each cut,
+    and the best cut for each number of stores."""
     row = _rows(
         "this project's result, from a run of the model: computation before the cut, and traffic "
         "across the cut"
@@ -349,8 +352,8 @@ def _descent(start: float, goal: float) -> tuple[int, float]:
 
 def claim_rows() -> Iterator[Row]:
     """Yield the rows that compare two claims of NDPipe with the model, under stated assumptions:
-    training is 1.8x faster and costs 1.7x less than on the typical system. Also yield the numbers
-    of stores at which the model gives 1.8x."""
+    the typical system takes 1.8x the time and 1.7x the cost of training with NDPipe. Also yield the
+    numbers of stores at which the model gives 1.8x."""
     net = network("resnet50")
     count = round(STORES)
     store, tuner, host, plain = (server(n) for n in ("store", "tuner", "host", "plain-store"))

@@ -35,7 +35,8 @@ number of photos per batch."""
 RUNS = (1, 2, 10)
 US = PS_PER_S // 10**6
 UPDATED = "resnet50"
-"""Network in the rows of model updates. A model update sends the trained head to the stores."""
+"""Name of the network in the validation rows on model updates. A model update sends the trained
+head to the stores."""
 
 INFERRED, BATCHES = 1024, (64, 256)
 """Settings of inference: number of photos in each store, and number of photos per batch without and
@@ -44,7 +45,7 @@ CLAIM, PLACE = 1.7, "NDPipe, ASPLOS 2024, slides; the number of stores is not in
 
 
 def measured_times(net: Network, epochs: int = 1) -> Times:
-    """Return the times per photo of a network that is cut before its head, on NDPipe's servers."""
+    """Return the times per photo on NDPipe's servers, for a network that is cut before its head."""
     servers, cut = fleet(1), net.cuts[-1]
     size = FP16 * net.crossing(cut)
     decode, resize, normalize = (round(US * inference_constant(f"{name}_us")) for name in CORES)
@@ -139,7 +140,8 @@ def _overlap_rows(cfg: Config) -> Iterator[Row]:
 
 
 def _store_rows(cfg: Config, times: Times) -> Iterator[Row]:
-    """Yield the rows of slow and dead stores."""
+    """Yield the rows of fine-tuning with a slow store, and those with a store that dies: time until
+    the Tuner has all features, trained photos and lost photos."""
     photos = 40 * BATCH
     plan = Plan(1, BATCH, jpeg_bytes(), copies=True)
     alike = simulate([Store(photos)] * STORES, times, plan, cfg).ready_ps[0]

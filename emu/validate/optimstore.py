@@ -280,8 +280,8 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
 
 def deepstore_budget(cfg: Config) -> str:
     """Return a text that states whether DeepStore's speedup of 1.1x and OptimStore's speedup of
-    2.8x can both hold. The text derives this from the times of one stripe on every die of a
-    channel, if all dies work in lockstep."""
+    2.8x can both hold. The calculation assumes that all dies of a channel work in lockstep, and
+    compares the times in which each of them processes one stripe."""
     flash, ways = cfg.flash, cfg.flash.dies_per_channel
     page = (flash.page_bytes / flash.bus_bytes_per_s + flash.t_command_ps / PS_PER_S) * 1e6
     passes = 5 * flash.page_bytes / flash.bus_bytes_per_s * 1e6
@@ -305,8 +305,9 @@ def deepstore_budget(cfg: Config) -> str:
 
 
 def queue_budget(cfg: Config) -> str:
-    """Return the text that derives the number of pages in flight per channel at which the waits of
-    reads and writes are the published fractions of their latency, if the channel is always busy."""
+    """Return a text that derives the required number of pages in flight per channel. With this
+    number, on a channel that is always busy, reads and writes wait for the published fractions of
+    their latencies."""
     flash = cfg.flash
     page = flash.page_bytes / flash.bus_bytes_per_s * 1e6
     found = {

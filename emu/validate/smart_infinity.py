@@ -115,9 +115,9 @@ OUTSIDE = (
 )
 """Field ``source`` of the speed rows with fewer than LINK_BOUND drives."""
 SAVING = 0.1
-"""Threshold of the knee, the smallest number of drives at which one more drive reduces the step
-time by less than this fraction. The paper does not print a threshold; it states "does not scale
-beyond 4 SSDs"."""
+"""Fraction of the step time that defines the knee. The knee is the smallest number of drives at
+which one more drive reduces the step time by less than this fraction. The paper prints no such
+fraction; it states "does not scale beyond 4 SSDs"."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def read_case(
         if match is None or not 1e6 <= float(match[1]) * 1e9 <= 1e12:
             raise InputError(
                 f"--model {model}: must be a number of parameters in billions from 0.001b to "
-                "1000b, such as 8.4b"
+                "1000b, for example 8.4b"
             )
         case = dataclasses.replace(case, params=round(float(match[1]) * 1e9))
     if drives is not None:
@@ -299,8 +299,9 @@ def case_rows(case: Case, found: dict[str, Times]) -> list[Row]:
 
 
 def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
-    """Return the rows of the run to which the constants are fitted, of the bytes on the shared
-    link, and of the step time with 1 to 10 drives. ``params``: number of parameters of the run."""
+    """Simulate the run to which the constants are fitted, and its baseline with 1 to 10 drives.
+    Return the validation rows: times and speedups, bytes on the shared link, and step time by
+    number of drives. ``params``: number of parameters of the run."""
     fit = Case(params)
     over = {n: dataclasses.replace(fit, drives=n) for n in DRIVES}
     jobs = [(v, fit) for v in PATHS] + [("base", over[n]) for n in DRIVES if n != fit.drives]
@@ -324,7 +325,8 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
     text = f"predicted: {params / 1e9:g} G parameters on 1 to {max(DRIVES)} SmartSSDs; {PAPER}"
     rows.append(
         Row(
-            SUITE, f"base: knee, one more drive saves less than {SAVING:.0%} of the step time",
+            SUITE,
+            f"base: drives at the knee (one more saves less than {SAVING:.0%} of the step time)",
             SHOWN, 4.0, knee(totals), "drives", None,
             f"the number of drives depends on the threshold; {text}",
         )

@@ -6,9 +6,10 @@ classification of each row as fitted or predicted. Does not own the models that 
 Table II, Eq. 1, and the order of the networks in Fig. 7.
 
 These values are fitted: the command time of the tunnel (to the speedup of 2.7x), the server's power
-(to Table II at 4 and 24 drives, and at 0 drives on the other machine), and the choice among the
-printed speeds for tuning (to the host's batch of 315). Only the order of the networks in Fig. 7
-does not follow from these fits. All other rows follow from Table I by arithmetic.
+(to Table II at 4 and 24 drives, and to the baseline without Newports, which was measured on another
+machine), and the choice among the printed speeds for tuning (to the host's batch of 315). Only the
+order of the networks in Fig. 7 is a prediction. All other rows follow from these fits, or from
+Table I by arithmetic.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ ROUNDS = 10_000
 paper."""
 RING_DRIVES = (2, 4, 6, 12, 24)
 FADED = 0.025
-"""Threshold of the knee, the smallest number of drives at which one more drive lengthens the
-all-reduce by less than this fraction. The threshold is not published. One more drive lengthens the
-all-reduce by the fraction 1/(n (n + 2)), so a threshold of 0.025 puts the knee at 6 drives, 0.03 at
-5 and 0.02 at 7."""
+"""Fraction of the all-reduce time that defines the knee. The knee is the smallest number of drives
+at which one more drive lengthens the all-reduce by less than this fraction. The fraction is not
+published. One more drive lengthens the all-reduce by the fraction 1/(n (n + 2)), so 0.025 puts the
+knee at 6 drives, 0.03 at 5 drives, and 0.02 at 7 drives."""
 DRIVE_W = 0.919
 """Increase of the server's power for each Newport that trains (W), from Table II at 4 and 24
 Newports."""
@@ -65,8 +66,8 @@ OTHER_DRIVES_W = 94.0
 """Power of the paper's baseline minus that of a server with idle Newports (W, fitted). The baseline
 has 24 Micron drives (11 TB each) instead of the Newports."""
 MARGIN = 0.2
-"""Margin of STANNIS' Algorithm 1 (choice of the batches): relative excess of the other nodes' step
-times over that of the reference node."""
+"""Margin of STANNIS' Algorithm 1 (choice of the batches): the step time of the host is 1 + MARGIN
+times the step time of a Newport, the reference node."""
 SPEEDS = "isp.training_ratio_by_model.mobilenetv2"
 """Configuration key of the speed of a Newport divided by that of the host: 3.08 / 32.3 for
 MobileNetV2. The paper prints several speeds; only these two produce the published host batch of

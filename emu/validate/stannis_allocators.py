@@ -1,4 +1,4 @@
-"""Throughput and accuracy risk of batch allocations other than Stannis', on its engines and ring.
+"""Batch allocations other than Stannis', on Stannis' engines and ring: throughput, accuracy risk.
 
 Owns the rows of these allocations in `ondie validate stannis`. Does not own the allocator
 (cluster/throughput_allocator.py) or the all-reduce (cluster/collectives/).
@@ -29,11 +29,11 @@ LARGEST_BATCH = 8192
 IMAGES = 84_000
 """Number of training images in an epoch."""
 LEAST_GAIN = {"mobilenetv2": 1.10}
-"""Minimum ratio, by network, of the speed (samples/s) of the plan with equal step times of all
-nodes to the speed of Stannis' allocation (the published batches)."""
+"""Minimum speedup, by network, of the plan in which all nodes have equal step times: its speed
+(samples/s) divided by that of Stannis' allocation (the published batches)."""
 LEAST_RARER = {"inceptionv3": 1.3}
-"""Minimum ratio, by network, of the speed (samples/s) of the plan with fewer synchronizations to
-the speed of the plan with equal step times of all nodes."""
+"""Minimum speedup, by network, of the plan with fewer synchronizations: its speed (samples/s)
+divided by that of the plan in which all nodes have equal step times."""
 ARITHMETIC = {
     "mobilenetv2": (1.116, 1.22, 1.09),
     "inceptionv3": (None, 1.70, 1.59),
@@ -146,8 +146,8 @@ class Found:
         yield row(f"{text} equal times", known[2], self.bound / self.equal)
 
     def risks(self) -> Iterator[Row]:
-        """Yield the rows that show the risk of each plan to accuracy: effective batch, updates per
-        epoch and local steps."""
+        """Yield the rows that show how far each plan may affect accuracy: effective batch, updates
+        per epoch and local steps."""
 
         def row(text: str, value: float, unit: str) -> Row:
             return Row(SUITE, f"{self.net.title}: {text}", SHOWN, None, value, unit, None, RISK)

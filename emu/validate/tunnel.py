@@ -51,9 +51,9 @@ SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
 OPEN = (
     "tunnel.notification=burst", "tunnel.relay_command=0", "tunnel.relay_copy=0",
 )  # fmt: skip
-"""Settings that model rick-heig/nvme_csd, an open-source tunnel of this kind. Its published time
-per command, 100 to 280 us, includes the relay's command and copy time. It does not notify the host
-of every command."""
+"""Settings that model rick-heig/nvme_csd, an open-source tunnel of this kind. The published time of
+this tunnel per command, 100 to 280 us, includes the command and copy time of the relay. The tunnel
+does not notify the host of every command."""
 MODEL = (
     "packet simulation with the relays' state machines, compared with this project's cost model; "
     "both count the same commands"
@@ -121,10 +121,10 @@ def identity_rows() -> Iterator[Row]:
     """Yield the rows whose expected values are calculated, and the time between two commands of
     each preset, for which nothing is published.
 
-    Calculated values: the duration of a ring all-reduce over 36 Laguna drives, from its rate; the
-    rates of the open-source equivalent of the tunnel, from its time per command; and the ratio of
-    the bytes through tunnels to the bytes of the ring's messages. This ratio is below 2, because
-    only messages between two drives cross two tunnels.
+    Three values are calculated. The duration of a ring all-reduce over 36 Laguna drives follows
+    from its rate. The rates of the open-source equivalent of the tunnel follow from its time per
+    command. The ratio of the bytes through tunnels to the bytes of the ring's messages is below 2,
+    because only messages between two drives cross two tunnels.
     """
     drives = PAPERS["laguna"][0]
     size = network("mobilenetv2", "laguna").gradient_bytes
@@ -202,8 +202,8 @@ def time_rows() -> Iterator[Row]:
 
 
 def shape_rows() -> Iterator[Row]:
-    """Yield the rows of the load of the host's relay, and of the time of every all-reduce
-    algorithm."""
+    """Yield the rows that show the load of the host's relay, the number of drives for which 8 relay
+    threads suffice, and the duration and relay CPU time of every all-reduce algorithm."""
     for preset, (drives, *_) in PAPERS.items():
         cost = cost_of(preset)
         x = exchange("ring", GRADIENT, drives, cost)
@@ -226,4 +226,6 @@ def shape_rows() -> Iterator[Row]:
         for kind in ALGORITHMS:
             x = exchange(kind, GRADIENT, drives, cost)
             yield shown(f"{kind} over {drives} drives", x.seconds, "s")
-            yield shown(f"{kind} over {drives} drives, host CPU", x.host_cpu_s, "s")
+            yield shown(
+                f"{kind} over {drives} drives, CPU time of the host's relay", x.host_cpu_s, "s"
+            )

@@ -40,7 +40,7 @@ CPU = (
 
 
 def ring_moves(n_bytes: int, nodes: int) -> list[Move]:
-    """Return the messages of a ring all-reduce, by ring step and then by sending node."""
+    """Return the messages of a ring all-reduce, ordered by ring step, then by sending node."""
     piece, steps = ring.piece_bytes(n_bytes, nodes), ring.steps(nodes)
     hops = np.arange(steps * nodes)
     found = []
@@ -150,4 +150,6 @@ def _rows_of(n_bytes: int, drives: int, concatenate: bool) -> Iterator[Row]:
                 )
             moved = (model.bytes_up + model.bytes_down) / 1e9
             cpu = live.host_cpu_s / moved, model.host_cpu_s / moved
-            yield Row(SUITE, f"{name}: host CPU", SHOWN, *cpu, "s/GB", None, CPU)
+            yield Row(
+                SUITE, f"{name}: CPU time of the host's relay", SHOWN, *cpu, "s/GB", None, CPU
+            )

@@ -93,7 +93,7 @@ def stream(cfg: Config, way: str, seconds: float, paced: bool = True) -> float:
 
 
 def paced_rows(presets: tuple[str, ...], seconds: float = SECONDS) -> Iterator[Row]:
-    """Yield a row for each preset and direction, which compares the rate of a stream in the cost
+    """Yield a row for each preset and direction. The row compares the rate of a stream in the cost
     model with the rate measured on a live tunnel during ``seconds`` of wall time. If this machine
     is too slow for the rate, the row is shown but not checked."""
     for preset in presets:

@@ -37,8 +37,8 @@ _TAG = 12
 class Transfer:
     """Message of ``n_bytes`` from node ``source`` to node ``to``.
 
-    Node 0 is the host, node i + 1 is drive i. ``after``: indices of the messages that must arrive
-    before this message starts.
+    Node 0 is the host, and node i + 1 is drive i. ``after``: indices of the messages that must
+    arrive before this message starts.
     """
 
     source: int
@@ -145,7 +145,7 @@ class _Run:
     # --- messages and packets
 
     def _cut(self, at: int, n: int) -> list[bytes]:
-        """Return the tagged IP packets of message ``at``, which has ``n`` bytes."""
+        """Return the tagged IP packets of the message with index ``at``, which has ``n`` bytes."""
         most, found = self.cost.form.mtu - SEGMENT_HEADER, []
         for number, start in enumerate(range(0, n, most)):
             length = min(most, n - start) + SEGMENT_HEADER
@@ -154,7 +154,7 @@ class _Run:
         return found
 
     def _begin(self, at: int) -> None:
-        """Send all packets of message ``at`` from its source."""
+        """Send all packets of the message with index ``at`` from its source."""
         transfer, packets = self.transfers[at], self._packets[at]
         if transfer.source == HOST_NODE:
             tunnel = self.tunnels[transfer.to - 1]

@@ -37,7 +37,7 @@ from ondie.traces import Trace
 
 Key = TypeVar("Key")
 FLASH = ("NAND read", "NAND program", "NAND erase", "channels", "PCIe")
-"""Components that OptimStore counts as the energy of the SSD."""
+"""Components whose energy OptimStore counts as energy of the SSD."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Stage:
     """Results of one step of a path, and of the update stage of this step."""
 
     ledger: Ledger
-    """Ledger of the whole step."""
+    """Totals of the whole step, and times of its phases."""
     totals: Totals
     """Totals (counters, bytes, erases and busy times) of the update stage only."""
     energy: Energy
@@ -102,7 +102,7 @@ class Stage:
 
 
 def stage(path: str, cfg: Config, trace: Trace, options: Options | None = None) -> Stage:
-    """Simulate the first step of a trace on a path and separate its update stage.
+    """Simulate the first step of a trace on a path; return the totals of its update stage alone.
 
     Raises Imbalance if the counts of the run do not balance.
     """

@@ -4,8 +4,9 @@ Owns the rows of this suite, and the measurement of a drive's rate when it only 
 writes. Does not own the path (paths/offload/path.py). Source: DeepSpeed's NVMe swappers; DeepNVMe's
 published rates.
 
-No row is a check. The path plans the bytes of DeepSpeed's swapper, and the device counts them. The
-links have the rates that DeepNVMe measured. Times are compared with closed forms.
+No row is a check. The path plans transfers of the same sizes as DeepSpeed's swapper, and the device
+counts their bytes. The links have the rates that DeepNVMe measured. Times are compared with closed
+forms.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ BYTES_SOURCE = (
     "device"
 )
 PARAMS = 10_000_000
-"""Number of parameters in the runs that count bytes; not a multiple of a page, a block or a
+"""Number of parameters in the runs that count bytes. Their vectors end within a page, a block and a
 sub-group."""
 SMALL = "host.subgroup_params=1000000"
 
@@ -106,8 +107,9 @@ def counted(case: Traffic) -> dict[str, float]:
 
 
 def byte_rows(progress: Progress) -> Iterator[Row]:
-    """Yield a row for each nonzero column of each element of TRAFFIC, and one row for the sum of
-    the columns."""
+    """Yield the validation rows of each case in TRAFFIC, in bytes per parameter: gradient,
+    parameters, read, written, and their sum. A quantity that is expected and counted as 0 has no
+    row."""
     for i, case in enumerate(TRAFFIC):
         if progress is not None:
             progress("zero", 0.5 * i / len(TRAFFIC))
@@ -219,7 +221,7 @@ def pipelined(stages: Stages, groups: float) -> float:
     1/c) + fill.
 
     R, W, c, ``stages``: see :func:`serial`. ``groups``: number of sub-groups. Fill is the time of
-    those stages of the first and last sub-group that do not overlap with stages of others.
+    the stages of the first and last sub-group that do not overlap with other sub-groups' stages.
     """
     return max(stages) + (sum(stages) - max(stages)) / groups
 
@@ -284,14 +286,14 @@ class Timed:
     @staticmethod
     def of(name: str, cfg: Config) -> Timed:
         """Measure the rates at which the drives of configuration ``cfg`` read and write large
-        arrays without other traffic. ``name``: name of the configuration in the rows."""
+        arrays without other traffic. ``name``: name of the configuration in the validation rows."""
         n = TIMED_PARAMS
         read = rate(cfg, command.READ, 16 * n, 4 * n)
         return Timed(name, cfg, read, rate(cfg, command.WRITE, 12 * n, 4 * n))
 
     def rows(self, *forms: str | None) -> Iterator[Row]:
-        """Yield the rows for each element of ``forms``, which is a key of FORMS or None. For None,
-        both pipelined forms are shown without a tolerance."""
+        """Yield the validation rows for each element of ``forms``: a key of FORMS, or None for both
+        pipelined forms without a tolerance."""
         n = TIMED_PARAMS
         cpu = host_cpu.update_ps(self.cfg, n, host_cpu.ADAM_BYTES) / 1e12
         stages = 16 * n / self.read, cpu, 12 * n / self.write
@@ -311,7 +313,8 @@ class Timed:
 
 def time_rows(progress: Progress) -> Iterator[Row]:
     """Yield the rows that compare simulated update times with the closed forms, on DeepNVMe's
-    drives and on presets, and the measured read and write rates of DeepNVMe's drives."""
+    drives and on presets. Also yield the rows that compare the simulated read and write rates of
+    DeepNVMe's drives with the measured rates."""
     cases = [(d, c) for d in DRIVES for c in RATES]
     for i, (drives, cpu) in enumerate(cases):
         if progress is not None:

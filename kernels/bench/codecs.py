@@ -1,4 +1,4 @@
-"""Contenders of `ondie bench kernels --op bch` and `--op ldpc`: error correcting codes.
+"""Contenders of `ondie bench kernels --op bch` and `--op ldpc`: error-correcting codes.
 
 This module owns the selection of the measured codes, the test words and the measured calls. It does
 not own the timing (run.py) or the codes (kernels/bch.py, kernels/ldpc.py).
@@ -42,7 +42,7 @@ Call = Callable[[], object]
 
 
 class CodeCase(Protocol):
-    """Interface of an error correcting code that the bench measures, with its timed operations."""
+    """Interface of an error-correcting code that the bench measures, with its timed operations."""
 
     @property
     def words_per_call(self) -> int:
@@ -237,8 +237,8 @@ class LdpcCase:
 
         Calls return the code words or a `kernels.ldpc.Decoded`. In the operations "decode alone", a
         call decodes its words one by one and returns a list of `Decoded`. The times of these
-        operations are compared with the contender CHECKSUM, the CRC-32C of the data, whose time
-        does not depend on the code.
+        operations are compared with the contender CHECKSUM (CRC-32C of the data). Its time does not
+        depend on the code.
         """
         codes, data = self.codes(), np.ascontiguousarray(self.words[:, : self.data_bytes])
 

@@ -48,8 +48,8 @@ class Column:
 
 
 def columns(bench: Bench) -> list[Column]:
-    """Return one Column for each case of a bench, in the order of the bench's rows. Cases of error
-    correcting codes are omitted."""
+    """Return one Column for each case of a bench, in the order of the bench's rows. Cases of
+    error-correcting codes are omitted."""
     found: dict[str, Column] = {}
     traffic = {row.name: row.value for row in bench.rows if row.unit == "GB/s"}
     for row in bench.rows:
@@ -91,8 +91,8 @@ def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
             for column in mine:
                 _points(axes, column, markers, colors[column.update])
             axes.set_title(f"{shape}, {count:,} parameters", fontsize=9)
-            axes.set_xlabel("operations per byte of DRAM traffic")
-            axes.set_ylabel("operations per second (1e9)")
+            axes.set_xlabel("Operations per byte of DRAM traffic")
+            axes.set_ylabel("Operations per second (1e9)")
         for axes in list(grid)[len(panels) :]:
             axes.set_visible(False)
         _limits(grid[0], cases)

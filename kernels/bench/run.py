@@ -94,12 +94,12 @@ def run_kernels(
     is 15, or 7 above 1e7 parameters. progress: callback that receives the name of the next
     measurement.
 
-    Each op, format, shape, size and contender gets rows for ns per parameter and for GB/s of
-    traffic, relative to the memory limit (or to the first contender if the C extension is not
-    built). It also gets ns relative to torch's operator, Gop/s relative to the compute limit, and
-    ns relative to the in-run limit. The in-run limit of a round is the longer of the times that
-    memory and arithmetic need in this round. Raises KernelError for a size or thread count that
-    cannot run, for an unknown name, and if no case remains to be measured.
+    Each combination of op, format, shape, size and contender gets rows for ns per parameter and for
+    GB/s of traffic, relative to the memory limit (or to the first contender if the C extension is
+    not built). It also gets rows for ns relative to torch's operator, Gop/s relative to the compute
+    limit, and ns relative to the in-run limit. The in-run limit of a round is the longer of the
+    times that memory and arithmetic need in this round. Raises KernelError for a size or thread
+    count that cannot run, for an unknown name, and if no case remains to be measured.
     """
     if threads < 1:
         raise KernelError(f"threads: {threads}; must be at least 1")

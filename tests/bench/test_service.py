@@ -58,11 +58,11 @@ def test_rows_of_waits():
     seen = modeled + np.where(np.arange(100) < 50, 20e-6, 40e-6)
     bare = np.where(np.arange(100) < 98, 2e-6, 3e-3)
     found = {row.name: row for row in service.wait_rows(seen, modeled, bare)}
-    assert found["wall clock beyond it, served, median"].value == pytest.approx(30)
-    assert found["wall clock beyond it, served, 99 %"].value == pytest.approx(40)
-    assert found["wall clock beyond it, bare timer, median"].value == pytest.approx(2)
-    assert found["wall clock beyond it, bare timer, 99 %"].value > 1000
-    above = found["served above the bare timer, median"]
+    assert found["delay of a served read, median"].value == pytest.approx(30)
+    assert found["delay of a served read, 99th percentile"].value == pytest.approx(40)
+    assert found["delay of a bare timer, median"].value == pytest.approx(2)
+    assert found["delay of a bare timer, 99th percentile"].value > 1000
+    above = found["delay of a served read minus that of a bare timer, median"]
     assert above.value == pytest.approx(28) and above.ratio == pytest.approx(1.4)
     assert above.anchor == "target 20 us"
 

@@ -286,7 +286,7 @@ REFUSED = [
     (("simulate", "mobilenetv2", "--cores-taken", "nan"), "cores taken"),
     (("tune", "mobilenetv2", "--slowdown", "laguna"), "nearest: laguna-host"),
     (("simulate", "mobilenetv2", "--no-reading", "--cores-taken", "1", "--draw-load", "0.2,9"),
-     "--draw-load and --cores-taken exclude each other"),
+     "--draw-load and --cores-taken cannot be combined"),
 ]  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def test_the_hosts_time_per_byte(rows):
     """The relay takes some time, and less per byte with fewer commands."""
     for kind in ALGORITHMS:
         one, several = (
-            rows[f"{kind} over 4 drives, {how} per block: host CPU"]
+            rows[f"{kind} over 4 drives, {how} per block: CPU time of the host's relay"]
             for how in ("one packet", "several packets")
         )
         assert one.predicted > several.predicted > 0.1

@@ -377,5 +377,5 @@ def test_power_cuts_that_cannot_be():
     for after in (0, -3, 1.5):
         with pytest.raises(InputError, match="after_events"):
             make(net).cut_power(after)
-    with pytest.raises(InputError, match="power cuts are only available for 'on_die'"):
+    with pytest.raises(InputError, match="power cuts require path = 'on_die'"):
         make(net, "in_storage").cut_power(10)

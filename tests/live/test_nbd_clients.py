@@ -137,7 +137,7 @@ def test_fio_finds_what_it_has_written(small, counts):
     assert int(printed["requests.reads"]) >= job["read"]["total_ios"]
     assert (printed["requests.errors"], printed["condition"]) == ("0", "online")
     assert not (small.folder / "ctl").exists() and not (small.folder / "nbd").exists()
-    said = "ctl: No such file or directory; is this the --ctl socket"
+    said = "ctl: the command failed: No such file or directory; give the SOCKET of"
     with pytest.raises(InputError, match=said):
         counters(small)
 

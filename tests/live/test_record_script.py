@@ -230,14 +230,14 @@ def test_a_killed_parent_cannot_spoil_the_name(folder):
     ("command", "words"),
     [
         ([], "no command to record"),
-        (["bash", "train.sh"], "'bash'.*only a Python interpreter"),
+        (["bash", "train.sh"], "'bash'.*must start with a Python interpreter"),
         (["torchrun", "train.py"], "'torchrun'"),
         (["python"], "runs no script"),
         (["python", "-u"], "runs no script"),
         (["python", "-"], "runs no script"),
         (["python", "-m"], "-m at the end"),
-        (["python", "no/such.py"], "no/such.py: no such script"),
-        (["./no/python3.11", "-c", "pass"], "no such program"),
+        (["python", "no/such.py"], "no/such.py: no such script; give the path"),
+        (["./no/python3.11", "-c", "pass"], "no such program; give a Python interpreter"),
     ],
 )
 def test_a_command_that_is_not_python_training(folder, command, words):

@@ -310,5 +310,7 @@ def test_an_address_in_use_is_one_line():
     taken = f"127.{100 + os.getpid() % 100}.{next(_number)}.9"
     place = ipaddress.IPv4Address(taken)
     with socket.create_server((taken, PORT)):
-        with pytest.raises(InputError, match=f"TCP relay at {taken}, port 8000: Address already"):
+        with pytest.raises(
+            InputError, match=f"relay: cannot listen at {taken}:8000: Address already"
+        ):
             TcpRelay(place, {place: place}, (PORT,), 1500)

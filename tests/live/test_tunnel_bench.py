@@ -32,13 +32,16 @@ def test_the_command_writes_rows(capsys, tmp_path, monkeypatch):
     assert len(rows) == 5 * 6 + 2
     found = {(row["name"], row["anchor"]): (row["value"], row["ratio"]) for row in rows}
     lead = "MTU 9000, GSO, to the host"
-    assert found[f"{lead}: tunnel", "the shuttle"] == (1.0, pytest.approx(0.3))  # of 0.3 0.5 0.1
-    assert found[f"{lead}: tunnel", "target 1 Gb/s"] == (1.0, pytest.approx(1.0))
-    assert found[f"{lead}: shuttle", "itself"] == (4.0, 1)
-    assert found[f"{lead}: CPU, shuttle", "itself"] == (0.5, 1)
-    assert found[f"{lead}: CPU, both", "the shuttle"] == (6.0, pytest.approx(10))  # of 10 15 8.9
+    ratio = pytest.approx(0.3)  # of 0.3 0.5 0.1
+    assert found[f"{lead}: rate, tunnel", "the shuttle"] == (1.0, ratio)
+    assert found[f"{lead}: rate, tunnel", "target 1 Gb/s"] == (1.0, pytest.approx(1.0))
+    assert found[f"{lead}: rate, shuttle", "itself"] == (4.0, 1)
+    assert found[f"{lead}: CPU time, shuttle", "itself"] == (0.5, 1)
+    both = found[f"{lead}: CPU time, relay and drive", "the shuttle"]
+    assert both == (6.0, pytest.approx(10))  # of 10 15 8.9
     model = tunnel_bench.model_cpu(9000)["to the host"]
-    assert found[f"{lead}: CPU, host", f"the model, {model:.3g}"] == (3.0, pytest.approx(3 / model))
+    relay = found[f"{lead}: CPU time, relay", f"the model, {model:.3g}"]
+    assert relay == (3.0, pytest.approx(3 / model))
     assert not [key for key in found if key[1].startswith("target") and "GSO" not in key[0]]
 
 
@@ -53,7 +56,8 @@ def test_the_models_time_is_that_of_a_gigabyte():
 def test_without_tun_devices_it_is_one_line(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(request, "TUN_FILE", "/dev/net/none")
     done = here(capsys, "bench", "tunnel", "--json", tmp_path / "a.json")
-    refused(done, "bench tunnel: needs TUN devices", "/dev/net/none: No such file")
+    said = "/dev/net/none: cannot be opened: No such file"
+    refused(done, "bench tunnel: needs TUN devices", said)
     assert files(tmp_path) == []
 
 

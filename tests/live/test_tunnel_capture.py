@@ -50,12 +50,14 @@ def test_a_full_file_ends_with_a_whole_packet_and_is_told_once(rest, tmp_path, c
     capture.close()
     assert packets(path) == [PACKET] * 2
     told = capfd.readouterr().err
-    assert told.startswith(f"--pcap {path}: ") and told.count("\n") == 1
+    assert told.startswith(f"--pcap {path}: cannot be written: ") and told.count("\n") == 1
     assert told.endswith("; no more packets are captured\n")
 
 
 def test_a_file_without_room_for_its_head_is_refused(tmp_path):
-    with pytest.raises(InputError, match="--pcap /dev/full: No space left on device"):
+    said = "--pcap /dev/full: cannot be written: No space left on device"
+    with pytest.raises(InputError, match=said):
         Capture(Path("/dev/full"))
-    with longest_file(HEAD - 1), pytest.raises(InputError, match="--pcap .*a.pcap: No space left"):
+    said = "--pcap .*a.pcap: cannot be written: No space left"
+    with longest_file(HEAD - 1), pytest.raises(InputError, match=said):
         Capture(tmp_path / "a.pcap")

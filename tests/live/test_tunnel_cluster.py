@@ -232,7 +232,7 @@ def test_with_the_emulator_stopped_nothing_passes_and_a_kill_is_swept():
         wait_for("the end of the process", lambda: not namespaces.start_of(cluster.pid))
         left = f"ondie-{cluster.pid}-0"
         assert left in namespaces.namespaces()
-        with pytest.raises(InputError, match="no cluster of this name is up"):
+        with pytest.raises(InputError, match="no cluster with this name is up"):
             processes.status(NAME)
         processes.stop(NAME)
         assert left not in namespaces.namespaces()
@@ -299,8 +299,9 @@ def test_a_drive_without_a_tunnel_and_a_machine_without_tun(monkeypatch):
     monkeypatch.setattr(request, "TUN_FILE", "/dev/net/none")
     monkeypatch.setattr(request, "why_no_networks", lambda own_user: "")
     assert way_of("auto").device == "veth"
-    assert "/dev/net/none: No such file" in str(way_of("auto"))
-    with pytest.raises(InputError, match="--network-device tun: /dev/net/none: No such file"):
+    assert "/dev/net/none: cannot be opened: No such file" in str(way_of("auto"))
+    said = "--network-device tun: /dev/net/none: cannot be opened: No such file"
+    with pytest.raises(InputError, match=said):
         way_of("tun")
 
 

@@ -235,7 +235,7 @@ def test_bad_options_are_one_line():
         Request.of(cfg, queues=17)
     assert Request.of(cfg, pace="none").form.offloads
     assert not Request.of(cfg).form.offloads and not Request.of(cfg, pace="36MB/s").form.offloads
-    veth = Way(False, "veth", "/dev/net/tun: No such file")
+    veth = Way(False, "veth", "/dev/net/tun: cannot be opened: No such file")
     for options, option in (({"gso": True}, "--gso"), ({"queues": 2}, "--queues 2")):
         said = f"{option}: needs TUN devices; this machine supports only root"
         with pytest.raises(InputError, match=said):

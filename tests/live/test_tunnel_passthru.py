@@ -360,7 +360,7 @@ def test_bad_input_is_one_line(devs, own, options, why):
 
 
 @pytest.mark.parametrize(("path", "why"), [
-    ("/dev/none", "--dev /dev/none: No such file or directory"),
+    ("/dev/none", "--dev /dev/none: cannot be opened: No such file or directory"),
     (__file__, "must be the character device of a controller"),
 ])  # fmt: skip
 def test_a_file_that_is_no_controller(path, why):

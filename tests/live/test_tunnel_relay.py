@@ -39,9 +39,8 @@ def test_http_crosses_as_commands():
         others = made.seen(0, 1).rpartition(".")[0]
         assert lines[3] == f"drive 0 {made.address(0)}, reaches others in {others}.0/24"
         again = live.run(["ondie", "tunnel", "up", "--name", NAME, *options], code=2)
-        assert (
-            f"--name {NAME}: a cluster of this name is up; end it with `ondie tunnel down" in again
-        )
+        said = f"--name {NAME}: a cluster with this name is up; end it with `ondie tunnel down"
+        assert said in again
         (live.folder / "data").write_bytes(data)
         words = [sys.executable, "-m", "http.server", str(PORT), "--bind", made.address(0)]
         live.start(made.inside(0, *words), lambda log: "Serving HTTP" in log.read_text())
@@ -176,7 +175,7 @@ def test_the_commands_end_with_2():
     with socket.create_server(("127.77.2.3", PORT)):
         done = subprocess.run([sys.executable, "-m", "ondie.emu.cli", *words, "--port", str(PORT)],
                               capture_output=True, text=True, timeout=60)  # fmt: skip
-    line = f"ondie: TCP relay at 127.77.2.3, port {PORT}: Address already in use\n"
+    line = f"ondie: relay: cannot listen at 127.77.2.3:{PORT}: Address already in use\n"
     assert (done.returncode, done.stderr) == (2, line)
     assert processes.read_state(NAME) is None
 

@@ -49,7 +49,8 @@ def test_a_taken_name_of_a_device_is_one_line():
     name = f"taken{os.getpid()}"
     device = TunDevice(name)
     try:
-        with pytest.raises(InputError, match=f"^device {name}: the name is taken$"):
+        said = f"^device {name}: cannot be opened: the name is taken$"
+        with pytest.raises(InputError, match=said):
             TunDevice(name)
     finally:
         device.close()

@@ -113,7 +113,7 @@ def test_a_refused_start_leaves_the_log_and_a_new_one_empties_it():
         before = log.read_text()
         assert "has ended with signal 9" in before
         asked = Request.of(load_preset("newport"), name=NAME, subnet=f"{NET}.0/24")
-        with pytest.raises(InputError, match=f"--name {NAME}: a cluster of this name is up"):
+        with pytest.raises(InputError, match=f"--name {NAME}: a cluster with this name is up"):
             processes.start(asked, way_of("auto"))
         assert log.read_text() == before
         os.kill(processes.status(NAME)["relay_process"], signal.SIGKILL)

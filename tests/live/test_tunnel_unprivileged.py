@@ -34,7 +34,11 @@ WAYS = {
         "TCP relays on the loopback device (not root, cannot create a user namespace: "
         "No space left on device)",
     ),
-    "no TUN": (HIDE, [], f"{PLAIN} (not root, /dev/net/tun: No such file or directory)"),
+    "no TUN": (
+        HIDE,
+        [],
+        f"{PLAIN} (not root, /dev/net/tun: cannot be opened: No such file or directory)",
+    ),
 }
 
 

@@ -69,7 +69,7 @@ def test_prices_have_a_date_and_powers_an_order():
     for each in map(server, SERVERS):
         assert each.date == "2024-04" and each.price > 0
         assert each.watts(0) == each.base_w + each.idle_w <= each.watts(1)
-        with pytest.raises(InputError, match="busy = 1.5: must be a share from 0 to 1"):
+        with pytest.raises(InputError, match="busy = 1.5: must be a fraction from 0 to 1"):
             each.watts(1.5)
 
 

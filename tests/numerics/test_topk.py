@@ -72,7 +72,7 @@ def test_accumulate_refuses():
     x = np.zeros(8, np.float32)
     for g, words in [
         (np.zeros(8), "g is float64"),
-        (np.zeros(7, np.float32), "7 elements, expected 8"),
+        (np.zeros(7, np.float32), "g has 7 elements, total has 8"),
         (x, "share memory"),
     ]:
         with pytest.raises(KernelError, match=words):

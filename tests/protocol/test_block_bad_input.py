@@ -236,9 +236,9 @@ def test_compressed_data_cut_off_or_damaged(tmp_path, suffix, rng):
     packed = gzip.compress(text) if suffix == ".gz" else lzma.compress(text)
     path = tmp_path / f"t{suffix}"
     path.write_bytes(packed[: len(packed) // 2])
-    refused(path, "mqsim", "cut off or damaged", **NS)
+    refused(path, "mqsim", "truncated or damaged", **NS)
     path.write_bytes(b"not compressed at all\n")
-    refused(path, "mqsim", "cut off or damaged", **NS)
+    refused(path, "mqsim", "truncated or damaged", **NS)
     for at in rng.integers(20, len(packed) - 20, 20):
         damaged = bytearray(packed)
         damaged[at] ^= 0xFF

@@ -167,7 +167,7 @@ def test_the_end_disconnects_clients(server, socket_path):
             pass
     assert not os.path.exists(socket_path)
     assert not any(each.name == "ondie control" for each in threading.enumerate())
-    with pytest.raises(InputError, match=r"is this the --ctl socket of a running `ondie serve`\?"):
+    with pytest.raises(InputError, match="give the SOCKET of a running `ondie serve --ctl SOCKET`"):
         send(socket_path, "counters", {})
     server._thread.join()
 

@@ -155,9 +155,9 @@ WRONG = [
     (changed("zero_optimization.offload_optimizer", buffer_count=0), ["buffer_count = 0"]),
     ({"zero_optimization": {"offload_optimizer": 7}}, ["offload_optimizer = 7", "an object"]),
     ({"zero_optimization": {"stage": 3}}, ["offload_optimizer.device", '"none"']),
-    ({"zero_optimization": []}, ["zero_optimization = []", "expected an object"]),
+    ({"zero_optimization": []}, ["zero_optimization = []: must be an object"]),
     ({"aio": {}}, ["zero_optimization is missing"]),
-    ([1], ["[1]", "expected an object"]),
+    ([1], ["[1]; must be an object with zero_optimization"]),
     (
         {**changed("bf16", enabled=True), "fp16": {"enabled": True}},
         ["bf16.enabled and fp16.enabled", "enable one"],

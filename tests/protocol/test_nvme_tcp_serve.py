@@ -123,7 +123,7 @@ def test_a_port_in_use(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         found = here(capsys, "serve", "--nvme-tcp", f":{port}", "--nbd", ":0")
-    refused(found, f"--nvme-tcp 127.0.0.1:{port}: Address already in use")
+    refused(found, f"--nvme-tcp 127.0.0.1:{port}: cannot listen: Address already in use")
     refused(here(capsys, "serve"), "give at least one of")
 
 

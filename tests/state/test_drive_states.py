@@ -525,7 +525,7 @@ def test_bad_input():
         ),
         ("adam", {"beta3": 0.9}, "hyper: unknown hyperparameter of adam 'beta3'; did you mean"),
         ("adam", {"lr": "0.1"}, r"hyper\['lr'\] = \"'0.1'\": must be a number"),
-        ("adam", {"lr": [0.1]}, "hyper: adam: lr = .*expected a number"),
+        ("adam", {"lr": [0.1]}, "hyper: adam: lr = .*; must be a number"),
         ("adam", {"beta1": 1.0}, "hyper: adam: beta1 = 1.0, expected 0 <= beta1 < 1"),
         ("sgd", {"momentum": 0.9}, "hyper: unknown hyperparameter of sgd 'momentum'"),
     ],

@@ -172,7 +172,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
         (
             ["--foreground", "users.trace", "--foreground-from", "mqsim", "--foreground-depth", "4",
              "--foreground-speed", "2"],
-            ["--foreground-depth", "--foreground-speed"],
+            ["--foreground-depth and --foreground-speed cannot be combined"],
         ),
         (["--foreground", "users.trace", "--foreground-from", "mqsim"], ["time unit"]),
         (["--foreground", "none", "--foreground-from", "msr"], ["none"]),

@@ -74,7 +74,7 @@ def text() -> str:
 
 
 def digits() -> TensorDataset:
-    """Return 1,797 images, float32[1, 8, 8] from 0 to 1, and their labels."""
+    """Return scikit-learn's 1,797 images of digits, float32[1, 8, 8] from 0 to 1, with labels."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()

@@ -2,7 +2,7 @@
 
 This module owns the GPT (pre-norm, tied head), which gpt2.py trains at full size, and its training
 loop. It does not choose the update; train(update) repeats the run with another update.
-Source: Radford et al. 2019 for the architecture and its initialisation.
+Source: Radford et al. 2019 for the architecture and its initialization.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """GPT that computes logits [batch, time, vocabulary] from tokens [batch, time].
+    """Decoder-only transformer that computes logits [batch, time, vocabulary] from tokens [batch,
+    time].
 
-    The output head is the token embedding.
+    The output head shares its weights with the token embedding.
     """
 
     def __init__(self, vocabulary: int, context: int, width: int, layers: int, heads: int) -> None:

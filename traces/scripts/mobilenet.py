@@ -24,7 +24,7 @@ STAGES = ((1, 8, 1, 1), (6, 16, 2, 1), (6, 24, 2, 2), (6, 32, 2, 1))
 def convolution(
     cin: int, cout: int, kernel: int = 1, stride: int = 1, groups: int = 1, active: bool = True
 ) -> list[nn.Module]:
-    """Return a convolution with batch normalization and, if ``active``, ReLU6."""
+    """Return a convolution with batch normalization and, if ``active`` is True, ReLU6."""
     layers: list[nn.Module] = [
         nn.Conv2d(cin, cout, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(cout),
@@ -33,7 +33,7 @@ def convolution(
 
 
 class Residual(nn.Module):
-    """A residual block: expand the channels, convolve each of them, project.
+    """A residual block: expand the channels, convolve each channel separately, project.
 
     The block has a shortcut if input and output have the same shape.
     """

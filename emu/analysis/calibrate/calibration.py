@@ -34,8 +34,7 @@ BUSY = 0.9
 """CPU utilization of fio, in cores, above which a remark states that the host may have limited the
 point."""
 HOST_SHARE = 0.2
-"""If more than this fraction of a request's time is spent in the host, a remark states the
-fraction."""
+"""Fraction of a request's time spent in the host above which a remark states the fraction."""
 MODEL_ERROR = 0.05
 """Median absolute relative error of the simulated metrics of the fitted points, above which a
 remark states that the model differs from the drive."""
@@ -294,8 +293,8 @@ def measured_preset(of: Calibration, base: str, target: Path, measured: str) -> 
 
     ``base``: name of the preset, or TOML file, that was calibrated. ``target``: file to which the
     caller will write the text; if ``base`` is a file, its path is made relative to the folder of
-    ``target``. ``measured``: description of the measurement, which the field ``ref`` (source) of
-    each fitted constant contains.
+    ``target``. ``measured``: description of the measurement; it is added to the field ``ref``
+    (source) of each fitted constant.
     """
     if base.endswith(".toml"):
         base = os.path.relpath(base, target.parent)

@@ -42,8 +42,8 @@ REFUSED = {
     "iodepth_batch_complete_max": "batches", "percentage_random": "mixed offsets",
     "serialize_overlap": "held requests", "cmdprio_percentage": "priorities",
 }  # fmt: skip
-"""Options of fio that prevent a job from being a closed loop of equal requests. The value is the
-effect of the option."""
+"""Options of fio that prevent a job from being a closed loop of equal requests. Each value
+describes the effect of the option."""
 HARMLESS = {
     "zonemode": "none", "percentage_random": "100", "iodepth_batch": "1",
     "iodepth_batch_submit": "1", "iodepth_batch_complete": "1", "iodepth_batch_complete_min": "1",

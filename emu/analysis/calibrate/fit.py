@@ -47,8 +47,8 @@ which the weight of the metric decreases (soft L1 loss)."""
 SIGMA = 1.4826
 """Standard deviation of a normal distribution divided by its median absolute deviation."""
 SEEDS = 3
-"""Number of additional simulations of each point with other random request sequences, from which
-the random error of the metrics of a short simulation is estimated."""
+"""Number of additional simulations of each point with other random request sequences. Their results
+give an estimate of the random error of the metrics of a short simulation."""
 SMALLEST_STEP, LARGEST_STEP, WANTED_CHANGE = 0.03, 0.5, 0.04
 """Smallest and largest step of a constant in a design (natural logarithms), and the change of a
 metric (natural logarithm) that a step should cause."""
@@ -251,7 +251,7 @@ class Fit:
         self.designs = 0
 
     def simulated(self, at: Sequence[tuple[F64, int]]) -> tuple[F64, F64]:
-        """Simulate the chosen points for each element of ``at``, k pairs (logarithms of the
+        """Simulate the chosen points for each of the k elements of ``at``: pairs (logarithms of the
         constants, index of the random request sequence).
 
         Returns (logarithms of the m metrics of all points, uncertainties of these metrics),
@@ -387,8 +387,8 @@ class Fit:
         """Run a stage from ``x``: move the center of the linear model until the cost no longer
         decreases.
 
-        Return the constants at this point, float64[n] in logarithms, and the linear model around
-        them.
+        Return the constants at the last center, float64[n] in logarithms, and the last linear
+        model.
         """
         radius, cost = FIRST_RADIUS, self.cost(surface, x)
         rows = len(self.measured)

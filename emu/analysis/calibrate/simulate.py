@@ -126,9 +126,9 @@ def window_of(condition: Condition, cfg: Config) -> tuple[int, int]:
 def requests_of(condition: Condition, count: int, extent: int, seed: int) -> BlockTrace:
     """Return ``count`` requests within the first ``extent`` bytes of a drive.
 
-    In each group of STRATUM consecutive requests, the number of reads is the requested fraction,
-    rounded up or down. Otherwise, a short window could contain too many or too few requests of the
-    slower direction.
+    In each group of STRATUM consecutive requests, the number of reads is the fraction in
+    ``condition``, rounded up or down. If each request were drawn independently, a short window
+    could contain too many or too few of the slower requests (reads or writes).
     """
     rng = np.random.default_rng(seed)
     places = extent // condition.block_bytes

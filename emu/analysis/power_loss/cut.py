@@ -81,8 +81,8 @@ class Recovery:
     undone: bool = False
     """True if the step restarts and its previous results are discarded (pe.atomicity = undo)."""
     made: tuple[frozenset[int], ...] = field(default=(), repr=False)
-    """For each device, the numbers of the parities and commit records that the interrupted step has
-    already written."""
+    """For each device, the numbers of the super-pages that hold the parities and commit records
+    that the interrupted step has already written."""
 
 
 def check_cut(path: Path, after: int | None) -> None:

@@ -47,7 +47,7 @@ class Interruptible:
     system: System
     clock: StepClock
     cut: power.Cut | None = None
-    """Last power cut; None if there was no power cut or :meth:`recover` has succeeded."""
+    """Last power cut; None if there was no power cut, or if :meth:`recover` has succeeded since."""
     recoveries: list[power.Recovery]
     _to_resume: power.Recovery | None = None
     _step = 0

@@ -1,4 +1,4 @@
-"""Recovery after a power cut, which builds a new system from the flash of the old system.
+"""Recovery after a power cut: builds a new system from the flash of the old system.
 
 Owns the new system, and the report of the recovery. Does not own the steps of the recovery
 (states/reservoir_scan.py) or the effects of the cut (analysis/power_loss/cut.py).
@@ -19,7 +19,7 @@ from ondie.emu.states.reservoir_scan import ReservoirScan
 
 
 class Revival(ReservoirScan):
-    """Recovery of a path after a power cut, which builds a new system from the flash of the old
+    """Recovery of a path after a power cut. It builds a new system from the flash of the old
     system.
 
     ``dead``: the system that lost power. ``happened``: the power cut. The host still has the number

@@ -31,14 +31,14 @@ def bench() -> None:
 @click.option("--format", "formats", multiple=True, default=("fp32",), show_default=True,
               help="Use this number format for the arrays: fp32, fp16, bf16, bf16_all, "
                    "bf16_stochastic, int8_dynamic, int8_linear, or all; repeat for "
-                   "several.")  # fmt: skip
+                   "several formats.")  # fmt: skip
 @click.option(
     "--shape",
     "shapes",
     multiple=True,
     default=("flat",),
     show_default=True,
-    help="Use arrays of this shape: flat, page, tensors, pages, or all; repeat for several.",
+    help="Use arrays of this shape: flat, page, tensors, pages, or all; repeat for several shapes.",
 )
 @output_options("the rows", figure="the roofline", quiet="table")
 def kernels(**values: Any) -> None:
@@ -54,7 +54,7 @@ def kernels(**values: Any) -> None:
 @bench.command()
 @click.option("--only", multiple=True, metavar="SECTION",
               help="Measure only this section: flash, ftl, ftl-64g, peer, large, memory "
-                   "or start; repeat for several.")  # fmt: skip
+                   "or start; repeat for several sections.")  # fmt: skip
 @click.option("--peer", type=click.Path(path_type=Path), metavar="PROGRAM",
               help="Compare the engine with this MQSim executable on the same cases.")  # fmt: skip
 @click.option("--cases", type=click.Path(path_type=Path), metavar="DIR",
@@ -64,8 +64,8 @@ def kernels(**values: Any) -> None:
 def engine(**values: Any) -> None:
     """Measure how many page operations the flash engine simulates per second.
 
-    The table compares the time per operation with the memory access times of this machine, and the
-    engine with MQSim.
+    The table compares the time per operation with the memory access times of this machine. With
+    --peer, it also compares the engine with MQSim.
     """
     from ondie.emu.cli.commands.bench_run import EngineBenchOptions, engine_command
 
@@ -80,7 +80,7 @@ def service(**values: Any) -> None:
 
     The table compares this rate with that of the engine alone, which runs the same commands in a
     closed loop of depth 256 without a host. With the wall clock as the drive's clock, the table
-    also shows how much longer than the modeled latency a client at queue depth 1 waits.
+    also shows the time for which a client at queue depth 1 waits beyond the modeled latency.
     """
     from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, service_command
 

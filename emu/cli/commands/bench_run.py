@@ -44,7 +44,7 @@ class KernelBenchOptions(FigureOptions):
         return tuple(dict.fromkeys(names))
 
     def check_codes(self) -> None:
-        """Raise InputError if all operations are error correcting codes and an option without
+        """Raise InputError if all operations are error-correcting codes and an option without
         effect on these codes is given."""
         if not all(op in ECC for op in self.all_ops()):
             return
@@ -54,7 +54,7 @@ class KernelBenchOptions(FigureOptions):
         }.items():  # fmt: skip
             if differs:
                 raise InputError(
-                    f"{name}: has no effect on error correcting codes; remove this option, or "
+                    f"{name}: has no effect on error-correcting codes; remove this option, or "
                     "add an optimizer operation, such as --op adam"
                 )
 
@@ -78,7 +78,7 @@ def kernels_command(given: KernelBenchOptions) -> None:
     if given.figure_files() and all(op in ECC for op in given.all_ops()):
         what = "--out" if given.figure is None else "--figure"
         raise InputError(
-            f"{what}: the roofline cannot show error correcting codes; add an optimizer "
+            f"{what}: the roofline cannot show error-correcting codes; add an optimizer "
             "operation, such as --op adam"
         )
 

@@ -66,14 +66,15 @@ def read_options(*, volume: str = "--device", required: bool = True) -> Decorato
     words = "Format of the file" if required else "Format of a file of block requests"
     return add_options(
         click.option("--from", "form", metavar="FORMAT", help=f"{words}: {FORMATS}."),
-        click.option("--time-unit", metavar="ps|ns|us", help="mqsim: read the file's timestamps "
-                                                             "in this unit."),
+        click.option("--time-unit", metavar="ps|ns|us", help="With --from mqsim, read the file's "
+                                                             "timestamps in this unit."),
         click.option("--event", metavar="D|Q|C",
-                     help="blkparse: read events of this type as requests: D, Q or C.  [default: "
-                          "D]"),
-        click.option("--wait", metavar="manual|program", help="fio2: interpret the wait lines as "
-                                                              "in fio's manual (manual) or as the "
-                                                              "fio program does (program)."),
+                     help="With --from blkparse, read events of this type as requests: D, Q or C.  "
+                          "[default: D]"),
+        click.option("--wait", metavar="manual|program", help="With --from fio2, interpret the "
+                                                              "wait lines as in fio's manual "
+                                                              "(manual) or as the fio program does "
+                                                              "(program)."),
         click.option(volume, "volume", metavar="NAME", help="Read only this device's requests."),
         click.option("--sort", is_flag=True, help="Sort the requests by time."),
         click.option("--limit", type=WholeRange(min=1), metavar="N",

@@ -1,4 +1,4 @@
-"""`ondie stannis tune|plan|simulate|scale|record-load`: the options.
+"""Options of the commands `ondie stannis tune|plan|simulate|scale|record-load`.
 
 Owns the options. Does not own the dataclasses that hold their values (cluster_request.py), the
 results of the commands (cluster_plan.py, cluster_simulate.py), or any rule (emu/cluster). Source:
@@ -39,22 +39,22 @@ fleet_options = add_options(
                  help="Tune the batches by this rule: paper (Algorithm 1), equal (equal step "
                       "times), or best (most samples per second)."),
     click.option("--margin", type=float, metavar="SHARE",
-                 help="paper: let the step times of the other nodes exceed that of the reference "
-                      "node by this share.  [default: 0.2]"),
+                 help="With --allocator paper, let the step times of the other nodes exceed that "
+                      "of the reference node by this fraction.  [default: 0.2]"),
     click.option("--reference", metavar="slowest|influential",
-                 help="paper: select the reference node, which keeps its best batch.  [default: "
-                      "slowest]"),
+                 help="With --allocator paper, select the reference node, which keeps its best "
+                      "batch.  [default: slowest]"),
     click.option("--most-micro-batches", type=WHOLE, metavar="N",
-                 help="best: process at most N micro-batches per node between two gradient "
-                      "exchanges.  [default: 4, or 64 with --overhead]"),
+                 help="With --allocator best, process at most N micro-batches per node between two "
+                      "gradient exchanges.  [default: 4, or 64 with --overhead]"),
     click.option("--overhead", type=float, metavar="SHARE",
-                 help="best: exchange gradients so rarely that the exchanges take at most this "
-                      "share of the run time."),
+                 help="With --allocator best, exchange gradients so rarely that the exchanges take "
+                      "at most this fraction of the run time."),
     click.option("--method", default="accumulate", show_default=True,
-                 help="best: accumulate gradients between exchanges (accumulate), or take local "
-                      "steps (local)."),
+                 help="With --allocator best, accumulate gradients between exchanges (accumulate), "
+                      "or take local steps (local)."),
     click.option("--most-batch", type=WHOLE, metavar="N",
-                 help="best: process at most N samples per step."),
+                 help="With --allocator best, process at most N samples per step."),
 )  # fmt: skip
 
 data_options = add_options(
@@ -102,8 +102,8 @@ def plan(**values: Any) -> None:
 @click.option("--steps", type=WHOLE, default=100, show_default=True, metavar="N",
               help="Simulate N steps.")  # fmt: skip
 @click.option("--load", type=click.Path(path_type=Path), metavar="CSV",
-              help="Read the number of cores that other programs use from this file; its columns "
-                   "are seconds,node,cores.")  # fmt: skip
+              help="Read the load (number of cores used by other programs) from this file; its "
+                   "columns are seconds,node,cores.")  # fmt: skip
 @click.option(
     "--draw-load",
     metavar="SHARE,SECONDS",
@@ -111,7 +111,7 @@ def plan(**values: Any) -> None:
     "SECONDS is the mean duration of a burst.",
 )
 @click.option("--members", type=click.Path(path_type=Path), metavar="CSV",
-              help="Read the nodes that join, leave or die from this file; its columns are "
+              help="Read membership events (join, leave, die) from this file; its columns are "
                    "seconds,node,event.")  # fmt: skip
 @click.option("--hypertune", metavar="off|gated|papers", default="off", show_default=True,
               help="Resize batches during the run; with 'papers', every resize ends the epoch, "
@@ -128,8 +128,8 @@ def plan(**values: Any) -> None:
     default=0.0,
     show_default=True,
     metavar="X",
-    help="Vary the step time of each node from step to step. X is the standard deviation of the "
-    "natural logarithm of the step time, such as 0.05.",
+    help="Vary the step time of each node from step to step. X, for example 0.05, is the standard "
+    "deviation of the natural logarithm of the step time.",
 )
 @click.option("--stragglers", type=float, default=0.0, show_default=True, metavar="SHARE",
               help="Let this share of a node's steps take twice the usual time.")  # fmt: skip

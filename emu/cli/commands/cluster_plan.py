@@ -302,8 +302,8 @@ def scale(given: ScaleOptions) -> None:
     names = [name.strip() for name in given.workload.split(",")]
     if not all(names):
         raise InputError(
-            f"{given.workload!r}: a name is empty; separate names by single commas, such as "
-            "mobilenetv2,squeezenet"
+            f"{given.workload!r}: a name is empty; separate names by single commas, for "
+            "example mobilenetv2,squeezenet"
         )
     if len(given.drives) > 1:
         raise InputError("--drives: scale accepts only one kind of drive; give this option once")

@@ -1,8 +1,8 @@
 """Requests of `ondie stannis`: conversion of the options to a cluster, batches and samples.
 
 Owns the dataclasses of the options, and the request that is assembled from the options. Does not
-own the command-line arguments (cluster.py), or the rules, data and times (emu/cluster). Source:
-STANNIS (DAC 2020), HyperTune (HeydariGorji et al.).
+own the command-line arguments (cluster.py), or the computation of batches, allocations and times
+(emu/cluster). Source: STANNIS (DAC 2020), HyperTune (HeydariGorji et al.).
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class FleetOptions:
         check_choice("method", self.method, throughput_allocator.METHODS)
         if self.overhead is not None and not 0 < self.overhead < 1:
             raise InputError(
-                f"--overhead {self.overhead:g}: must be a share of the time, between 0 and "
-                "1, such as 0.1"
+                f"--overhead {self.overhead:g}: must be a fraction of the time, between 0 "
+                "and 1, such as 0.1"
             )
 
     def make_request(self) -> Request:
@@ -104,8 +104,8 @@ class FleetOptions:
         """Return the rules for the choice of batches, as the options for batches and --allocator
         specify.
 
-        Raises InputError for an unknown name, a number out of range, or options that exclude each
-        other.
+        Raises InputError for an unknown name, a number out of range, or options that cannot be
+        combined.
         """
         batch = batches(self.batch, self.host_batch, self.drive_batch, default=TUNED)
         check_choice("allocator", self.allocator, ALLOCATORS)

@@ -120,7 +120,7 @@ def _load(given: SimulateOptions, request: Request) -> Load | Spells | None:
                "--cores-taken": taken > 0}  # fmt: skip
     named = [name for name, used in options.items() if used]
     if len(named) > 1:
-        raise InputError(f"{' and '.join(named)} exclude each other; use one of them")
+        raise InputError(f"{' and '.join(named)} cannot be combined; use one of them")
     if path is not None:
         return Load.read(path)
     if taken:

@@ -100,8 +100,8 @@ class CompareOptions(DriveOptions, OutputOptions):
         return replace(self, out=Path("results") / name)
 
     def other_files(self) -> dict[str, Path]:
-        """Return the paths of the files to write in addition to the result and its figure: the
-        tornado figure, by suffix, and the timeline, as "timeline"."""
+        """Return the paths of the files to write in addition to the result and its figure. The keys
+        are the suffixes of the files of the tornado figure, and "timeline"."""
         found = {}
         if self.out is not None and self.swing and not self.along:
             found = {suffix: self.out / f"tornado.{suffix}" for suffix in IMAGES}
@@ -109,7 +109,7 @@ class CompareOptions(DriveOptions, OutputOptions):
 
     def users(self) -> Foreground:
         """Check the options of the block trace that runs concurrently with the update, and return
-        them. Raises InputError in the cases of Foreground.check."""
+        them. Raises InputError as Foreground.check does."""
         users = Foreground(
             self.foreground, self.foreground_from, self.foreground_time_unit,
             self.foreground_depth, self.foreground_speed,
@@ -120,7 +120,8 @@ class CompareOptions(DriveOptions, OutputOptions):
 
 @dataclass(frozen=True)
 class Request:
-    """One comparison: its options, the loaded trace and configuration, and the parsed values."""
+    """One comparison: its options as given, the loaded trace and configuration, and the parsed
+    values of the options."""
 
     given: CompareOptions
     trace: Trace
@@ -171,11 +172,12 @@ def offloading(
               help="Round in the kernels after every operation (canonical), or as torch's fused "
                    "optimizers do (torch).")  # fmt: skip
 @batch_options("same", "paper", "tuned", default="same",
-               what="stannis: keep the global batch of the trace (same), use the published batches "
-                    "(paper), or tune the batches to the speeds of the nodes (tuned).")  # fmt: skip
+               what="With path stannis, keep the global batch of the trace (same), use the "
+                    "published batches (paper), or tune the batches to the speeds of the nodes "
+                    "(tuned).")  # fmt: skip
 @click.option("--allreduce", type=click.Choice(["ring", "tree", "star"]), default="ring",
               show_default=True,
-              help="stannis: exchange gradients between host and drives by this "
+              help="With path stannis, exchange gradients between host and drives by this "
                    "algorithm.")  # fmt: skip
 @click.option(
     "--sampled",
@@ -187,7 +189,8 @@ def offloading(
 @click.option("--foreground-from", metavar="FORMAT",
               help="Read the block trace in this format (see `ondie replay --from`).")  # fmt: skip
 @click.option("--foreground-time-unit", metavar="ps|ns|us",
-              help="mqsim: read the block trace's timestamps in this unit.")  # fmt: skip
+              help="With --foreground-from mqsim, read the block trace's timestamps in this "
+                   "unit.")  # fmt: skip
 @click.option(
     "--foreground-depth",
     type=WholeRange(1, 65535),
@@ -197,16 +200,16 @@ def offloading(
 @click.option("--foreground-speed", type=float, metavar="X",
               help="Divide the block trace's inter-arrival times by X.")  # fmt: skip
 @click.option("--ds-config", type=click.Path(path_type=Path), metavar="FILE",
-              help="host_offload: read this DeepSpeed configuration (JSON); --set and --offload "
-                   "override it.")  # fmt: skip
+              help="With path host_offload, read this DeepSpeed configuration (JSON); --set and "
+                   "--offload override it.")  # fmt: skip
 @click.option("--offload", "knobs", multiple=True, metavar="KEY=VALUE",
-              help="host_offload: set an option (parameters, checkpointing, pipeline_read, ratio, "
-                   "threads, ...); repeat for several options.")  # fmt: skip
+              help="With path host_offload, set an option (parameters, checkpointing, "
+                   "pipeline_read, ratio, threads, ...); repeat for several options.")  # fmt: skip
 @click.option("--step-times", type=click.Choice(list(training.RULES)),
               help="Compute the forward and backward times from the rate of the device's "
                    "accelerator and the MACs of the trace (accelerator), or use the times in the "
                    "trace (trace).  [default: accelerator if the device states a rate and the "
-                   "trace its MACs, else trace]")  # fmt: skip
+                   "trace states its MACs, else trace]")  # fmt: skip
 @click.option("--forward", metavar="TIME",
               help="Set the duration of a step's forward phase.")  # fmt: skip
 @click.option("--backward", metavar="TIME",
@@ -218,7 +221,7 @@ def offloading(
 )
 @click.option("--compression", type=click.FloatRange(min=0, max=100, min_open=True), default=2.0,
               show_default=True, metavar="PERCENT",
-              help="smart_comp: send this percentage of the gradient's bytes, indices "
+              help="With path smart_comp, send this percentage of the gradient's bytes, indices "
                    "included.")  # fmt: skip
 @click.option("--swing/--no-swing", default=True, show_default=True,
               help="Vary each constant over its range.")  # fmt: skip
@@ -316,7 +319,7 @@ def run_sweep(request: Request) -> None:
 
 
 def run_comparison(request: Request) -> None:
-    """Compare the update paths with one configuration; write and print the result."""
+    """Run the update paths under one configuration and compare them; write and print the result."""
     given = request.given
     with progress_bar(given.quiet) as progress:
         requests = request.users.read(progress)

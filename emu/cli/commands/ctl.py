@@ -20,19 +20,20 @@ from ondie.emu.units import InputError, known_names
 @click.argument("socket", metavar="SOCKET")
 @click.argument("command", metavar="COMMAND")
 @click.option("--offset", type=WHOLE, metavar="BYTES",
-              help="inject-media-error: damage the bytes from this offset, a multiple of the "
+              help="With inject-media-error, damage the bytes from this offset, a multiple of the "
                    "mapping unit.")  # fmt: skip
 @click.option("--size", type=WHOLE, metavar="BYTES",
-              help="inject-media-error: damage this number of bytes, a multiple of the mapping "
-                   "unit.")  # fmt: skip
+              help="With inject-media-error, damage this number of bytes, a multiple of the "
+                   "mapping unit.")  # fmt: skip
 @click.option("--after", type=WHOLE, metavar="EVENTS",
-              help="power-cut: cut the power after EVENTS simulated events.  [default: "
-                   "0]")  # fmt: skip
+              help="With power-cut, cut the power after EVENTS simulated events.  "
+                   "[default: 0]")  # fmt: skip
 @click.option(
-    "--die", type=WHOLE, metavar="N", help="replace-die: replace the die with this number."
+    "--die", type=WHOLE, metavar="N", help="With replace-die, replace the die with this number."
 )
 @click.option("--restart", is_flag=True, default=None,
-              help="power-cut: switch the power on again immediately after the cut.")  # fmt: skip
+              help="With power-cut, switch the power on again immediately after the "
+                   "cut.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Print the result as JSON.")
 def run_ctl(
     socket: str,

@@ -40,8 +40,8 @@ class Foreground:
     speed: float | None = None
 
     def check(self) -> None:
-        """Raise InputError if options of the block trace are given without --foreground or exclude
-        each other, or if the format of the block trace is missing."""
+        """Raise InputError if options of the block trace are given without --foreground or cannot
+        be combined, or if the format of the block trace is missing."""
         if self.file is None:
             for name, value in (
                 ("from", self.form), ("time-unit", self.time_unit), ("depth", self.depth),
@@ -57,7 +57,7 @@ class Foreground:
             )
         if self.depth is not None and self.speed is not None:
             raise InputError(
-                "--foreground-depth and --foreground-speed exclude each other; use one of them"
+                "--foreground-depth and --foreground-speed cannot be combined; use one of them"
             )
 
     def read(self, progress: Callable[[str, float], None] | None) -> BlockTrace | None:
@@ -89,8 +89,8 @@ def run(
     loop: Loop,
     progress: Callable[[str, float], None] | None,
 ) -> list[Interference]:
-    """Run each path of a comparison that has a result and updates weights on flash, without and
-    with the requests (see foreground.interference)."""
+    """Run each path that has a result in ``comparison`` and updates weights on flash, once without
+    and once with the requests (see foreground.interference)."""
     ran = [r.name for r in comparison.results if r.reason is None and r.name in PATHS]
     return foreground.interference(trace, cfg, ran, comparison.options, requests, loop, progress)
 

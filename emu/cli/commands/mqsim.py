@@ -201,7 +201,7 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
                 out="Write MQSim's result files and result.json to this folder.  [default: result "
                     "files next to the workload]", quiet="tables or remarks")  # fmt: skip
 def run_mqsim(**values: Any) -> None:
-    """Simulate MQSim's own input files: ondie mqsim -i ssdconfig.xml -w workload.xml
+    """Run simulations from MQSim's input files: ondie mqsim -i ssdconfig.xml -w workload.xml
 
     Exit code 2: at least one scenario cannot run; the results of the other scenarios are written.
     """

@@ -77,7 +77,8 @@ network_argument = click.argument("network", default="resnet50")
 )
 @click.option("--with", "optimizations", metavar="NAME[,NAME…]",
               default="pipelining,preprocessed,compressed,quantized,batch", show_default=True,
-              help="Add these optimizations one by one, in this order; or none.")  # fmt: skip
+              help="Add these optimizations one by one, in this order; use none to add no "
+                   "optimization.")  # fmt: skip
 @output_options("the rows")
 def npe(**values: Any) -> None:
     """Simulate inference of NETWORK in the stores, and report the bottleneck.

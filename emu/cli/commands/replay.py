@@ -58,7 +58,7 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
     def arrivals(self, trace: BlockTrace, cfg: Config) -> Loop:
         """Return the rule for the submission times of requests: a queue depth, or timestamps.
 
-        Raises InputError for options that exclude each other.
+        Raises InputError for options that cannot be combined.
         """
         given = {
             f"--queue-depth {self.queue_depth}": self.queue_depth is not None,
@@ -68,7 +68,7 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
         }
         names = [name for name, is_given in given.items() if is_given]
         if len(names) > 1:
-            raise InputError(f"{names[0]} and {names[1]} exclude each other; use one of them")
+            raise InputError(f"{names[0]} and {names[1]} cannot be combined; use one of them")
         depth = cfg.frontend.queue_depth if self.fast else self.queue_depth
         return loop_of(
             trace, cfg, depth, 1.0 if self.by_time and self.speed is None else self.speed

@@ -35,8 +35,8 @@ def store() -> None:
 def info(folder: str, **values: Any) -> None:
     """Describe the store in folder DIR: its superblock and its sizes.
 
-    The description states whether a drive is using the store, which is allowed during this command.
-    If the store holds optimizer states, the description includes the number of parameters, the
+    A drive may use the store during this command; the description states whether a drive does. If
+    the store holds optimizer states, the description includes the number of parameters, the
     optimizer and its hyperparameters.
     """
     given = OutputOptions(**values)

@@ -61,7 +61,9 @@ def rates_option(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise click.BadParameter(f"{text!r}: use numbers, such as 1e-8,1e-6") from None
+        raise click.BadParameter(
+            f"{text!r} is not a list of numbers; write, for example, 1e-8,1e-6"
+        ) from None
 
 
 @study.command()

@@ -124,11 +124,12 @@ class ConvertOptions(ReadOptions):
               help="Write OUT in this format: mqsim, msr, fio2 or fio3.")  # fmt: skip
 @read_options()
 @click.option("--out-time-unit", metavar="ps|ns|us",
-              help="--to mqsim: write the timestamps in this unit.  [default: "
+              help="With --to mqsim, write the timestamps in this unit.  [default: "
                    "--time-unit]")  # fmt: skip
 @click.option("--out-wait", metavar="manual|program",
-              help="--to fio2: write wait lines with this meaning: manual (us since the previous "
-                   "wait) or program (ms since the start).  [default: program]")  # fmt: skip
+              help="With --to fio2, write wait lines with this meaning: manual (us since the "
+                   "previous wait) or program (ms since the start).  [default: "
+                   "program]")  # fmt: skip
 @click.option("--side-by-side", is_flag=True,
               help="Concatenate the address spaces of all devices.")  # fmt: skip
 @click.option(

@@ -67,8 +67,8 @@ def tunnel() -> None:
                    "this option. Repeat for several ports.")  # fmt: skip
 @click.option("--pcap", metavar="DIR", help="Write the packets of each end to a pcap file in DIR.")
 @click.option("--inject", metavar="FAULTS",
-              help="Lose, repeat and delay these shares of the commands and completions, such "
-                   f"as {EXAMPLE}.")  # fmt: skip
+              help="Drop, repeat and delay tunnel commands and completions with the "
+                   f"probabilities in FAULTS, such as {EXAMPLE}.")  # fmt: skip
 @click.option("--foreground", is_flag=True, help="Stay in the foreground until a signal arrives.")
 def up(
     name: str, drives: int, device: str, settings: tuple[str, ...], subnet: str, mtu: int | None,
@@ -220,7 +220,7 @@ def run_exec(name: str, shell: bool, where: str, command: tuple[str, ...]) -> No
     try:
         os.execvpe(words[0], words, os.environ | entry.variables_at(found, where))
     except OSError as error:
-        raise InputError(f"{words[0]}: {error.strerror}") from error
+        raise InputError(f"{words[0]}: cannot be executed: {error.strerror}") from error
 
 
 @tunnel.command()

@@ -20,16 +20,16 @@ from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.units import InputError
 
 SWITCHES = {"runs": "--{value}"}
-"""Template of the switch that sets a suite option, by name of the option. For example, the value
-"own" of ``runs`` is set by --own. An option that is not in this table has a switch of its name."""
+"""Template of the switch that sets a suite option, by name of the option. For example, --own sets
+``runs`` to "own". An option that is not in this table is set by the switch with its name."""
 MOVED = ("errors", "formats")
 """Names of former suites that are now studies, because they train models and have no published
 results."""
 
 
 class ValidateCommand(click.Command):
-    """The command `ondie validate`; for a former suite that is now a study, its error names the
-    command `ondie study`."""
+    """Click class of the command `ondie validate`. For the name of a former suite that is now a
+    study, the error message names the command `ondie study`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
@@ -70,34 +70,37 @@ def check_options(name: str | None, given: Mapping[str, Any]) -> None:
 @click.command("validate", cls=ValidateCommand)
 @click.argument("name", required=False)
 @click.option("--cases", type=click.Path(path_type=Path),
-              help="mqsim: read the cases from this folder.  [default: the folder in the source "
-                   "tree]")  # fmt: skip
+              help="With mqsim, read the cases from this folder.  [default: the folder in the "
+                   "source tree]")  # fmt: skip
 @click.option("--recorded", "runs", flag_value="recorded",
-              help="mqsim: compare only runs with MQSim's recorded addresses.")  # fmt: skip
+              help="With mqsim, compare only runs with MQSim's recorded addresses.")  # fmt: skip
 @click.option("--own", "runs", flag_value="own",
-              help="mqsim: compare only runs with addresses that ondie draws.")  # fmt: skip
+              help="With mqsim, compare only runs with addresses that ondie draws.")  # fmt: skip
 @click.option(
     "--both", "runs", flag_value="both",
-    help="mqsim: compare runs with recorded addresses and runs with drawn addresses (default).",
+    help="With mqsim, compare runs with recorded addresses and runs with drawn addresses.  "
+         "[default]",
 )  # fmt: skip
 @click.option("--model",
-              help="smart-infinity: simulate a model with this number of parameters in billions, "
-                   "such as 8.4b.")  # fmt: skip
+              help="With smart-infinity, simulate a model with this number of parameters in "
+                   "billions, such as 8.4b.")  # fmt: skip
 @click.option("--drives", type=WHOLE,
-              help="smart-infinity: put this number of drives behind the shared link.")  # fmt: skip
+              help="With smart-infinity, put this number of drives behind the shared "
+                   "link.")  # fmt: skip
 @click.option(
-    "--optimizer", help="smart-infinity: simulate this optimizer (adam, momentum or adagrad)."
+    "--optimizer", help="With smart-infinity, simulate this optimizer (adam, momentum or adagrad)."
 )
 @click.option("--compression",
-              help="smart-infinity: send this percentage of the gradient; none turns "
+              help="With smart-infinity, send this percentage of the gradient; none turns "
                    "compression off.")  # fmt: skip
 @click.option("--full", is_flag=True, default=None,
-              help="ecc: measure frame error rates down to 1e-5, which takes minutes.")  # fmt: skip
+              help="With ecc, measure frame error rates down to 1e-5; this takes "
+                   "minutes.")  # fmt: skip
 @click.option("--live", is_flag=True, default=None,
-              help="tunnel: add runs that send real bytes through live tunnels, which takes "
+              help="With tunnel, add runs that send real bytes through live tunnels; this takes "
                    "minutes.")  # fmt: skip
 @click.option("--network", metavar="FILE.py:FUNCTION",
-              help="ndpipe: show only the cuts of the torch model that FUNCTION "
+              help="With ndpipe, show only the cuts of the torch model that FUNCTION "
                    "returns.")  # fmt: skip
 @output_options("the rows")
 def run_validate(name: str | None, **values: Any) -> None:

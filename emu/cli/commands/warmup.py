@@ -29,13 +29,13 @@ from ondie.kernels import FORMATS, FORMS, ON_DIE, OPS, KernelError, code_cache, 
 from ondie.kernels.bench.contenders import HYPER, KEY, filled
 
 PROBE_BYTES = 1 << 20
-"""Size (bytes) of the test file that `ondie warmup` writes to the cache folder to check that files
-can be stored there."""
+"""Size (bytes) of a test file in the cache folder. `ondie warmup` writes this file to check whether
+files can be stored there."""
 DRIVE = (
     "flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
     "flash.pages_per_block=18", "ftl.gc_low_blocks=2",
 )  # fmt: skip
-"""Overrides for a small drive with four dies, with which a run is short."""
+"""Overrides that select a small drive with four dies, so that a run is short."""
 KERNEL_PARAMS = 4096
 ERRORS = ("errors.kind=rate", "errors.rate=1e-4")
 COMPARE = "compare mlp-fp16 --steps 1 --no-swing"

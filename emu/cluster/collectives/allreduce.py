@@ -27,7 +27,7 @@ from ondie.emu.units import InputError, known_names
 
 ALGORITHMS = ("ring", "tree", "star")
 WAIT_PS = 1000
-"""Resolution (ps) of the search for the waiting time of a relay thread for a core of the host."""
+"""Resolution (ps) of the search for the time that a relay thread waits for a core of the host."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ def exchange(
     """Return the results of an all-reduce of ``n_bytes`` over a host and ``drives`` drives that all
     start at the same time.
 
-    ``kind``: an element of ALGORITHMS. ``cost``: cost of the drives' tunnels, one for all drives or
-    a sequence of several. With several costs, ``which`` gives the index in ``cost`` for each drive,
-    int64[drives]. Raises InputError for an unknown kind, a negative ``n_bytes``, or tunnels that
-    :class:`tunnels.Links` does not accept. The run time is O(1) for ring and star with identical
-    drives, else O(drives).
+    ``kind``: an element of ALGORITHMS. ``cost``: cost model of the tunnels, either one for all
+    drives or a sequence of models. With a sequence, ``which`` gives the index in ``cost`` for each
+    drive, int64[drives]. Raises InputError for an unknown kind, a negative ``n_bytes``, or tunnels
+    that :class:`tunnels.Links` does not accept. The run time is O(1) for ring and star with
+    identical drives, else O(drives).
     """
     links = Links(drives, cost, which)
     if n_bytes < 0:

@@ -6,7 +6,7 @@ Source: the binary tree of MPI's collectives (Thakur, Rabenseifner and Gropp 200
 level by level. The parent of node i is (i - 1) // 2, so the host, node 0, is the root. Messages
 from two children share the downward direction of their parent's tunnel. The parent's messages to
 its children share the upward direction. Additions on the drives are included in the tunnels'
-effective rate; additions on the host are counted.
+effective rate; additions on the host take additional time.
 """
 
 from __future__ import annotations

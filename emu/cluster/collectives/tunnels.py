@@ -2,8 +2,8 @@
 
 Owns the tunnel of each drive, and the messages over it. Does not own the cost of a message
 (nvme/tunnel/cost.py) or the schedule of messages (ring.py, tree.py, allreduce.py).
-Source: this project. Node 0 is the host, node i + 1 is drive i. Messages between drives cross the
-host, whose relay threads are shared by all messages in flight.
+Source: this project. Node 0 is the host, and node i + 1 is drive i. Messages between drives cross
+the host, whose relay threads are shared by all messages in flight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batch resizing: the batch for a node that trains slower than it was tuned for.
+"""Batch resizing: the batch for a node that has become slower than in the tuning.
 
 Owns the three rules for the new batch: proportional to the speed, HyperTune's Eq. 3 corrected, and
 Eq. 3 as printed. Does not own the decision to resize (controller.py) or the measurement of curves

@@ -61,8 +61,8 @@ class Rule:
     without counting as a decline. At 5 % noise, the default corresponds to about half of a 20 %
     decline."""
     least_decline: float = 0.05
-    """Smallest relative decline of a node's speed that counts, however small the noise is [assumed,
-    0.02 to 0.1]."""
+    """Minimum relative decline of a node's speed that HyperTune treats as a decline, even if the
+    noise is lower [assumed, 0.02 to 0.1]."""
     least_change: float = 0.05
     """Relative change of a node's batch above which the new batch is applied and the samples are
     split again [assumed, 0.02 to 0.1]."""

@@ -7,8 +7,9 @@ SP after a batch change.
 
 Speeds are ratios to a node's uninterrupted speed at its batch. The expected ratio of a tuned node
 is 1. After a batch change, the expected ratio is the ratio on which the change was based, so the
-node is not flagged again for the same decline. That ratio is a mean of five noisy steps. While no
-decline occurs, later steps refine the expected ratio; until then the margins are wider.
+node is not flagged again for the same decline. That ratio is a mean of five noisy steps, so the
+margins are wider after a batch change. While no decline occurs, later steps refine the expected
+ratio and narrow the margins again.
 """
 
 from __future__ import annotations

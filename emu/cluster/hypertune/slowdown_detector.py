@@ -1,4 +1,4 @@
-"""Slowdown detector: decides step by step whether a node trains slower than expected.
+"""Slowdown detector: decides step by step whether a node is slower than expected.
 
 Owns Eq. 2 as printed and gated by noise, the window of observations, and the number of consecutive
 flags that are required. Does not own the response to a decline (controller.py).
@@ -67,8 +67,8 @@ class Window:
         self._recent = recent
 
     def push(self, values: np.ndarray | float) -> np.ndarray:
-        """Add the observations of a step to the window. Return the observations that leave the
-        window, which are the oldest ones, float64[n]."""
+        """Add the observations of a step (one per node) to the window, in place of the oldest
+        observations. Return the oldest observations, float64[n]."""
         left = self._rows[self._at].copy()
         self._rows[self._at] = values
         self._at = (self._at + 1) % len(self._rows)

@@ -26,9 +26,9 @@ MOST_SPELLS = 1_000_000_000
 """Maximum number of loaded spells (periods in which other programs use a node's cores) of all nodes
 in one run. Drawing this number of spells takes one to two minutes."""
 _FIRST, _LENGTH, _CORES = 0, 1, 2
-"""Number of a random draw within a spell (a period in which a node is free or loaded): whether the
-node's first spell is loaded (_FIRST), the length of the spell (_LENGTH), the number of cores that a
-loaded spell takes (_CORES)."""
+"""Indices of the random draws of a spell (a period in which a node is free or loaded). _FIRST: the
+draw that decides whether the node's first spell is loaded. _LENGTH: length of the spell. _CORES:
+number of cores that a loaded spell takes."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class Spells:
 class SpellPace:
     """Relative speed of every node over time, with the interface of trace.Pace.
 
-    For each node, only the spell at the last queried start time is stored. Query times must not
-    decrease.
+    For each node, only the spell (free or loaded period) at the last queried start time is stored.
+    Query times must not decrease.
     """
 
     def __init__(

@@ -154,8 +154,8 @@ class Pace:
     ) -> np.ndarray:
         """Return the index of an interval of constant speed for each node, int64[nodes].
 
-        The index starts at ``at`` and advances while ``passes(column[index of the next interval],
-        reached)`` is true.
+        ``at``: indexes from which the search starts. An index advances while
+        ``passes(column[index of the next interval], reached)`` is true.
         """
         at = at.copy()
         moving = np.flatnonzero(at < self._last)

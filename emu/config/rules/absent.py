@@ -1,12 +1,12 @@
-"""Constants of processors, for drives without a processor.
+"""Check that a processor is enabled only if its constants are set.
 
 Owns the keys required by each kind of processor, and the error that lists missing constants. Does
 not own the limits of these constants (processors.py).
 Source: this project.
 
 If a drive has no processor of some kind, its preset states 0, "none" or a default for the constants
-of this kind, with a reference that begins with NOT_APPLICABLE. Such values must not be used in a
-simulation: for example, a processing element would consume no energy.
+of this kind, with a reference that begins with NOT_APPLICABLE. A simulation with such values would
+be wrong: for example, a processing element would consume no energy.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def spare_of_word(config: Tree) -> int:
 
 
 def bch_check_bytes(m: int, t: int) -> int:
-    """Return an upper bound of the number of check bytes, including the CRC, of a BCH code of
+    """Return an upper bound on the number of check bytes, including the CRC, of a BCH code of
     degree ``m`` that corrects ``t`` bit errors. The code has at most m t parity bits."""
     return -(-m * t // 8) + CRC_BYTES
 

@@ -35,21 +35,21 @@ def value_of(config: Tree, name: str) -> Any:
 
 
 def equal(name: str, *values: str | int | bool) -> Condition:
-    """Return the condition that key `name` has one of `values`."""
+    """Return the condition that the value of key `name` is one of `values`."""
     shown = [f'"{value}"' if isinstance(value, str) else spelled(value) for value in values]
     text = " or ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
     return Condition((name,), lambda config: value_of(config, name) in values, f"{name} = {text}")
 
 
 def other_than(name: str, value: str) -> Condition:
-    """Return the condition that key `name` does not have `value`."""
+    """Return the condition that the value of key `name` is not `value`."""
     text = f'{name} other than "{value}"'
     return Condition((name,), lambda config: value_of(config, name) != value, text)
 
 
 def above_zero(name: str, example: str = "") -> Condition:
-    """Return the condition that key `name` is above 0. The message includes `example` unless it is
-    empty.
+    """Return the condition that the value of key `name` is above 0. The message includes `example`
+    unless it is empty.
     """
     text = f"{name} above 0" + (f", for example {example}" if example else "")
     return Condition((name,), lambda config: value_of(config, name) > 0, text)

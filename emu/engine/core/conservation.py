@@ -60,7 +60,7 @@ class Law:
     settles: tuple[str, ...] = ()
 
     def excess(self, place: Place, values: Mapping[str, int], detail: str) -> int:
-        """Return the excess of ``left`` over ``right``, which is 0 except at a power cut.
+        """Return the excess of ``left`` over ``right``. The excess is 0 except at a power cut.
 
         ``values``: quantities by name. ``detail``: text that follows ``place`` in the error
         message. Raises Imbalance if the law does not hold at ``place``.
@@ -406,9 +406,9 @@ def check_laws(place: Place, quantities: Mapping[str, int], detail: str = "") ->
 def settle_laws(quantities: MutableMapping[str, int], detail: str = "") -> dict[str, int]:
     """Check the laws of a drive at a power cut and subtract lost work from ``quantities``.
 
-    Returns the amounts of lost work by quantity name. For each law, the result contains only the
-    first quantity of ``settles``. Raises Imbalance if a law does not hold even when work in
-    progress is included.
+    Returns the amounts of lost work by quantity name. If a law subtracts the same lost work from
+    several quantities, the result contains only the first of these quantities. Raises Imbalance if
+    a law does not hold even when work in progress is included.
     """
     values = _Values(quantities)
     lost: dict[str, int] = {}

@@ -401,8 +401,8 @@ def next_to_go(st):
 
 @cold
 def take_last_to_go(st):
-    """Remove and return the transaction that was appended last to the list of transactions that can
-    advance now (see :func:`go`). The list must not be empty."""
+    """Remove and return the last transaction of the list of transactions that can advance now (see
+    :func:`go`). The list must not be empty."""
     reg = st.reg[0]
     last = reg.go_tail
     before = -1

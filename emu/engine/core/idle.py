@@ -1,7 +1,7 @@
 """Idle drives: conditions under which background work may start.
 
-Owns two conditions: no host command is outstanding, and no host command has been outstanding for at
-least ``fold_idle`` ps. Does not own the timer for ``fold_idle`` (nvme/idle_timer.py) or the
+Owns two conditions: the drive is idle (no host command is outstanding), and the drive has been idle
+for at least ``fold_idle`` ps. Does not own the timer for ``fold_idle`` (nvme/idle_timer.py) or the
 background work (pslc_folding.py, padding.py).
 Source: this project's model of drives that fold pSLC blocks and pad word lines only when no host
 command is outstanding.

@@ -21,7 +21,7 @@ DECODER = CFUNCTYPE(c_int64, c_uint64, c_double, c_int64)
 decode a page (nand/codec.py).
 """
 POLICIES: list[Any] = []
-"""Policy functions (functions that a user may replace, such as the choice of victim blocks) by
+"""Policy functions (functions that a user may replace, such as that of victim selection) by
 index, for uncompiled runs. Compiled runs call policy functions by address.
 """
 

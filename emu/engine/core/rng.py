@@ -79,15 +79,16 @@ def page_key(seed, ppn, cycles, reads):
 
 @njit
 def uniform(key, at):
-    """Return random number ``at`` of the sequence of ``key``: a float64 in (0, 1) with a spacing of
-    2**-53.
+    """Return the random number at index ``at`` of the sequence of ``key``: a float64 in (0, 1) with
+    a spacing of 2**-53.
     """
     return ((absorb(key, at) >> 11) + 0.5) * UNIT
 
 
 @njit
 def below(key, at, n):
-    """Return random number ``at`` of the sequence of ``key`` as an int64 in [0, n), n < 2**32.
+    """Return the random number at index ``at`` of the sequence of ``key`` as an int64 in [0, n).
+    ``n`` must be less than 2**32.
 
     The deviation from uniform is at most n / 2**32.
     """

@@ -1,7 +1,7 @@
 """Mutable state of a simulation, shared by all compiled functions.
 
 Owns the list of the state's arrays, the arrays' addresses for compiled code, and the compilation of
-policies (functions that a user may replace, such as the choice of victim blocks). Does not own the
+policies (functions that a user may replace, such as that of victim selection). Does not own the
 arrays' types in compiled code (state_type.py) or the record types (the modules that are named next
 to the tables in FIELDS).
 Source: this project. Uncompiled functions access the arrays as plain attributes.
@@ -263,7 +263,8 @@ NARROW = frozenset((np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32)
 
 
 def widened(value: Any) -> Any:
-    """Return a number of a table in the type that compiled code uses: NARROW integers as int64.
+    """Return ``value``, a number read from a table, in the type in which compiled code uses it:
+    int64 for the types in NARROW.
 
     NumPy computes in the narrow type if both operands are narrow, or if one operand is narrow and
     the other is a Python integer: ``1 << numpy.int8(8)`` is 0.

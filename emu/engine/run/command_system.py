@@ -156,9 +156,9 @@ class CommandSystem(System):
     def submit(self, commands: np.ndarray) -> None:
         """Accept all commands (command.COMMAND[n], sorted by arrival), or none of them.
 
-        Raises InputError, which names the first command that breaks a rule of nvme/submission.py.
-        Examples are bytes outside the drive, an arrival before ``now`` or before the previous
-        arrival, and an unsupported field.
+        Raises InputError if a command breaks a rule of nvme/submission.py, for example if its bytes
+        are outside the drive, if it arrives before ``now`` or before the previous command, or if a
+        field is not supported. The message names the first such command.
         """
         self._submit(commands, int(self._base[0]))
 
@@ -237,7 +237,7 @@ class CommandSystem(System):
 
     def warm_up(self) -> float:
         """Compile the event loop and the functions that commands need, or load them from the cache.
-        Return the time that this took in seconds."""
+        Return the elapsed wall time, seconds."""
         begin = time.perf_counter()
         super().warm_up()
         self.submit(np.zeros(0, COMMAND))  # also refuses a drive that is closed or owned
@@ -409,8 +409,8 @@ class CommandSystem(System):
 
         ``start`` is the time at which the command entered the submission queue: its arrival, or
         later if the queue was full. ``status`` is one of nvme.status.Status; 0 is success. After
-        UNRECOVERED_READ_ERROR, the bytes of at least one page are wrong. After another error of a
-        write, each mapping unit of the write contains either the old or the new bytes."""
+        UNRECOVERED_READ_ERROR, the bytes of at least one page are wrong. If a write ends with any
+        other error, each of its mapping units contains either the old or the new bytes."""
         self._collect()
         reports, self._reports = self._reports, []
         return reports[0] if len(reports) == 1 else np.concatenate([self._out[:0], *reports])

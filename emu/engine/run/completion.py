@@ -67,11 +67,11 @@ def on_erase_done(st, tid):
 
 @njit
 def check_unit(st, dev, unit):
-    """Check unit ``unit`` (blocks that are written and collected together) after schedule_check has
-    scheduled the check: retry internal writes that wait for a free block and, unless events are
-    ordered, the other stalled writes.
+    """Retry the stalled writes of unit ``unit`` (blocks that are written and collected together).
+    schedule_check has scheduled this call.
 
-    With ordered events, stalled host writes are retried only after erases, as in MQSim.
+    With ordered events, only internal writes are retried. As in MQSim, stalled host writes are then
+    retried only after erases.
     """
     if st.cfg[0].ordered != 0:
         write_path.retry_internal(st, dev, unit)

@@ -101,8 +101,8 @@ def decide(st, tid, step):
 
 @njit
 def hand_over(st, tid, step):
-    """Pass transaction ``tid`` to a function of another package, which continues it. ``step``:
-    selects the function."""
+    """Pass transaction ``tid`` to the function that continues the transaction after ``step``. The
+    function is in another package."""
     if step == stages.MOVE_IN_DRAM:
         write_collected_page(st, tid)
     elif step == stages.MERGED:

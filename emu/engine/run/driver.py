@@ -154,7 +154,7 @@ class Driver:
     def warm_up(self) -> float:
         """Compile the event loop, or load it from the cache, by a call that handles no events.
 
-        Return the time that this took in seconds.
+        Return the elapsed wall time, seconds.
         """
         begin = time.perf_counter()
         loop.run(self.state, -1, 0, 0)

@@ -97,7 +97,8 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
             )
         case code:
             raise SimulationError(
-                f"engine error code {code} (details {first}, {second}) at {int(reg.now)} ps"
+                f"unexpected engine error code {code} (details {first}, {second}) at "
+                f"{int(reg.now)} ps; this is a defect of the emulator: report it with the command"
             )
 
 

@@ -79,7 +79,8 @@ exactly at the requested event.
 
 @njit
 def start_ready(st):
-    """Start ready rows in order, until the budget has too few transactions for the next row."""
+    """Start ready plan rows in order, until the budget has too few transactions for the next
+    row."""
     reg = st.reg[0]
     while reg.ready_head >= 0 and reg.error == 0 and reg.halted == 0:
         rid = reg.ready_head
@@ -197,7 +198,7 @@ def submit_command(st, tid):
 
 @njit
 def start_row(st, rid):
-    """Start a row that is not an NVMe command."""
+    """Start plan row ``rid``, which is not an NVMe command."""
     row = st.row[rid]
     dev = row.device
     row.start = st.reg[0].now
@@ -232,8 +233,8 @@ def start_row(st, rid):
 
 @njit
 def start_isp_io(st, rid, tid):
-    """Start a read or write of the conventional namespace by the ISP, which bypasses the front end
-    and NVMe.
+    """Start a read or write of the conventional namespace by the ISP. The access bypasses the front
+    end and NVMe.
     """
     cfg = st.cfg[0]
     row = st.row[rid]

@@ -229,8 +229,8 @@ class PayloadSystem(CommandSystem):
     def take_log(self, count: int) -> None:
         """Apply the first ``count`` records of the engine's log to the bytes of pages and commands.
 
-        Raises the exception of a failed ECC decoder. With ``strict``, also raises StoreFull if the
-        store has become full.
+        If the ECC decoder has failed, raises its exception. With ``strict``, also raises StoreFull
+        if the store has become full.
         """
         if self._bytes is None:
             return
@@ -273,9 +273,9 @@ class PayloadSystem(CommandSystem):
     def takes_single(self) -> bool:
         """True if :meth:`run_single` can be called.
 
-        The drive must have payload and must be open and powered, without ``strict`` and without an
-        earlier error. No command may be in flight, no plan may be running, all completions must
-        have been returned, and no power cut may be scheduled.
+        The drive must have payload and must be open and powered. ``strict`` must be False, and no
+        error may have occurred. No command may be in flight, no plan may be running, all
+        completions must have been returned, and no power cut may be scheduled.
         """
         done = self.registers[COMPLETED]
         busy = self._accepted - self._ended != done or self._taken != done or self._reports
@@ -289,14 +289,14 @@ class PayloadSystem(CommandSystem):
         """Run one command that arrives at ``arrival`` ps, not before ``earliest_arrival``, and
         return its status.
 
-        The effect is that of calls of ``submit``, ``run_until`` and ``completions``, in a third of
-        their wall time. :attr:`takes_single` must be True. The end time (ps) of the command is
-        stored in ``single.end_ps``.
+        This is equivalent to calling ``submit``, ``run_until`` and ``completions``, but takes a
+        third of their wall time. :attr:`takes_single` must be True. The end time (ps) of the
+        command is stored in ``single.end_ps``.
 
-        Return IN_FLIGHT if the command has not completed by ``until`` ps, after an error, or if
-        completions guarantee durability. The completion then has tag ``tag`` and must be collected
-        with :meth:`completions`. Return REFUSED, without any effect, if the command breaks a rule
-        of nvme/submission.py.
+        Return IN_FLIGHT if the command has not completed by ``until`` ps, if an error has occurred,
+        or if completions guarantee durability. The completion then has tag ``tag`` and must be
+        collected with :meth:`completions`. Return REFUSED, without any effect, if the command
+        breaks a rule of nvme/submission.py.
         """
         reg, words, limits = self.registers, single.words, self._memory_limits
         own, words[TAG], words[ARRIVAL] = words[TAG], tag, arrival

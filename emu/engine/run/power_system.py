@@ -42,7 +42,7 @@ from ondie.emu.units import InputError, plural, real_number, whole_number
 
 
 class Start(Enum):
-    """Source of the tables of a drive at power-on."""
+    """Origin of a drive's tables, such as the mapping table, at power-on."""
 
     NEW = "new"
     """The drive is new: nothing has been written."""
@@ -70,7 +70,7 @@ class StoreOptions:
         """Open or create the store's folder for a drive with ``cfg`` and ``options``. Return None
         if ``path`` is None.
 
-        Raises InputError if options exclude each other or the folder cannot be used.
+        Raises InputError if options cannot be combined or the folder cannot be used.
         """
         path, durability = self.path, self.durability
         if path is not None:

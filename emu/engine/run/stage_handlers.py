@@ -56,8 +56,8 @@ def enter_adapter_queue(st, tid):
 
 @cold
 def limit_fetches(st, tid):
-    """Hold command ``tid`` while the drive is processing the maximum number of commands of its
-    queue pair."""
+    """Hold command ``tid`` while the drive is processing the maximum number of commands of the
+    command's queue pair."""
     return stages.WAITS if queue_pair.hold_at_limit(st, tid) else stages.RUNG
 
 
@@ -185,8 +185,9 @@ def route_sensed(st, tid):
 
 @njit
 def route_decoded(st, tid):
-    """Return the next stage of a decoded page: to the ISP, or to the host. If reads fill the
-    drive's cache (``cache_fills``), also store the page of an ordinary host read in the cache."""
+    """Return the next stage of a decoded page: the transfer to the ISP or to the host. If reads
+    fill the drive's cache (``cache_fills``), also store the page of an ordinary host read in the
+    cache."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if of_isp(st, txn):
@@ -213,8 +214,8 @@ def route_unmapped(st, tid):
 
 @njit
 def route_read_data(st, tid):
-    """Send read data up the link. Finish the transaction instead if the ISP reads the data, or if
-    all data of the command is sent later in one transfer."""
+    """Route read data from DRAM to the host. Finish the transaction instead if the ISP reads the
+    data, or if all data of the command is sent later in one transfer."""
     txn = st.txn[tid]
     if of_isp(st, txn) or (st.cfg[0].whole_commands != 0 and txn.role == Role.NONE):
         return stages.FINISHED
@@ -324,8 +325,9 @@ def continue_transfer(st, tid):
 
 @njit
 def send_piece(st, tid):
-    """Send the piece of a DMA that transaction ``tid`` carries up the link. If bytes of the DMA
-    remain, first create a transaction for them and pass its first piece through DRAM."""
+    """Send transaction ``tid``, which carries one piece of a DMA, up the link to the host. If bytes
+    of the DMA remain, first create a transaction for these bytes and pass its first piece through
+    DRAM."""
     command = st.command[tid]
     if command.bytes_left > 0:
         piece = child(st, tid, st.txn[tid].lpn, 0)

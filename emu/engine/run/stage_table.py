@@ -185,15 +185,15 @@ configuration."""
 
 @dataclass(frozen=True)
 class Stage:
-    """Actions that follow the completion of ``step``: the call of a handler, then the crossing of
-    the resource ``over`` by the transaction. The end of the crossing completes step ``next``.
+    """Actions that follow the completion of ``step``: the call of a handler, then the passage of
+    the transaction through a resource. The end of this passage completes step ``next``.
 
-    ``size``: field of the configuration with the number of bytes, or DATA. ``message``: True if the
-    bytes are not data and count as link overhead. ``when``: name of the condition under which the
-    stage exists (CONDITIONS). ``decides``: handler that chooses the next stage; it returns this
-    stage, one of ``branches``, FINISHED or WAITS. ``takes``: function of another package that takes
-    over the transaction. ``leads``: steps at which the transaction, or transactions created from
-    it, continue after ``decides`` or ``takes``.
+    ``over``: the resource, or NOTHING. ``size``: field of the configuration with the number of
+    bytes, or DATA. ``message``: True if the bytes are not data and count as link overhead.
+    ``when``: name of the condition under which the stage exists (CONDITIONS). ``decides``: handler
+    that chooses the next stage; it returns this stage, one of ``branches``, FINISHED or WAITS.
+    ``takes``: function of another package that takes over the transaction. ``leads``: steps at
+    which the transaction, or transactions created from it, continue after ``decides`` or ``takes``.
     """
 
     step: int
@@ -314,7 +314,8 @@ def names() -> dict[int, str]:
 
 
 def of_drive(cfg: Any) -> Iterator[Stage]:
-    """Yield the stages of a drive with the integer configuration ``cfg``, one per step."""
+    """Yield the stage of each step of a transaction, for a drive with the integer configuration
+    ``cfg``."""
     yield from _stages_under(_held(cfg))
 
 

@@ -74,8 +74,9 @@ def take_part(st, rid):
 def start_die(st, rid, tid):
     """Start the operation of row ``rid`` on a super-page of the reservoir.
 
-    ``row.lpn`` is the logical super-page, from which the function derives the die and the physical
-    super-page. SCAN and PAD name a physical super-page instead (see :func:`start_by_place`).
+    The field ``lpn`` of the row is the logical super-page. The function derives the die and the
+    physical super-page from it. In rows of kind SCAN or PAD, the field names a physical super-page
+    instead (see :func:`start_by_place`).
     """
     cfg = st.cfg[0]
     row = st.row[rid]

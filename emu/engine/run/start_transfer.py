@@ -1,4 +1,4 @@
-"""Start of plan rows that transfer data without flash: tunnel messages and data down the link.
+"""Start of plan rows whose data does not cross flash: tunnel messages, and host data for the DRAM.
 
 Owns the start of these rows. Does not own other rows (loop.py) or the cost of messages
 (nvme/tunnel/).
@@ -80,8 +80,8 @@ def start_message(st, rid, tid):
 
 @njit
 def start_dma_down(st, rid, tid):
-    """Send the bytes of row ``rid`` down the link in pieces, so that one piece enters DRAM while
-    the next piece crosses the link.
+    """Send the bytes of row ``rid`` from the host to the drive's DRAM in pieces, so that one piece
+    enters DRAM while the next piece crosses the link.
     """
     row = st.row[rid]
     dev = row.device

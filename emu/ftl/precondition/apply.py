@@ -35,10 +35,10 @@ def precondition(
 ) -> Steady | None:
     """Put a stand-alone drive (device 0), which has executed no command, into the state ``kind``
     (PRECONDITIONS). "fill" writes all logical pages once in order. "steady" calls
-    set_steady_state() with uniform writes and returns its result. ``accesses``: pages that the run
-    will access. A fill leaves other pages unmapped if this cannot change the results of the run.
-    Raises InputError if the kind is unknown, if the pages do not fit on flash, or if "steady" does
-    not support the victim policy.
+    set_steady_state() with uniform writes. Returns the result of set_steady_state(), or None for
+    another kind. ``accesses``: pages that the run will access. A fill leaves other pages unmapped
+    if this cannot change the results of the run. Raises InputError if the kind is unknown, if the
+    pages do not fit on flash, or if "steady" does not support the victim policy.
     """
     if kind == "steady":
         return set_steady_state(arrays, cfg, seed=seed)

@@ -42,9 +42,9 @@ def dynamic_counts(
     In one round (one write per unit), a unit gains a page of region r with probability q_r and
     loses the fraction q_r U / L_r of its pages of r (U units, L_r pages of r on the drive). The
     deviations x from the mean therefore obey dx_r = -a_r x_r + noise, a_r = q_r U / L_r. The noise
-    has variance q_r (1 - q_r) + q_r and covariance -q_r q_s (one page arrives, a Poisson number
-    leaves). The deviations are normal, with stationary covariance noise_rs / (a_r + a_s); for one
-    region this is L / 2U.
+    has variance q_r (1 - q_r) + q_r and covariance -q_r q_s (one page arrives, and a Poisson
+    number of pages leaves). The deviations are normal, with stationary covariance noise_rs / (a_r +
+    a_s); for one region this is L / 2U.
     The mean over the units is subtracted, because the sum over the units is the drive's total.
     """
     noise = 2 * np.diag(writes) - np.outer(writes, writes)

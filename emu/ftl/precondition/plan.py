@@ -70,7 +70,8 @@ class Plan:
     choices: int = 10
     """Number of random blocks that the policy d_choices compares."""
     spare_parts: int = 10
-    """The policy random_some accepts a block if at least 1/spare_parts of its pages are invalid."""
+    """Parameter of the policy random_some, which accepts a block if at least 1/``spare_parts`` of
+    its pages are invalid."""
     level_wear: bool = False
     """True: open the free block with the fewest erases. False: open the block that became free
     first.

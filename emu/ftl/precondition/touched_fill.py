@@ -1,8 +1,8 @@
 """Sequential fill of a drive that maps only the logical pages accessed by a run.
 
-Owns the condition under which the other pages of the drive cannot change the run, and the fill that
-maps only the accessed pages. Does not own the fill of the whole drive (write_frontier.py) or the
-requests (replay/block_trace.py).
+Owns the condition under which the pages that a run does not access cannot affect the run, and the
+fill that maps only the accessed pages. Does not own the fill of the whole drive (write_frontier.py)
+or the requests (replay/block_trace.py).
 Source: this project.
 
 A full block without an invalid page is read, moved or erased only if its data is accessed or if
@@ -108,7 +108,8 @@ def touched_pages(arrays: Arrays, accesses: Accesses) -> int:
 def fill(arrays: Arrays, accesses: Accesses) -> None:
     """Fill device 0 in order, without simulated time or erases, and map only the accessed stripes.
 
-    ``rest_is_idle`` must be True, and the drive must not have executed a command.
+    Call this function only if :func:`rest_is_idle` returns True and the drive has not executed a
+    command.
     """
     low, high = intervals(arrays, accesses)
     sectors = int(arrays.cfg.page_bytes[0]) // SECTOR_BYTES

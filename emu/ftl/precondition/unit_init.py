@@ -37,9 +37,10 @@ def key(rng: np.random.Generator) -> np.ndarray:
 
 
 def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Generator) -> Unit:
-    """Return an unwritten unit for up to ``most`` (int64[regions]) labels (logical pages).
+    """Return a unit to which no page has been written.
 
-    ``active``: bool[blocks], mask of the blocks that the unit may use.
+    ``most``: maximum number of labels (logical pages) of each region, int64[regions]. ``active``:
+    bool[blocks], mask of the blocks that the unit may use.
     """
     blocks, pages, regions = plan.blocks, plan.unit_pages, plan.regions
     shift = (pages - 1).bit_length()
@@ -206,7 +207,8 @@ def resize(unit: Unit, counts: np.ndarray) -> None:
 
 def set_blocks(unit: Unit, live: np.ndarray, count: int) -> None:
     """Remove free blocks from the unit, or return removed blocks to it, until it has ``count``
-    blocks. ``live``: bool[blocks], mask of the blocks of the unit, which the function updates.
+    blocks. ``live``: bool[blocks], True for the blocks that are in the unit; the function updates
+    this mask.
     """
     reg = unit.reg[0]
     while live.sum() > count and not reg.stuck:

@@ -60,7 +60,7 @@ free block.
 
 class Unit(NamedTuple):
     """Arrays of the simulated allocation unit, which is one plane, or one die if blocks are
-    super-blocks. A *label* is a logical page of the unit, a *slot* a physical page of the unit."""
+    super-blocks. A *label* is a logical page, and a *slot* is a physical page of the unit."""
 
     reg: np.recarray  # REG[1]
     rng: np.ndarray  # uint64[1]
@@ -133,7 +133,7 @@ def give(unit, block):
 
 @njit
 def close(unit, front):
-    """Close the full block of write frontier ``front``, which can then be selected as a victim."""
+    """Close the full block of write frontier ``front``, so that it can be selected as a victim."""
     reg = unit.reg[0]
     block = unit.block[front]
     reg.clock += 1
@@ -171,7 +171,8 @@ def _emptiest(unit):
 
 @njit
 def victim(unit):
-    """Select a victim among the full blocks with the policy of the unit, and return the block."""
+    """Select a victim among the full blocks according to the policy in ``unit``, and return the
+    block."""
     reg = unit.reg[0]
     score = unit.score
     best = 0
@@ -209,7 +210,7 @@ def victim(unit):
 
 @njit
 def region_of(unit, label):
-    """Return the number of the region that contains logical page ``label``."""
+    """Return the index of the region that contains logical page ``label``."""
     region = 0
     for i in range(1, unit.first.size - 1):
         region += label >= unit.first[i]
@@ -220,7 +221,7 @@ def region_of(unit, label):
 def collect(unit):
     """Move the valid pages of one victim and free the victim.
 
-    Set ``reg.stuck`` if the greedy policy finds no block with an invalid page.
+    Set field ``stuck`` of ``unit.reg`` if the greedy policy finds no block with an invalid page.
     """
     reg = unit.reg[0]
     where, who, score = unit.where, unit.who, unit.score
@@ -266,8 +267,8 @@ def collect(unit):
 
 @njit
 def make_room(unit):
-    """Collect blocks until more than ``reg.low`` blocks are free. Set ``reg.stuck`` if this fails
-    after many victims.
+    """Collect blocks until more than ``low`` blocks of the unit are free. Set ``stuck`` if this
+    needs more than HOPELESS victims per block of the unit. Both are fields of ``unit.reg``.
     """
     reg = unit.reg[0]
     tries = 0

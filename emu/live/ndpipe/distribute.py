@@ -37,16 +37,16 @@ def send_update(
     found = answer(link, Kind.APPLIED)
     if found.fields["version"] != update.version:
         raise InputError(
-            f"version {update.version}: after the update, the store reports version "
-            f"{found.fields['version']}"
+            f"update to version {update.version}: the store then reports version "
+            f"{found.fields['version']}, so the update has failed"
         )
     return update
 
 
 def answer(link: Link, kind: Kind) -> Frame:
-    """Return the next frame from the store, which must have the kind ``kind``. Raises InputError if
-    the frame is a refusal. Raises LinkLost if the frame has any other kind, or if the connection is
-    lost."""
+    """Return the next frame from the store; the kind of the frame must be ``kind``. Raises
+    InputError if the frame is a refusal. Raises LinkLost if the frame has any other kind, or if the
+    connection is lost."""
     found = link.receive()
     if found.kind == Kind.REFUSED:
         raise InputError(str(found.fields["why"]))

@@ -31,7 +31,8 @@ HELD_OUT = ("flower.jpg", "chelsea.png", "coffee.png", "camera.png", "brick.png"
 """Names of the photographs from which only crops for tests are cut."""
 CLASSES = ("as it is", "blurred", "moved sideways", "moved upwards", "noisy", "few levels")
 PRETRAINED = 4
-"""Number of classes on which the backbone is pretrained: the first elements of CLASSES."""
+"""Number of classes on which the backbone is pretrained; these classes are the first elements of
+CLASSES."""
 QUALITY = 90
 """Quality setting of Pillow for the JPEG files."""
 BORDER = 4
@@ -85,7 +86,10 @@ def _picture(name: str) -> np.ndarray:
         if path.is_file():
             with pillow().open(path) as picture:
                 return np.asarray(picture.convert("RGB"))
-    raise InputError(f"{name}: not found in the installed packages scikit-learn and scikit-image")
+    raise InputError(
+        f"{name}: not found in the installed packages scikit-learn and scikit-image; install both "
+        "packages again"
+    )
 
 
 def _cut(picture: np.ndarray, rng: np.random.Generator) -> np.ndarray:

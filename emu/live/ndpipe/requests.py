@@ -36,7 +36,7 @@ class _Request:
 
 @dataclass
 class Requests:
-    """Requests of the Tuner to the stores that have not been completed.
+    """Uncompleted requests of the Tuner to the stores.
 
     ``links``: connections of the live stores; the connection of a dead store is removed.
     ``places``: numbers of the stores that have a photo, by photo number. ``lost``: reason for each

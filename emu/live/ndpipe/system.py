@@ -34,7 +34,7 @@ from ondie.emu.live.ndpipe.wire import BATCH
 from ondie.emu.units import InputError, plural
 
 JOB_S = 3600.0
-"""Maximum time to wait for a message of the Tuner, s."""
+"""Maximum time to wait for a message from the Tuner, s."""
 
 
 def create(folder: Path, job: Train) -> None:
@@ -199,9 +199,9 @@ def _signals_held() -> Iterator[None]:
 
 
 def _received(pipe: Any, needed: Mapping[str, Any]) -> Any:
-    """Return the next message of the Tuner. Raises InputError if the Tuner terminates, if the Tuner
-    sends no message within JOB_S, or if one of the processes ``needed`` (by name) terminates with
-    an error first."""
+    """Return the next message from the Tuner. Raises InputError if the Tuner terminates, if the
+    Tuner sends no message within JOB_S, or if one of the processes ``needed`` (by name) terminates
+    with an error first."""
     waited = {process.sentinel: (name, process) for name, process in needed.items()}
     end = time.monotonic() + JOB_S
     while ready := connection.wait([pipe, *waited], end - time.monotonic()):

@@ -96,14 +96,19 @@ class Tuner:
         try:
             sock, _ = server.accept()
         except TimeoutError:
-            raise InputError(f"a store did not start within {START_S:g} s") from None
+            raise InputError(
+                f"a store did not start within {START_S:g} s; {len(self.links)} stores have "
+                "started; start the job again"
+            ) from None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link = Link(sock)
         sock.settimeout(START_S)  # a program that says nothing must not stop the job
         try:
             hello = link.receive()
         except LinkLost as error:
-            raise InputError(f"a program that is not a store has connected: {error}") from None
+            raise InputError(
+                f"a program that is not a store has connected: {error}; start the job again"
+            ) from None
         sock.settimeout(None)
         if hello.kind not in (Kind.HELLO, Kind.REFUSED) or hello.fields.get("token") != token:
             raise InputError("a program that is not a store has connected; start the job again")
@@ -363,8 +368,8 @@ class Tuner:
 
 
 def read_photos(paths: Iterable[str]) -> Photos:
-    """Return the JPEG files in ``paths`` as (name, content). Raises InputError if a file cannot be
-    read or is not a JPEG file."""
+    """Read the JPEG files at ``paths``; return (path, content) of each file. Raises InputError if a
+    file cannot be read or is not a JPEG file."""
     files = []
     for path in paths:
         try:

@@ -45,15 +45,15 @@ class Kind(IntEnum):
     """Store to Tuner: token of the job, store number, total number of photos, and version and
     checksum of the store's model."""
     EXTRACT = 2
-    """Tuner to store: request for the features of photos, which are the outputs of one layer of the
-    network."""
+    """Tuner to store: request for the features of photos (outputs of one layer of the network)."""
     FEATURES = 3
-    """Store to Tuner: number of each requested photo, followed by the features of these photos."""
+    """Store to Tuner: photo numbers of the requested photos, followed by the features of these
+    photos."""
     END = 4
     """Store to Tuner: end of the results for one request."""
     UPDATE = 5
-    """Tuner to store: announcement of a model update: form, version, checksum and size of the
-    update."""
+    """Tuner to store: form, version, checksum and size of a model update that the Tuner will
+    send."""
     RESUME = 6
     """Store to Tuner: number of bytes of the model update that the store has already received."""
     CHUNK = 7
@@ -64,15 +64,16 @@ class Kind(IntEnum):
     """Tuner to store: request for the labels (classes) of photos, computed with the store's current
     model."""
     LABELS = 10
-    """Store to Tuner: number and label of each photo."""
+    """Store to Tuner: photo number and label of each requested photo."""
     INSERT = 11
-    """Tuner to store: number of a new photo, and its JPEG file."""
+    """Tuner to store: photo number and JPEG file of a new photo."""
     REFUSED = 12
     """Store to Tuner: reason why the store refuses a request."""
     STOP = 13
     """Tuner to store: end of all requests; the store then closes the connection."""
     SKIPPED = 14
-    """Store to Tuner: photos of a request that cannot be read or decoded, each with the reason."""
+    """Store to Tuner: unreadable and undecodable photos of a request, with the reason for each
+    photo."""
 
 
 MOST_BODY = {

@@ -35,9 +35,9 @@ class Message:
     """Cost of one message through the TCP/IP tunnel without other traffic. Times are in ps."""
 
     received: int
-    """Number of receive commands, which carry a message from the drive to the host."""
+    """Number of receive commands that carry the message from the drive to the host."""
     written: int
-    """Number of write commands, which carry a message from the host to the drive."""
+    """Number of write commands that carry the message from the host to the drive."""
     notified: int
     """Number of notifications with which the drive announces blocks to the host."""
     up_ps: int
@@ -165,7 +165,7 @@ class TunnelCost:
     def across(self, count: int, to: TunnelCost | None = None) -> Message:
         """Return the cost of a message of ``count`` bytes from the drive to another drive.
 
-        The host forwards each packet down when the complete packet has arrived. ``to``: cost model
+        The host forwards each packet when the complete packet has arrived. ``to``: cost model
         of the other drive's tunnel, or None if both are equal. Raises InputError if ``count`` is
         negative, or if the other tunnel has a smaller mtu and ``count`` is not 0.
         """
@@ -175,8 +175,8 @@ class TunnelCost:
         """Return a copy of this model in which relay threads wait ``ps`` for a CPU core before each
         task.
 
-        The wait makes the tunnel slower and changes how packets are grouped into blocks on the way
-        down.
+        The wait makes the tunnel slower and changes how packets from the host to the drive are
+        grouped into blocks.
         """
         up, down = self.up._replace(wait=ps), self.down._replace(wait=ps)
         return dataclasses.replace(self, up=up, down=down)

@@ -127,7 +127,8 @@ class DeviceRelay:
         self._signal()
 
     def close(self) -> None:
-        """Ask the host to close the tunnel after all packets have been transferred."""
+        """Ask the host to close the tunnel. The queued packets are still transferred; packets that
+        are sent later are dropped."""
         if self.state is State.OPEN:
             self._closing = True
             self._signal()

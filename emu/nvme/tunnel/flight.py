@@ -56,7 +56,7 @@ class Flight:
     def __init__(self, cids: range, need: int, timeout_ps: int) -> None:
         if len(cids) < need:
             raise InputError(
-                f"tunnel relay with {len(cids)} command identifiers: must be at least {need}"
+                f"tunnel relay: has {len(cids)} command identifiers; must have at least {need}"
             )
         self.timeout_ps = timeout_ps
         self.issued: Counter[str] = Counter()

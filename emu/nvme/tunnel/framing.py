@@ -42,8 +42,8 @@ Data = bytes | memoryview
 
 @dataclass(frozen=True)
 class Format:
-    """Parameters of the packet stream on which host and drive must agree. Raises InputError if a
-    value is invalid."""
+    """Parameters of the packet stream, on which host and drive must agree: sizes, notification and
+    offloads. Raises InputError if a value is invalid."""
 
     payload: int = 4096
     """Size of the data buffer of a tunnel command in bytes. From drive to host, READ_HEADER of
@@ -202,9 +202,9 @@ class Unpacker:
     def feed(self, data: Data, first: int) -> tuple[int, list[Data]]:
         """Unpack one block. ``first``: offset of the first header in the block, or NONE.
 
-        Returns (SUCCESS, packets that this block completes). Returns (error status, []) if the
-        block is invalid; no byte of it is accepted. A packet that lies in one block is a view of
-        ``data``, so ``data`` must not change while the packet is used.
+        Returns (SUCCESS, packets that this block completes). If the block is invalid, accepts no
+        byte of the block and returns (error status, []). A packet that lies in one block is a view
+        of ``data``, so ``data`` must not change while the packet is used.
         """
         view, end, longest = memoryview(data), len(data), self.longest
         at = min(self._missing, end)

@@ -125,7 +125,7 @@ class HostRelay:
     # --- the host's side
 
     def open(self) -> None:
-        """Start to open the tunnel; ``requests`` then returns the open command.
+        """Start opening the tunnel; ``requests`` then returns the open command.
 
         Has no effect unless the tunnel is closed.
         """

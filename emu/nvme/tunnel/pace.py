@@ -3,10 +3,10 @@
 Owns the schedule of the blocks of one drive in both directions. Does not own the cost model
 (cost.py), commands, a clock or threads; the current time is an argument.
 Source: this project. A program that runs in wall time handles some blocks late, because it waits
-for a CPU. Therefore, blocks are scheduled one after another at the period of the cost model. After
-a late block, further blocks follow without delay until they are on schedule again. A block never
-completes before its scheduled time. A direction that was idle, or is more than SLACK_PS late,
-begins a new schedule and does not catch up.
+for a CPU. Therefore, each block is scheduled one period after the previous block; the cost model
+determines the period. After a late block, further blocks follow without delay until they are on
+schedule again. A block never completes before its scheduled time. A direction that was idle, or is
+more than SLACK_PS late, begins a new schedule and does not catch up.
 """
 
 from __future__ import annotations

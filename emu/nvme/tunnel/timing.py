@@ -46,7 +46,7 @@ class Times(NamedTuple):
     """Time from the moment when a block is ready in the drive until the host's relay is notified,
     ps. Used only in the direction from drive to host."""
     cpu: int
-    """CPU time of the host's relay per tunnel command, and per notification, ps."""
+    """CPU time of the host's relay for each tunnel command and for each notification, ps."""
     copy_rate: int
     """Rate at which the host's relay copies data, bytes/s; 0 if copying takes no time."""
     link: int
@@ -108,8 +108,9 @@ def next_block(at, there, total, tid):
 
 @njit
 def whole(at, total, mtu):
-    """Return the size in bytes of the complete packets within the first ``at`` bytes of a stream of
-    ``total`` bytes."""
+    """Return the total size in bytes of the packets that are complete in a part of a stream.
+    ``at``: size of this part, from the start of the stream, bytes. ``total``: size of the stream,
+    bytes."""
     record = mtu + HEADER
     return total if at == total else at // record * record
 
@@ -117,25 +118,26 @@ def whole(at, total, mtu):
 @njit
 def handling(size, tid):
     """Return the time spent by a thread of the host's relay on a command that transfers ``size``
-    bytes, ps."""
+    bytes, ps. ``tid``: Times record with the constants of the direction."""
     return tid.cpu + (ceiling(size * PS, tid.copy_rate) if tid.copy_rate > 0 else 0)
 
 
 @njit
 def spacing(size, tid):
-    """Return the time for which a block of ``size`` bytes occupies the drive's link, ps."""
+    """Return the time for which a block of ``size`` bytes occupies the drive's link, ps. ``tid``:
+    Times record with the constants of the direction."""
     return ceiling(size * PS, tid.link) if tid.link > 0 else 0
 
 
 @njit
 def upward(n, tid):
-    """Simulate a message of ``n`` bytes from the drive to the host. ``tid``: constants of this
-    direction, a Times.
+    """Simulate a message of ``n`` bytes from the drive to the host.
 
     Returns two arrays, int64[blocks]: the number of stream bytes that have reached the host after
     each block, and the time at which the relay has handled the block, ps. The relay's thread
     handles notifications and completions in the order of their times. It must have handled block i
-    before block i + `outstanding` is requested.
+    before block i + `outstanding` is requested. ``tid``: Times record with the constants of this
+    direction.
     """
     total = stream(n, tid.mtu)
     blocks = count(n, tid.room, tid.mtu, tid.concatenate)
@@ -177,13 +179,12 @@ def upward(n, tid):
 
 @njit
 def downward(n, there, ready, tid):
-    """Simulate a message of ``n`` bytes from the host to a drive. ``tid``: constants of this
-    direction, a Times.
+    """Simulate a message of ``n`` bytes from the host to a drive.
 
-    Returns two arrays, int64[blocks]: the number of stream bytes that have reached the drive after
-    each block, and the time of the block's completion, ps. ``there``: number of stream bytes that
-    have arrived at the host after each arrival, ascending, int64[arrivals]. ``ready``: time of each
-    arrival, ps, int64[arrivals].
+    ``there``: number of stream bytes that have arrived at the host after each arrival, ascending,
+    int64[arrivals]. ``ready``: time of each arrival, ps, int64[arrivals]. ``tid``: Times record
+    with the constants of this direction. Returns two arrays, int64[blocks]: the number of stream
+    bytes that have reached the drive after each block, and the time of the block's completion, ps.
     """
     total = stream(n, tid.mtu)
     most = len(there) + count(n, tid.room, tid.mtu, tid.concatenate)
@@ -212,7 +213,7 @@ def downward(n, there, ready, tid):
 def copied(there, tid):
     """Return the total time that the host's relay spends on copying the blocks of a message, ps.
     ``there``: position in the stream at which each block ends, bytes, int64[blocks]. ``tid``:
-    constants of the direction, a Times."""
+    Times record with the constants of the direction."""
     before, sum_ps = 0, 0
     for at in there:
         sum_ps += handling(at - before, tid) - tid.cpu

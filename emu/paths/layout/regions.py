@@ -158,8 +158,8 @@ class Stripes:
         return -(-self.shard.size // self.params)
 
     def span(self, super_page: int, group: int) -> tuple[int, int]:
-        """Return the parameters [start, stop) of one group of a super-page. The range is empty past
-        the end of the shard."""
+        """Return the parameters [start, stop) that group ``group`` of planes of a super-page holds.
+        Past the end of the shard, the range is empty."""
         start = self.shard.start + super_page * self.params + group * self.values
         return min(start, self.shard.stop), min(start + self.values, self.shard.stop)
 

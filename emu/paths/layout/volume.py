@@ -21,8 +21,8 @@ from ondie.emu.nand.geometry import Geometry
 
 
 class Extent(NamedTuple):
-    """Contiguously stored range of parameters [start, stop) of a vector. The range starts at byte
-    offset ``at`` of the vector's region in the volume."""
+    """Contiguously stored range of parameters [start, stop) of a vector. ``at``: byte offset at
+    which the range starts in the vector's region of the volume."""
 
     start: int
     stop: int
@@ -145,8 +145,8 @@ class Volume:
         return sum(regions.pages for regions in self.regions.values())
 
     def place(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (drive, byte offset on the drive), int64[n] each, for byte offsets ``at`` in a
-        region."""
+        """Return (drive, byte offset on the drive), int64[n] each, of n bytes of a region. ``at``:
+        offsets of these bytes in the region, int64[n]."""
         if self.devices == 1:
             return np.zeros_like(at), at
         chunk, rest = np.divmod(at, self.chunk)

@@ -33,7 +33,7 @@ def bound(
     moved: Mapping[str, int],
     traffic: Fraction | int,
 ) -> Bound:
-    """Return the bound of the update stage of host offload.
+    """Return the bound on the duration of the update stage of host offload.
 
     ``groups``: ranges of parameters [start, stop) of all sub-groups; ``on_nvme``: those of the
     sub-groups with states on NVMe. ``moved``: number of bytes that the update reads and writes, by

@@ -27,9 +27,9 @@ BF16 = TYPES[B16]
 
 
 class OffloadMemory(Conventional):
-    """Stored bytes (payload) of host offload: the slots (arrays of weights, gradient, states and
-    scales) of ``params`` parameters on any number of drives. Parameters without an extent in the
-    volume stay in host DRAM."""
+    """Payload of host offload: the values of ``params`` parameters, on any number of drives and in
+    host DRAM. Weights, gradient, states and scales are slots, that is, one array each. Parameters
+    without an extent in ``volume`` stay in host DRAM."""
 
     def __init__(
         self,

@@ -109,11 +109,12 @@ class Shares:
     """Fraction of all parameters with states on NVMe. These are the first parameters of the model.
     """
     gradients: Fraction
-    """Share of the gradients (including padding) that is on NVMe. Only the gradients of parameters
-    with states on NVMe are counted. The gradients on NVMe are the first in each sub-group."""
+    """Fraction of the gradients (including padding) that is on NVMe. Only the gradients of
+    parameters with states on NVMe are counted. The gradients on NVMe are the first in each
+    sub-group."""
     buffer: Fraction
-    """Share of all parameters that are in the largest sub-group. This share determines the size of
-    a pinned buffer."""
+    """Fraction of all parameters that are in the largest sub-group. This fraction determines the
+    size of a pinned buffer."""
     kept: Fraction
     """Fraction of all parameters with a 16-bit copy that stays in DRAM, although the 16-bit copies
     of other parameters are on NVMe. These are the first parameters of the model."""

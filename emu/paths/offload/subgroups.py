@@ -28,7 +28,7 @@ from ondie.emu.paths.pieces import Pieces, pieces
 from ondie.emu.paths.update_path import UpdatingPath
 
 MOST_GROUPS = 16
-"""Maximum number of sub-groups in a piece of a model that is simulated with pipelining."""
+"""Maximum number of sub-groups of a simulated piece of a model, if sub-groups are pipelined."""
 LARGE_TENSORS = 0.95
 """Minimum fraction of a vector's data that must be on NVMe for a model to be simulated in pieces.
 Data that ratio or max_in_cpu keeps in DRAM is excluded from the fraction. Any remaining data in
@@ -46,7 +46,8 @@ def _firsts(groups: Iterable[tuple[int, int]], share: Fraction) -> list[tuple[in
 
 @dataclass
 class OffloadLayout(UpdatingPath):
-    """Path whose states are on NVMe or in host DRAM, according to the offload options."""
+    """Base class of the paths of host offload: the division of the parameters into sub-groups, and
+    the placement of each array on NVMe or in host DRAM according to the offload options."""
 
     def granule(self) -> int:
         """Return the smallest number of parameters that fills whole pages of every vector and whole
@@ -191,8 +192,9 @@ class OffloadLayout(UpdatingPath):
         return self.offload.pipeline_read or self.offload.pipeline_write
 
     def lone_part(self, n_params: int) -> bool:
-        """Return True if a piece of ``n_params`` parameters has only one sub-group although the
-        sub-groups of the whole model overlap."""
+        """Return True if a piece of the model with ``n_params`` parameters has only one sub-group
+        although reads, writes and computation of different sub-groups overlap in the whole
+        model."""
         settings = self.part_settings(n_params)
         size = settings.get("host.subgroup_params", self.group())
         return self.pipelines and len(self.groups) > 1 and n_params <= size

@@ -36,8 +36,8 @@ def plan(path: OnDie, first: int, lost: tuple[int, int] | None = None) -> Iterat
 
 
 def check_lost(path: OnDie, lost: tuple[int, int] | None) -> None:
-    """Raise InputError if the lost die does not exist, or if there is no parity over dies from
-    which it could be reconstructed."""
+    """Raise InputError if the lost die does not exist, or if its data cannot be reconstructed,
+    because there is no parity over dies."""
     if lost is None:
         return
     device, die = lost

@@ -156,8 +156,8 @@ class OnDie(UpdatingPath):
         return (2 * each + 1) * self.geometry.dies
 
     def unstorable(self) -> str | None:
-        """Return the reason why the PEs cannot process the format, or None if they can process it.
-        PEs process pages value by value, in parallel in the planes of a die."""
+        """Return the reason why the PEs cannot process the storage format, or None if they can. PEs
+        process pages value by value, in parallel in the planes of a die."""
         form = formats.FORMATS[self.options.format]
         if form.name == "fp32" or self.cfg.pe.kind == "none":
             return None
@@ -280,9 +280,8 @@ class OnDie(UpdatingPath):
         yield from self.weights_up(out, out.fence(UPDATE))
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
-        """Yield the plan rows of all rounds of one stripe per die. A round consists of the
-        transfer of its gradients to the device's DRAM, each step for every die, and the completed
-        parities."""
+        """Yield the plan rows of all rounds of one stripe per die: the transfer of the gradients to
+        the device's DRAM, each step for every die, and the completed parities."""
         rounds = all_rounds(out.next, self.guarded, len(self.steps))
         batch = max(plan_rows.MAX_CHUNK // (1 + (len(self.steps) + 1) * self.geometry.dies), 1)
         for at in range(0, len(rounds["k"]), batch):
@@ -346,7 +345,8 @@ class OnDie(UpdatingPath):
         }
 
     def schedule(self, table: Table, after: int) -> None:
-        """Set the rows that gradient loads and senses wait for, according to pe.dispatch."""
+        """Set the rows that gradient loads and senses wait for, according to pe.dispatch.
+        ``after``: id of the last row before the update."""
         channels, ways = self.geometry.channels, self.geometry.ways
         vpp, bpr = table.mask[GRADIENT], table.mask[SENSE]
         last = STORE_STEP if STORE_STEP in table.mask else PROGRAM_STEP
@@ -398,8 +398,8 @@ class OnDie(UpdatingPath):
         return every[(number + offsets[table.dev])[table.made]]
 
     def commit(self, out: Rows, done: Sequence[frozenset[int]] = ()) -> None:
-        """Add rows that program a commit record on every die, except those in ``done``: super-pages
-        of each device that hold commit records already programmed."""
+        """Add rows that program the commit record of every die. ``done``: super-pages of the commit
+        records that are already programmed and get no row, by device."""
         after = out.fence(UPDATE)
         for stripes, guarded in zip(self.stripes, self.guarded, strict=True):
             lpn = guarded.records + np.arange(self.geometry.dies)
@@ -434,8 +434,8 @@ class OnDie(UpdatingPath):
         which: Sequence[np.ndarray] | None = None,
     ) -> Iterator[np.ndarray]:
         """Yield rows, alternating between devices, that read super-pages and send ``size`` bytes of
-        each to the host. ``pages``: pages per super-page, for the time of the die's decoder.
-        ``which``: super-pages of each device; None selects those that hold stripes."""
+        each to the host. ``pages``: pages per super-page, which determine the time of the die's
+        decoder. ``which``: super-pages of each device; None selects those that hold stripes."""
         which = which or [homes.super_pages(0, homes.count) for homes in self.homes]
         piece = plan_rows.MAX_CHUNK // len(self.stripes)
         for start in range(0, max(map(len, which)), piece):
@@ -461,7 +461,7 @@ class OnDie(UpdatingPath):
         return stripe_s(self.devices, stripes, array, load)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound of the update stage: stripes per die x max(:meth:`_stripe_s`, times of
+        """Return the bound on the update time: stripes per die x max(:meth:`_stripe_s`, times of
         the gradients of one stripe per die on the link and in DRAM) + erases of new blocks."""
         flash, geometry = self.cfg.flash, self.geometry
         stripes = max(self.stripes, key=lambda each: each.count)

@@ -64,7 +64,7 @@ class Guarded:
     dies: int
     members: int
     parity: np.ndarray
-    """Super-page that holds each parity, int64[groups]."""
+    """Number of the super-page that holds each parity, int64[parities]."""
     records: int
     """Number of the first super-page that holds a commit record. There is one commit record per
     die, after all other super-pages."""

@@ -54,8 +54,9 @@ def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.nda
 
 
 def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
-    """Return the plan rows that program ``places`` with the current contents of the registers. A
-    later scan then does not read these positions as blank. ``first``: id of the first row."""
+    """Return the plan rows that program the super-pages ``places`` with the current contents of the
+    registers. Later scans then do not read these super-pages as blank. ``first``: id of the first
+    row."""
     dies, page = path.geometry.dies, path.geometry.flash_page_bytes
     out = Rows(first)
     out.add(

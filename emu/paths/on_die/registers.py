@@ -43,8 +43,8 @@ class Reservoir:
     ``homes``: stripe map of each device at the start; this object updates a copy. ``compute``:
     function that updates parameters [start, stop) of arrays by slot name in place, given their
     gradient. ``guarded``: super-pages of each device that hold stripes, parities and commit
-    records. ``stores``: flash pages, one store per device; None for new pages. ``moved``: applies
-    the transfers of ``system`` to stored data; None to create it with the pages in ``stores``.
+    records. ``stores``: flash pages, one store per device; None for new pages. ``moved``: object
+    that applies the transfers of ``system`` to stored data; None creates it with ``stores``.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class Reservoir:
         self.updated[:] = 0
 
     def program(self, device: int, at: At, planes: np.ndarray, spares: Sequence[Spare]) -> None:
-        """Program ``planes``, uint8[planes, page_bytes], into the super-page at ``at``. ``spares``:
-        out-of-band data of each plane's page, without the checksum, which is computed from the
-        page."""
+        """Program ``planes``, uint8[planes, page_bytes], into a super-page. ``at``: location of the
+        super-page. ``spares``: out-of-band data of each plane's page, without the checksum, which
+        is computed from the page."""
         self._put(device, at, Made(spares, planes))
 
     @property
@@ -153,8 +153,8 @@ class Reservoir:
         return total
 
     def _put(self, device: int, at: At, made: Made, of_elements: bool = False) -> None:
-        """Program ``made`` into the super-page at ``at``. ``of_elements``: True if the processing
-        elements program the pages, False if the controller does."""
+        """Program ``made`` into the super-page with location ``at``. ``of_elements``: True if the
+        processing elements program the pages, False if the controller does."""
         own = self.check_bytes[device]
         code = own.of_elements if of_elements else own.of_controller
         for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
@@ -175,8 +175,8 @@ class Reservoir:
         self._put(device, at, made)
 
     def recorded_erases(self, device: int, at: At) -> int:
-        """Return the erase count of the block at ``at`` for the out-of-band data of its pages, or 0
-        if out-of-band data does not include erase counts."""
+        """Return the erase count of the block that contains the super-page with location ``at``, or
+        0 if the out-of-band data of pages does not include erase counts."""
         if not self.records_erases:
             return 0
         return int(self.system.arrays.block["erases"][self._block(device, at.die, at.place)])
@@ -264,8 +264,9 @@ class Reservoir:
             self.met = bool(nan_comparator.special(values).any()) or self.met
 
     def page(self, at: At, slot: int) -> int:
-        """Return the physical page that stores role ``slot`` of the super-page at ``at``. A role is
-        the combination of a vector, such as the weights, and a group of parameters."""
+        """Return the physical page that stores role ``slot`` of a super-page. ``at``: location of
+        the super-page. A role is a combination of a vector, such as the weights, and a group of
+        parameters."""
         return physical_page(self.system.geometry, at, slot)
 
     def pages(self, device: int, super_page: int) -> list[int]:

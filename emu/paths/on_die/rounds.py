@@ -60,15 +60,15 @@ def all_rounds(first: int, guarded: Sequence[Guarded], n_steps: int) -> dict[str
 
 @dataclass
 class Table:
-    """Plan rows of several rounds, one element per row: stripe, step and dependencies of the
-    row."""
+    """Plan rows of several rounds, as arrays with one element per plan row. They state the stripe,
+    the step and the dependencies of each plan row."""
 
     at: np.ndarray
     """Index of each plan row within its round."""
     round: np.ndarray
     dev: np.ndarray
     width: np.ndarray
-    """For each plan row, the number of dies in its round."""
+    """For each plan row, the number of dies that update a stripe in the round of the row."""
     base: np.ndarray
     """For each plan row, the id of the first row of its round."""
     before: np.ndarray

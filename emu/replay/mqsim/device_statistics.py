@@ -41,8 +41,8 @@ class Queue:
 
 @dataclass(frozen=True)
 class Chip:
-    """Fractions of the simulated time in which a flash chip executes commands, transfers data, and
-    does both at the same time."""
+    """Utilization of a flash chip: fractions of the simulated time in which it executes commands,
+    transfers data, and does both at the same time."""
 
     execution: float
     transfer: float

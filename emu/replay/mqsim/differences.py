@@ -171,5 +171,5 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
         f"the turns of priority classes also advance on busy chips: latencies change {OPEN}"
     ),
 }
-"""Functions that describe the effect on a run of a quirk reproduced by --quirks, by name of the
-quirk. They return None if the quirk has no effect."""
+"""Functions by name of a quirk that --quirks reproduces. Each describes the effect of the quirk on
+a run, or returns None if the quirk has no effect."""

@@ -28,7 +28,7 @@ ENDLESS = 1000
 """Number of draws per block of a plane after which RGA stops, because too few blocks are safe
 (neither being written nor being collected)."""
 MOST_REPEATS = 100
-"""Number of draws per block of a plane after which random victim selection stops to search for a
+"""Number of draws per block of a plane after which random victim selection stops searching for a
 block with an invalid page."""
 
 
@@ -36,8 +36,8 @@ block with an invalid page."""
 def safe(st, b):
     """Return True if block ``b`` is neither being written nor being collected.
 
-    If draws are not repeated, programs of garbage collection that are in progress are ignored, as
-    in MQSim.
+    A block with a program in progress counts as being written. As in MQSim, programs of garbage
+    collection do not count if draws are not repeated (``st.lots[REPEATED_LOT]`` is 0).
     """
     block = st.block[b]
     if block.state == FREE:

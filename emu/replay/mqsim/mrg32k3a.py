@@ -37,7 +37,7 @@ _STEPS: tuple[tuple[int, Matrix], ...] = (
 
 
 def start(seed: int) -> State:
-    """Return the state of the generator for ``seed``, which must be at least 0: int64[6].
+    """Return the state of the generator, int64[6], for ``seed`` (at least 0).
 
     The state consists of the last three residues of each of the two components.
     """

@@ -147,7 +147,7 @@ def read(
 
 
 def complete(found: Values, line: int, matters: Callable[[Parameter], bool], else_: str) -> None:
-    """Set missing parameters without effect to their default.
+    """Set each missing parameter that has no effect to its default.
 
     ``line``: line at which the set of parameters begins in the file. ``matters``: function that
     returns True if a parameter has an effect. ``else_``: end of the message if the parameter has no

@@ -151,8 +151,8 @@ def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
     """Return the number of valid pages of each block, in descending order, int64[blocks], or None
     if the pages do not fit.
 
-    At most ``goal`` blocks, whose valid pages are distributed as ``share``, contain ``wanted``
-    pages in total.
+    ``goal``: maximum number of blocks. ``share``: fraction of blocks by number of valid pages,
+    float64[pages + 1], which the result approximates. ``wanted``: total number of valid pages.
     """
     pages = len(share) - 1
     number = (share * goal).astype(np.int64)

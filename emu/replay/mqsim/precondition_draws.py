@@ -29,8 +29,8 @@ MOST_HOT = 0.3
 """Fraction of hot addresses above which preconditioning treats the addresses of a flow as
 uniform."""
 CROWDED = 1.1
-"""Minimum ratio of the pages in a range to the required pages for which the required pages are
-drawn at random. With a lower ratio, the draws would take too long."""
+"""The required pages are drawn at random only if the range has at least CROWDED times as many
+pages. With fewer pages, the draws would take too long."""
 MOST_FILLED = 0.9
 """Fraction of the pages of a range that MQSim fills if the ratio of the pages in the range to the
 required pages is below CROWDED."""

@@ -3,7 +3,7 @@
 Owns the list of quirks: MQSim's behavior, the correct behavior, whether --quirks reproduces MQSim's
 behavior, and the condition under which the quirk applies to a run. Does not own the implementation:
 each module implements its quirks by name. Source: MQSim's source in the version published in
-October 2022, and runs of it.
+October 2022, and runs of this version.
 
 Without --quirks, a run is correct. With --quirks, the quirks marked ASKED are reproduced. KEPT
 quirks are always reproduced, because users rely on them as the meaning of a parameter. NAMED quirks

@@ -100,8 +100,8 @@ def result_file(
 
     ``unserved``: for each flow, numbers of reads and of writes that never complete and are not in
     ``requests``; MQSim counts them as requests. ``device``: statistics of ``drive``. The file has
-    the element HostInterface only if both are given, and TSU and FlashChips only if ``device`` is
-    given. Quirk reproduced: whole_seconds.
+    the element HostInterface only if ``device`` and ``drive`` are given, and the elements TSU and
+    FlashChips only if ``device`` is given. Quirk reproduced: whole_seconds.
     """
     out = Lines()
     out.begin("MQSim_Results")
@@ -178,7 +178,7 @@ def response_log(done: np.ndarray, period_ps: int) -> str:
 
     The columns are the time, and the mean device response time and the mean end-to-end delay since
     the previous line, all in us. A line is written at the first completion after each period; the
-    next period starts at that line.
+    next period starts at the time of that completion.
     """
     lines = ["SimulationTime(us)\tReponseTime(us)\tEndToEndDelay(us)"]
     order = np.argsort(done["end"], kind="stable")

@@ -179,7 +179,7 @@ def configuration(
     drive: Drive, scenario: Scenario, flows: Sequence[Flow], asked: bool
 ) -> dict[str, Any]:
     """Return the resolved configuration of a run (drive, scenario, flows, quirks), to be stored
-    with its result."""
+    with its result. ``asked``: True if --quirks was given."""
     listed = []
     for flow in flows:
         kind = {

@@ -273,7 +273,8 @@ _PLACE = {k.attribute: at for at, k in enumerate(_ALL)}
 SETS: dict[str, tuple[Parameter, ...]] = {
     name: _ALL[_PLACE[first] : _PLACE[last] + 1] for name, (first, last) in _SETS.items()
 }
-"""Parameters of each parameter set of ssdconfig.xml, in the order of Drive, by name of the set."""
+"""Parameters of each parameter set of ssdconfig.xml, in the order of the fields of Drive, by name
+of the set."""
 
 
 def read_drive(path: str | os.PathLike[str]) -> Drive:

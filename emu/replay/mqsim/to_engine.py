@@ -80,8 +80,8 @@ STEADY = {
     "RANDOM_PP": "random_some",
     "FIFO": "fifo",
 }
-"""Victim selection policy of the steady state in which the drive starts, by MQSim's policy
-GC_Block_Selection_Policy."""
+"""Victim selection policy of the steady state in which the drive starts, by value of MQSim's
+parameter GC_Block_Selection_Policy."""
 
 
 def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:

@@ -80,7 +80,8 @@ def read_document(path: str | os.PathLike[str], root: str) -> Element:
     assert tree.root is not None
     if tree.root.name != root:
         raise InputError(
-            f"{where}: line {tree.root.line}: the root is {quoted(tree.root.name)}; use {root}"
+            f"{where}: line {tree.root.line}: the root element is {quoted(tree.root.name)}; "
+            f"use {root}"
         )
     return tree.root
 

@@ -27,8 +27,8 @@ def _shown(value: int, unit: str) -> str:
 
 
 def constants_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of the fitted constants: value in the preset, fitted value, 95 % interval,
-    error, and notes."""
+    """Return the table of the fitted constants: value in the preset, fitted value, 95 % confidence
+    interval, relative error, and notes."""
     table = Table(
         "constant", Column("preset", justify="right"), Column("fitted", justify="right"),
         Column("95 % interval", justify="right"), Column("error", justify="right"), "note",

@@ -369,7 +369,7 @@ def _swings(c: Comparison) -> Table:
 
 
 def remarks(c: Comparison) -> list[str]:
-    """Return the notes on the comparison and on single paths (update strategies), such as the
+    """Return the notes on the comparison and on individual paths (update strategies), such as the
     reason why a path did not run."""
     out = notes(c)
     out += [f"{r.name}: n/a: {r.reason}" for r in c.results if r.reason is not None]

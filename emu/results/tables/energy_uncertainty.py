@@ -118,8 +118,9 @@ def chance(answer: Answer) -> str:
 
 
 def crossing_words(crossing: Crossing) -> str:
-    """Return a phrase that states the host power (W) at which both paths use the same energy, and
-    the path that uses less energy below or above it; or the path that always uses less energy."""
+    """Return a phrase on the path that uses less energy. If both paths use the same energy at some
+    host power, the phrase names this power (W) and the path that uses less energy below or above
+    it. Otherwise, it names the path that uses less energy at every host power."""
     names = " and ".join(crossing.keys)
     if crossing.vary == IN_PROPORTION:
         if crossing.watts is None:

@@ -89,7 +89,8 @@ def _table(title: str, *columns: str) -> Table:
 def latency_table(data: Mapping[str, Any]) -> Table:
     """Return the table of latencies of all requests, of reads and of writes.
 
-    The first rows show the latencies of the whole run, the following rows those of its second half.
+    The first rows show the latencies of the whole run, and the following rows show the latencies of
+    its second half.
     """
     title = f"{data['requests']:,} requests in {fmt_time(data['simulated_ns'] * 1000)} simulated"
     if data["iops"] is not None:

@@ -47,8 +47,9 @@ NAMES = {
 """Names of the table's rows by key of the printed data. The row of any other key has the key as its
 name, without the unit and with spaces instead of underscores."""
 ATTRIBUTES = {"optimizer_s": "time of the optimizer"}
-"""Row names, by key, of attributes of a training trace whose key without its unit is the name of
-another attribute: "optimizer_s" without its unit is "optimizer"."""
+"""Row names of attributes of a training trace, by key: those whose default row name (the key
+without the unit) is already the name of another attribute. For example, the default row name of
+"optimizer_s" would be "optimizer"."""
 
 PARTS_AS_THEY_ARE = frozenset({"hyperparameters"})
 """Keys of dictionaries whose inner keys are printed unchanged, because users type these names."""

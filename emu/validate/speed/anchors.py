@@ -62,8 +62,7 @@ class Memory:
         self.copy_ns = self.chase_ns = float("inf")
 
     def measure(self) -> None:
-        """Repeat the copy and the pointer chase, which takes about 0.2 s, and keep the best
-        times."""
+        """Repeat the copy and the pointer chase (about 0.2 s in total), and keep the best times."""
         begin = time.perf_counter()
         np.copyto(self.target, self.source)
         took = (time.perf_counter() - begin) * 1e9
@@ -75,5 +74,5 @@ class Memory:
             self.chase_ns = min(self.chase_ns, (time.perf_counter() - begin) * 1e9 / STEPS)
 
     def anchors(self) -> Anchors:
-        """Return the shortest memory times measured so far."""
+        """Return the shortest times per cache line and per link that were measured so far."""
         return Anchors(self.copy_ns, self.chase_ns)

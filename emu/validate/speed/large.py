@@ -36,8 +36,8 @@ MOST_BYTES = 4 << 30
 
 
 def large_rows(plan: Plan) -> list[Row]:
-    """Return the rows of the peak memory and time of the 32 TB drive, measured in a separate
-    process.
+    """Simulate the 32 TB drive in a separate process. Return the benchmark rows: peak memory, wall
+    time, and pages per second of the event loop.
 
     The workload writes 1 TB sequentially (10 GB if ``plan.quick``) and then reads at random
     addresses.

@@ -38,8 +38,8 @@ LEAST_S = 5.0
 this long."""
 QUICK_S = 0.5
 COLLECTING, OTHER = 20.0, 10.0
-"""Target ratios of the flash transactions per second to those of MQSim, with and without garbage
-collection."""
+"""Targets for the flash transactions per second, relative to MQSim: with garbage collection, and
+without garbage collection."""
 FLASH = ("user_reads", "user_writes", "gc_reads", "gc_writes", "map_reads", "map_writes", "erases")
 
 
@@ -80,10 +80,11 @@ def rows(peer: Path, folder: Path, quick: bool, progress: Callable[[str], object
 def case_rows(
     peer: Path, case: mqsim_cases.Case, folder: Path, quick: bool, progress: Callable[[str], object]
 ) -> list[Row]:
-    """Multiply the number of requests of a case until it has the minimum run time, run MQSim and
-    this engine, and return the rows.
+    """Run MQSim and this engine on a case, and return the rows. The number of requests of the case
+    is multiplied such that the event loop of MQSim runs for at least LEAST_S (QUICK_S if
+    ``quick``).
 
-    Each program's time is the best of two runs, or the time of one run if ``quick``.
+    The time of each program is that of the faster of two runs, or of one run if ``quick`` is True.
     """
     least = QUICK_S if quick else LEAST_S
     progress(f"{case.name}: MQSim")
@@ -106,7 +107,8 @@ def case_rows(
 
 def compared(case: mqsim_cases.Case, times: int, ours: Run, theirs: Run) -> list[Row]:
     """Return rows of the transactions per second of this engine, by wall time and by CPU time,
-    relative to those of MQSim."""
+    relative to those of MQSim. ``times``: factor by which the number of requests of the case was
+    multiplied, for the names of the rows."""
     target = COLLECTING if case.collects else OTHER
     name = f"{case.name} x {times}"
     made = []

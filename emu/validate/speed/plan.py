@@ -1,4 +1,4 @@
-"""Plan of a benchmark run, and the rows of a measured speed.
+"""Plan of a benchmark run, and the result rows of its measured speeds.
 
 Owns Plan, and the rows that compare a speed with its target and with memory. Does not own the
 measurements (speed.py, anchors.py).
@@ -50,7 +50,7 @@ def memory_rows(anchors: Anchors) -> list[Row]:
 def speed_rows(
     name: str, per_s: float, cpu_per_s: float, target: float | None, anchors: Anchors
 ) -> list[Row]:
-    """Return rows of the operations per second and of the time per operation.
+    """Return the rows of benchmark ``name``: operations per second, and time per operation.
 
     The rates are compared with ``target`` (pages/s) unless it is None. The time per operation is
     compared with the memory access times in ``anchors``. ``cpu_per_s``: operations per second of

@@ -57,7 +57,8 @@ class WrittenFlash:
         """CPU time (s) to generate the records, and to copy them once."""
 
     def block_records(self, block_pages: int, pages: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the records of blocks as PageStore does. The records are generated at each call."""
+        """Yield (first page, OOB[blocks, block_pages]) for consecutive groups of blocks, like
+        PageStore.block_records. The records are generated at each call."""
         size = BLOCKS_AT_ONCE * block_pages
         for first in range(0, self._units, size):
             begin = time.thread_time()
@@ -99,10 +100,11 @@ class WrittenFlash:
 class CheckpointedFlash(WrittenFlash):
     """WrittenFlash with a checkpoint of the mapping table and with later writes.
 
-    The metadata pages of the checkpoint are in the blocks after the units that were written first.
-    The units ``later``, which were written after the checkpoint, are in the blocks after the
-    metadata pages. ``table``: constants of the drive. Consecutive blocks are on consecutive block
-    units (ftl.block_unit) of the drive.
+    All mapping units were written once, in the order ``order``, before the checkpoint; the blocks
+    that follow contain the metadata pages of the checkpoint. Then the mapping units ``later``
+    (numbers, int64[n]) were written again, to the blocks after the metadata pages. Consecutive
+    blocks are on consecutive block units (ftl.block_unit) of the drive. ``table``: constants of the
+    drive.
     """
 
     def __init__(
@@ -230,7 +232,7 @@ def scan(cfg: Config, at_random: bool) -> tuple[float, float, recovery.Recovered
 
     Returns (rate, copy rate, result). Rate: mapping units that the recovery processes per second of
     CPU time. Copy rate: out-of-band records that this machine copies per second of CPU time; 0 if
-    the recovery used a checkpoint and did not read all records. Result: that of the recovery.
+    the recovery used a checkpoint and did not read all records. Result: the recovered tables.
     """
     geometry = Geometry.of(cfg)
     _recover(cfg.replace({"flash.blocks_per_plane": 12}, ref="a bench"), at_random)  # compiles

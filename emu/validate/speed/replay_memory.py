@@ -27,8 +27,8 @@ SPAN_BYTES = 64 << 30
 REQUEST_BYTES = 4096
 CONSTANT_BYTES = 1 << 30
 UNIT_BYTES = 24
-"""Memory that the bound allows for each mapping unit with data, bytes: its entries in the page map
-and the reverse map, and the record of its validity."""
+"""Number of bytes that the bound on the peak memory of a replay includes for each mapping unit with
+data: the entries in the page map and the reverse map, and the record of the unit's validity."""
 DEPTH = 32
 
 

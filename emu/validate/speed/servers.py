@@ -66,7 +66,7 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Return all cases: over NBD first, then over vfio-user."""
+    """Return all kinds of requests that are measured: first over NBD, then over vfio-user."""
     found = []
     for text, size in SIZES.items():
         small = size == 4096
@@ -88,10 +88,10 @@ ABOVE_US = 20.0
 wait for the server with a model of flash, minus the modeled latency, minus the wait for the server
 without a model of flash."""
 HALF = 0.5
-"""Target (minimum) for the rate of the server without a model of flash (NULL), divided by the rate
-of nbdkit's memory plugin."""
+"""Target: minimum ratio of the rate of the server without a model of flash (NULL) to the rate of
+nbdkit's memory plugin."""
 START_S = 300.0
-"""Time after which a server that does not listen has failed (s); the first server may have to
+"""Maximum time from the start of a server until it listens (s). The first server may have to
 compile the engine."""
 
 
@@ -248,9 +248,9 @@ def wait_rows(null: np.ndarray, timed: np.ndarray, modeled: float) -> list[Row]:
     above = seen - modeled * 1e6 - bare
     return [
         Row("modeled latency of a read, depth 1", modeled * 1e6, "us", "itself", 1),
-        Row("wait of a client, no timing, median", bare, "us", "itself", 1),
-        Row("wait of a client, the wall clock, median", seen, "us", "itself", 1),
-        Row("the wall clock above both, median", above, "us",
+        Row("wait for a read without a flash model, median", bare, "us", "itself", 1),
+        Row("wait for a read with the wall clock, median", seen, "us", "itself", 1),
+        Row("wait with the wall clock minus the two rows above it, median", above, "us",
             f"target {ABOVE_US:g} us", above / ABOVE_US),
     ]  # fmt: skip
 

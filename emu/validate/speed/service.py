@@ -59,7 +59,7 @@ latency and the delay of a bare timer."""
 
 
 def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
-    """Measure all cases and the engine alone alternately; return the rows.
+    """Measure all cases, and the engine alone for comparison, in several rounds; return the rows.
 
     Each rate is the best of several runs, and is compared with that of the engine alone.
     """
@@ -108,12 +108,13 @@ def wall_clock(cfg: Config, count: int) -> list[Row]:
     return [
         *wait_rows(*waits),
         Row("processor time of an idle second", busy, "s", "one CPU", busy),
-        Row("an idle virtual hour", hour, "s", "target 1 s", hour),
+        Row("time to simulate an idle hour", hour, "s", "target 1 s", hour),
     ]
 
 
 def wait_rows(seen: np.ndarray, modeled: np.ndarray, bare: np.ndarray) -> list[Row]:
-    """Return rows of the delays beyond the modeled latency.
+    """Return benchmark rows that compare the delays of reads beyond their modeled latency with the
+    delays of a bare timer.
 
     ``seen``: waits of a client for reads. ``modeled``: modeled latencies of these reads. ``bare``:
     delays of a bare timer that waits for the modeled latencies. All are float64[n] in seconds.
@@ -126,12 +127,12 @@ def wait_rows(seen: np.ndarray, modeled: np.ndarray, bare: np.ndarray) -> list[R
     return [
         Row("modeled latency of a read, depth 1, median", float(np.median(modeled)) * 1e6, "us",
             "itself", 1),
-        Row("wall clock beyond it, bare timer, median", timer, "us", "itself", 1),
-        Row("wall clock beyond it, bare timer, 99 %", timer_99, "us", "itself", 1),
-        Row("wall clock beyond it, served, median", served, "us", "itself", 1),
-        Row("wall clock beyond it, served, 99 %", served_99, "us", "itself", 1),
-        Row("served above the bare timer, median", above, "us", f"target {ABOVE_US:g} us",
-            above / ABOVE_US),
+        Row("delay of a bare timer, median", timer, "us", "itself", 1),
+        Row("delay of a bare timer, 99th percentile", timer_99, "us", "itself", 1),
+        Row("delay of a served read, median", served, "us", "itself", 1),
+        Row("delay of a served read, 99th percentile", served_99, "us", "itself", 1),
+        Row("delay of a served read minus that of a bare timer, median", above, "us",
+            f"target {ABOVE_US:g} us", above / ABOVE_US),
     ]  # fmt: skip
 
 

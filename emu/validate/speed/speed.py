@@ -1,7 +1,7 @@
 """Page operations per second of the flash engine: without FTL, and with FTL and garbage collection.
 
-Owns the drives and workloads of these measurements. Does not own rows (plan.py) or the memory
-reference (anchors.py). Source: this project.
+Owns the drives and workloads of these measurements. Does not own the rows of a result (plan.py) or
+the measurement of this machine's memory (anchors.py). Source: this project.
 
 Pages and writes are 4 KiB, so every write is one page.
 """
@@ -42,8 +42,8 @@ PLAIN = (
     "flash.cache_program=false",
     "flash.interleave_commands=false",
 )
-"""WHOLE_PAGES, with the page size equal to the write size (PAGE), and without cache reads, cache
-programs and interleaved commands. Commands and transfers are then as simple as in MQSim."""
+"""The settings of WHOLE_PAGES, and settings for pages of the write size (PAGE) without cache reads,
+cache programs or interleaved commands. Commands and transfers are then as simple as in MQSim."""
 BARE = (
     *PLAIN,
     "host.io_submit=0 ns",
@@ -127,7 +127,7 @@ def flash_once(n: int) -> tuple[float, float]:
 
 
 def writes(rng: np.random.Generator, pages: int, n: int) -> Iterator[np.ndarray]:
-    """Yield chunks of one-page writes, ``n`` writes in total, uniform over ``pages`` pages."""
+    """Yield chunks of one-page writes, ``n`` in total, to random pages below number ``pages``."""
     while n > 0:
         k = min(n, MAX_CHUNK)
         chunk = np.zeros(k, REQUEST)
