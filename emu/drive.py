@@ -313,7 +313,7 @@ class Drive(PowerSystem):
         try:
             given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
         except ValueError as error:  # rows of different lengths
-            raise InputError("data has rows of different lengths: must be a flat array") from error
+            raise InputError("data: rows of different lengths; must have one length") from error
         if given.dtype.kind not in "biufc":
             raise InputError(f"data is of type {given.dtype}: must be bytes or an array of numbers")
         self._succeed(WRITE, offset, np.ascontiguousarray(given).reshape(-1).view(np.uint8))

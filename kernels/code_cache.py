@@ -61,8 +61,8 @@ callback."""
 
 @cache
 def not_stored(place: Path, reason: str | None) -> None:
-    """Report that compiled code is not stored in folder ``place``, once per folder and reason.
-    ``reason``: text of the operating system's error, or None if the error has no text."""
+    """Report that compiled code is not stored in folder ``place``, once per process, folder and
+    reason. ``reason``: text of the operating system's error, or None if the error has no text."""
     say(f"compiled code is not stored in {place}: {reason}")
 
 

@@ -109,7 +109,10 @@ def unscale(
     with np.errstate(over="ignore"):
         factor = np.float32(1.0 / scale)
     if not (0 < factor < math.inf):
-        raise KernelError(f"scale: {scale!r}; must be larger, because 1 / scale exceeds float32")
+        raise KernelError(
+            f"scale = {scale!r}: 1 / scale is outside the range of float32; use a scale from 1e-38 "
+            "to 1e38"
+        )
     return _scaled(g, factor, *native.choose(backend, isa), threads)
 
 

@@ -143,8 +143,9 @@ class CompletionRing:
         return int(self._queue.tail)
 
     def post(self, guest: Guest, low: int, high: int) -> bool:
-        """Write a completion queue entry; return False if the queue's memory has disappeared.
-        ``low``, ``high``: the two 64-bit halves of the entry, without the phase tag."""
+        """Write a completion queue entry. Return False if the guest's memory at its address is not
+        mapped, is not writable or can no longer be accessed. ``low``, ``high``: the two 64-bit
+        halves of the entry, without the phase tag."""
         return bool(native.lib.ondie_guest_post(guest._guest, self._queue, low, high))
 
 

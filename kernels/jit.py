@@ -166,7 +166,7 @@ def entry(function: Any, *args: Any) -> Any:
 
 
 def callback(signature: Any, function: Any) -> Any:
-    """Return numba.cfunc of a compiled function, cached as by :func:`njit`.
+    """Return numba.cfunc of a compiled function. Store its machine code on disk, as njit does.
 
     The attribute ``address`` of the result is the address for C code.
     """

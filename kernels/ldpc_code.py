@@ -43,9 +43,10 @@ def draws(seed: int) -> Iterator[int]:
 def parity_shifts(numbers: Iterator[int], circulant: int) -> NDArray[np.int32]:
     """Return the shifts of the parity columns, int32[ROWS, ROWS] with -1 on the diagonal.
 
-    The determinant is a sum of nine powers of the cyclic shift. Four of the shifts are chosen so
-    that eight of the powers cancel. Encoding then needs no division, and no entry of the inverse
-    has more than three terms.
+    ``numbers``: random integers, from which the shifts are computed. The matrix of the parity
+    columns has a determinant that is a sum of nine powers of the cyclic shift. Four of the shifts
+    are chosen so that eight of the powers cancel. Encoding then needs no division, and no entry of
+    the inverse matrix has more than three terms.
     """
     e, half = np.full((ROWS, ROWS), -1, np.int64), circulant // 2
     for row, column in permutations(range(ROWS), 2):

@@ -143,7 +143,8 @@ def back(values, stored, start, stop, kind, random, first, key, shift):
     are already in place.
 
     ``kind``: storage type of ``stored`` (F32, H16 or B16). ``random``: True for stochastic
-    rounding; ``first``, ``key``, ``shift``: see `numba_to_bf16` in stochastic.py.
+    rounding. ``first``: number of the element stored[0] for its random bits. ``key``, ``shift``:
+    see `numba_to_bf16` in stochastic.py.
     """
     if kind == H16:
         numba_to_fp16(values, stored[start:stop])

@@ -11,7 +11,7 @@ The kernel works on the memory of a parameter or gradient if this tensor already
 format (float32, float16 or bfloat16) and is contiguous. Otherwise the optimizer casts the gradient
 to the required type before the update and copies the new weight to the parameter afterwards. A
 float32 model then computes with exactly the weights that the format can hold. The optimizer keeps
-weights between steps only if the parameter cannot hold them, that is, the FP32 weights of a model
+weights between steps only if the parameter cannot hold them, such as the FP32 weights of a model
 that computes with 16 bits. The kept weights are those of the last step; later changes of the
 model's parameters do not affect them.
 """
@@ -265,7 +265,10 @@ class KernelOptimizer(torch.optim.Optimizer):
         """
         format = state_dict.get("format", self.kernel.format)
         if format != self.kernel.format:
-            raise KernelError(f"states are in format {format!r}, expected {self.kernel.format!r}")
+            raise KernelError(
+                f"states are in format {format!r}; must be in format {self.kernel.format!r}, or "
+                f"create the optimizer with format={format!r}"
+            )
         ids = [number for group in state_dict["param_groups"] for number in group["params"]]
         held = [param for group in self.param_groups for param in group["params"]]
         for number, param in zip(ids, held, strict=False):  # torch reports different lengths

@@ -1,7 +1,8 @@
 """Count of the multiply-accumulates of one training step, with torch's formulas.
 
-This module owns MacCounter, which counts forward and backward of the first observed step. It does
-not run in later steps. The counted step is slower; the trace's attribute macs_source reports this.
+This module owns MacCounter, which counts the forward and backward passes of the first observed
+step. Later steps are not counted. The counted step is slower; the trace's attribute macs_source
+reports this.
 Source: torch.utils.flop_counter's formulas, two FLOPs per MAC. torch has no formula for its CPU
     attention operator; it is counted as products of queries x keys x width per head, two forward
     and five backward. The backward pass of a convolution is counted here, because torch 2.13's

@@ -64,7 +64,7 @@ class Result:
     """Reason why the path did not run; None if it ran. The fields below have their default values
     if it did not run."""
     updates_weights: bool = True
-    """True if the path updates the stored weights, as the baseline does (Path.updates_weights)."""
+    """True if the path updates stored weights (Path.updates_weights); else it has no speedup."""
     notes: tuple[str, ...] = ()
     """Notes that are printed with the path's row of the table."""
     ledger: Ledger | None = None

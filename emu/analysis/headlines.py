@@ -59,8 +59,8 @@ WEAR_DIES = {"flash.channels": 2, "flash.dies_per_channel": 1}
 amplification. More dies would not change the result, because each die has separate garbage
 collection."""
 FEW = 8
-"""Largest queue depth at which :func:`limit_of` may state the latency of a request, instead of a
-resource, as the limit of a rate."""
+"""Largest queue depth at which :func:`limit_of` may report that the latency of a request limits a
+rate. At larger depths, it always reports a resource."""
 SATURATED = 0.85
 """Utilization of a resource at and above which this resource limits a rate."""
 FEW_PLANES = 0.75

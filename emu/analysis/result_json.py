@@ -139,8 +139,8 @@ def update_speedup(comparison: Comparison, result: Result) -> float | None:
 
 
 def energy_ratio(base: Result, rival: Result) -> float:
-    """Return the ratio of the typical energies of ``base`` and ``rival``: energy of drives and
-    host, excluding forward and backward, of the baseline divided by that of the rival."""
+    """Return the typical energy of ``base`` divided by the typical energy of ``rival``. Both are
+    energies of the drives and the host, excluding the forward and backward passes."""
     assert base.energy is not None and rival.energy is not None
     return base.energy.storage_and_host[1] / rival.energy.storage_and_host[1]
 

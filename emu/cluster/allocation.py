@@ -57,7 +57,7 @@ class Rules:
     host_batch: int | None = None
     drive_batch: int | None = None
     """Batches of every host (``host_batch``) and of every drive (``drive_batch``) if ``batch`` is
-    GIVEN; not used with other values of ``batch``. If ``host_batch`` is None, Algorithm 1 tunes the
+    GIVEN; this module ignores them otherwise. If ``host_batch`` is None, Algorithm 1 tunes the
     host's batch to ``drive_batch``."""
     allocator: str = ALLOCATORS[0]
     margin: float = MARGIN

@@ -97,8 +97,8 @@ def split(
     if leveling == "public":
         raise InputError(
             f"node {node}: {own[node]} private samples are more than its share of an epoch, "
-            f"{quota[node]} (batch {sizes[node]} of {whole}); use a larger batch, fewer private "
-            f"samples or leveling = repeat"
+            f"{quota[node]} (its batch size is {sizes[node]}, the sum of all batch sizes {whole}); "
+            f"use a larger batch, fewer private samples or leveling = repeat"
         )
     none = np.flatnonzero((sizes == 0) & (own > 0))
     if len(none):
@@ -220,8 +220,8 @@ def checked_batches(what: str, values: Sequence[int] | np.ndarray) -> tuple[np.n
 
 def checked_private(public: int, private: Sequence[int] | np.ndarray, nodes: int) -> np.ndarray:
     """Return the number of private samples of each node, int64[nodes], after validation. Raises
-    InputError if ``private`` does not have one value per node, or if ``public`` or a value is
-    negative or not a whole number."""
+    InputError if ``private`` does not have one value per node, if one of its values is not a whole
+    number, or if ``public`` or a value is negative."""
     if len(private) != nodes:
         raise InputError(
             f"private samples of {len(private)} nodes, batches of {nodes} nodes: give one "

@@ -144,8 +144,8 @@ def traced(
     and the speed of the host at this batch (samples/s). ``ratio``: speed of a drive divided by
     ``speed`` (compute/training.py). The host's largest batch is ``host_batch`` if it is given,
     otherwise ``batch``, because no larger batch is known to fit. The drive's batch is the largest
-    batch for which Algorithm 1 gives the host at most the host's largest batch. The drive's memory
-    is assumed to hold ``drive_batch``.
+    batch for which Algorithm 1 gives the host at most the host's largest batch, but at least 1. The
+    drive's memory is assumed to hold ``drive_batch``.
     """
     half = half_batch() if name in NETWORKS else 0.0
     most = host_batch or batch

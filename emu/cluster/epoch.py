@@ -214,7 +214,8 @@ class Epoch:
         gone = np.flatnonzero(self.away & (sizes > 0))
         if len(gone):
             raise InputError(
-                f"node {gone[0]} has left, but has batch {sizes[gone[0]]}; call join() first"
+                f"node {gone[0]} has left, but its batch size is {sizes[gone[0]]}; call join() "
+                "first"
             )
         self._plan = self._planned(sizes)
         self.batches, self._last = sizes, None

@@ -115,8 +115,8 @@ class Search:
         if not total.any():
             raise InputError(
                 f"most_samples = {self.most_samples}: too few for a plan of {sum(self.counts)} "
-                f"engines, because all engines of a kind take equally many samples; must be at "
-                f"least {min(self.counts)}"
+                f"engines, because all engines of a kind process the same number of samples; must "
+                f"be at least {min(self.counts)}"
             )
         at = int(np.argmax(total / (when + exchange_s)))
         return tuple(int(samples) for samples in fit[:, at])

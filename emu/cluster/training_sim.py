@@ -100,18 +100,21 @@ class Simulation:
                 f"the cluster has {fleet.nodes} nodes: give one batch and one "
                 f"number of private samples per node"
             )
-        if np.any(batches < 0) or not np.any(batches):
-            raise InputError(
-                f"batches = {batches[:8].tolist()}: each must be at least 0, and at least one must "
-                "be above 0"
-            )
+        if np.any(batches < 0):
+            node = int(np.argmin(batches))
+            raise InputError(f"node {node}: batch {batches[node]}; must be at least 0")
+        if not np.any(batches):
+            raise InputError("the batch of every node is 0; at least one must be above 0")
         if self.pieces is None:
             self.pieces = np.ones(fleet.nodes, np.int64)
-        if self.pieces.shape != (fleet.nodes,) or np.any(self.pieces < 1):
+        if self.pieces.shape != (fleet.nodes,):
             raise InputError(
-                f"micro-batches = {self.pieces[:8].tolist()}: must be at least 1 for each of the "
-                f"{fleet.nodes} nodes"
+                f"micro-batches have shape {self.pieces.shape}: must be ({fleet.nodes},), one "
+                "number per node"
             )
+        if np.any(self.pieces < 1):
+            node = int(np.argmin(self.pieces))
+            raise InputError(f"node {node}: {self.pieces[node]} micro-batches; must be at least 1")
         self._limits = fleet.limits() * np.minimum(self.pieces, MOST_BATCH // fleet.limits())
         over = np.flatnonzero(batches > self._limits)
         if len(over):

@@ -49,8 +49,8 @@ class Workload:
     """Weight update time on the host, then on each kind of drive, seconds; 0 if the speeds include
     this time."""
     published: tuple[int, ...] | None = None
-    """(batch size of the host, batch size of a drive) as published for one kind of drive; None if
-    no batch sizes are published for the drives of this cluster."""
+    """(batch size of the host, batch size of a drive) as published. None if the cluster has several
+    kinds of drives, or if no batch sizes are published for its kind of drive."""
     notes: tuple[str, ...] = ()
     """Sentences, printed with the results, about the origin of the values of this workload."""
 

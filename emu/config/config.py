@@ -150,7 +150,8 @@ def restored(records: Mapping[str, Mapping[str, Any]], where: str) -> Config:
     for name, record in records.items():
         if canonical(name, records, f"{where}: ") != name:
             raise InputError(
-                f"{where}: {name} is a key of another version of this program; use that version"
+                f"{where}: {name} is a key of another version of ondie; use the version of ondie "
+                "that wrote this configuration"
             )
         key = key_of(name)[0]
         value = record["value"]
@@ -164,7 +165,7 @@ def restored(records: Mapping[str, Mapping[str, Any]], where: str) -> Config:
     if missing:
         raise InputError(
             f"{where}: {missing[0]} is missing, so the configuration is from another version of "
-            "this program; use that version"
+            "ondie; use the version of ondie that wrote it"
         )
     return _build(ordered(leaves), where)
 

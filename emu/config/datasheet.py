@@ -207,7 +207,7 @@ def _text(value: object, place: str) -> str:
 def _choice(value: object, choices: tuple[str, ...], place: str) -> str:
     text = _text(value, place)
     if text not in choices:
-        raise InputError(f"{place}: {quoted(text)} is unknown; {known_names(text, choices)}")
+        raise InputError(f"{place}: {quoted(text)} is not valid; {known_names(text, choices)}")
     return text
 
 
@@ -314,8 +314,8 @@ def check_capacity(sheet: DataSheet, cfg: Config, place: str) -> None:
 
 
 MOST_UNUSED = 1.1
-"""Maximum ratio of the capacity of a drive's flash, minus over-provisioning, to its nominal
-capacity. A larger ratio counts as a contradiction.
+"""Maximum ratio of the capacity of a drive's flash, without a static pSLC region and
+over-provisioning, to its nominal capacity. A larger ratio counts as a contradiction.
 """
 
 

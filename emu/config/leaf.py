@@ -213,7 +213,7 @@ def _choice(key: Key, value: object, place: str) -> str:
         raise InputError(f"{place}: {quoted(value)} is not a name; write nonempty text")
     choices = key.spec.choices
     if choices and value not in choices:
-        raise InputError(f"{place}: {quoted(value)} is unknown; {known_names(value, choices)}")
+        raise InputError(f"{place}: {quoted(value)} is not valid; {known_names(value, choices)}")
     if not value.isprintable():
         raise InputError(f"{place}: {quoted(value)} must be printable text on one line")
     return value

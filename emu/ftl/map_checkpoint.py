@@ -213,8 +213,8 @@ def begin_start(st, dev):
 
 @njit
 def set_head(st, dev, slot, kind, at):
-    """Write the header of the metadata page with index ``at`` to buffer ``slot``. Fill the rest of
-    the buffer with zeros.
+    """Write the header of a metadata page of kind ``kind`` to buffer ``slot``. Fill the rest of the
+    buffer with zeros. ``at``: index of the page among those of its kind.
     """
     for word in range(st.cfg[0].page_bytes // 8):
         st.meta_words[slot, word] = 0

@@ -214,9 +214,9 @@ def request_padding(st, dev):
 def on_first_pass_done(st, tid):
     """Handle the end of the first of two passes over the word line of program ``tid``.
 
-    Before the second pass, the next word line of the block must be filled and receive its first
-    pass. Pad the next word line if a FLUSH, an FUA write, a trim map or a metadata page waits for
-    the second pass.
+    Before the second pass, the next word line of the block, if any, must be filled and receive its
+    first pass. Pad the next word line if a FLUSH, an FUA write, a trim map or a metadata page waits
+    for the second pass.
     """
     txn = st.txn[tid]
     if txn.kind == CACHED:

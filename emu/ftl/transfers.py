@@ -164,8 +164,8 @@ def decode_bare(st, tid, step):
 @njit
 def encode_bare(st, tid, step):
     """Pass the result of on-die computation ``tid`` through the ECC encoder of the die's channel,
-    which computes the check bytes, then continue at stage ``step``. Return False if encoding takes
-    no time.
+    which computes the check bytes; stage ``step`` follows. If encoding takes no time, only set the
+    stage of ``tid`` to ``step`` and return False.
     """
     st.count[st.txn[tid].dev, PE_ENCODED_PAGES] += st.txn[tid].n
     return encode(st, tid, step)
@@ -173,8 +173,8 @@ def encode_bare(st, tid, step):
 
 @njit
 def encode(st, tid, step):
-    """Pass the data of ``tid`` through the ECC encoder of the die's channel, then continue at stage
-    ``step``. Return False if encoding takes no time.
+    """Pass the data of ``tid`` through the ECC encoder of the die's channel; stage ``step``
+    follows. If encoding takes no time, only set the stage of ``tid`` to ``step`` and return False.
     """
     return coded(st, tid, ECC_ENCODED_PAGES, st.cfg[0].encode, step)
 
@@ -182,8 +182,8 @@ def encode(st, tid, step):
 @inline
 def coded(st, tid, counter, time, step):
     """Pass the data of ``tid`` through the ECC engine of the die's channel, which takes ``time`` ps
-    per page, then continue at stage ``step``. Add the pages to ``counter``. Return False if
-    ``time`` is 0.
+    per page; stage ``step`` follows. Add the pages to ``counter``. If ``time`` is 0, only set the
+    stage of ``tid`` to ``step`` and return False.
     """
     txn = st.txn[tid]
     st.count[txn.dev, counter] += txn.n

@@ -141,14 +141,14 @@ def become_root() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS):
         raise InputError(f"cannot create a user namespace: {os.strerror(ctypes.get_errno())}")
-    try:
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-    except OSError as error:
-        raise InputError(
-            f"cannot set up a user namespace: {error.filename}: {error.strerror}"
-        ) from error
+    maps = {"setgroups": "deny", "uid_map": f"0 {user} 1", "gid_map": f"0 {group} 1"}
+    for name, text in maps.items():
+        try:
+            Path("/proc/self", name).write_text(text)
+        except OSError as error:
+            raise InputError(
+                f"cannot set up a user namespace: /proc/self/{name}: {error.strerror}"
+            ) from error
     run_tool("mount", "--make-rprivate", "/")
     run_tool("mount", "-t", "tmpfs", "none", "/run")
     batch("", "link set lo up")

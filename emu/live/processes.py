@@ -143,7 +143,7 @@ def status(name: str) -> dict[str, Any]:
         if time.monotonic() > deadline:
             raise InputError(
                 f"--name {name}: the cluster did not answer within {ANSWER_S:g} s; see "
-                f"{file_of(name, 'log')}"
+                f"{file_of(name, 'log')}, or its terminal if it was started with --foreground"
             )
         time.sleep(0.01)
     counted = [("", found["host"]), *((each["namespace"], each) for each in found["drives"])]
@@ -171,7 +171,7 @@ def _asked(name: str) -> dict[str, Any] | None:
         except TimeoutError:
             raise InputError(
                 f"--name {name}: the cluster did not answer within {ANSWER_S:g} s; see "
-                f"{file_of(name, 'log')}"
+                f"{file_of(name, 'log')}, or its terminal if it was started with --foreground"
             ) from None
         except (OSError, ValueError):
             return None

@@ -80,7 +80,7 @@ class Request:
         to the drives. ``mtu``, ``payload``: bytes. ``pace``: "model", "none", or a rate. ``gso``:
         True to transfer TCP segments unsplit; with None, they are unsplit if ``pace`` is "none" and
         the MTU leaves room. ``queues``: number of queues of each network device. ``inject``: faults
-        (inject.Faults.of). ``ports``: ports at which programs listen, for TCP relays.
+        (inject.Faults.of). ``ports``: ports on which programs listen, for TCP relays.
         """
         check_name(name)
         if not 1 <= drives <= MOST_DRIVES:

@@ -34,8 +34,8 @@ ERASING = record_type(
 
 
 def tables(blocks: int = 1) -> dict[str, np.ndarray]:
-    """Return the table of queued erases, with a record for each of ``blocks`` blocks, keyed by the
-    name of its field in the state."""
+    """Return {"erasing": table of queued erases, ERASING[blocks]}, with a record for each of
+    ``blocks`` blocks. "erasing" is the name of the table's field in the engine's state."""
     return {"erasing": records(ERASING, blocks)}
 
 

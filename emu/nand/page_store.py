@@ -242,7 +242,7 @@ class PageStore:
         return self.files.folder.superblock.durability == "host"
 
     def sync(self) -> None:
-        """Make all changes durable. Do nothing without files or after the file system was full."""
+        """Make all changes durable. Do nothing if no files exist or changes stay in memory."""
         if self.files is not None and not self.files.in_memory:
             self.files.sync()
 

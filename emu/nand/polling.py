@@ -1,8 +1,8 @@
-"""Polled priority classes, as in MQSim: each poll of a chip passes the turn to the next class.
+"""Polled priority classes, as in MQSim: each poll of a chip advances the turn of the classes.
 
-The priority classes of user transactions take weighted turns (see die.promote). In MQSim, the
-scheduler advances the turn each time it polls a chip (a *look* in this code), even if no command
-results.
+The priority classes of user transactions take weighted turns (see die.promote). Classes without
+waiting transactions are skipped. In MQSim, the scheduler advances the turn each time it polls a
+chip (a *look* in this code), even if no command results.
 
 Owns the number of polls of each chip, and the turns that polls advance. Does not own turns that
 advance with commands (die.py), the selection of a queue (die_scheduler.py) or the grant of a

@@ -343,7 +343,7 @@ class StoreFolder:
         if SUPERBLOCK in names or not others:
             return
         if any(name.startswith("segment-") for name in others):
-            raise InputError(f"{self.path}: {SUPERBLOCK} is missing from this store; restore it")
+            raise InputError(f"{self.path}: {SUPERBLOCK} is missing from this store; use a copy")
         raise InputError(
             f"{self.path}: is neither a store nor empty: it contains {quoted(others[0])}; name a "
             "new folder"
@@ -409,9 +409,9 @@ class StoreFolder:
         try:
             text = self.read(CONFIGURATION)
         except FileNotFoundError:
-            raise InputError(f"{self.path / CONFIGURATION}: is missing; restore it") from None
+            raise InputError(f"{self.path / CONFIGURATION}: is missing; use a copy") from None
         if hashlib.sha256(text).hexdigest() != self.superblock.configuration_sha256:
-            raise InputError(f"{self.path / CONFIGURATION}: is damaged or truncated; restore it")
+            raise InputError(f"{self.path / CONFIGURATION}: is damaged or truncated; use a copy")
         self.configuration: dict[str, Any] = json.loads(text)
 
     def _check_drive(self, cfg: Config, seed: int) -> None:
@@ -446,10 +446,10 @@ class StoreFolder:
         """Set the durability of a clean store and return its previous durability. If the two
         differ, all files are synced first, including changes by killed processes.
 
-        A store that was not closed must be recovered by the rules of its durability. With "host",
-        pages may have lost changes that were not synced; with "process", no changes are lost.
-        Raises InputError if the store is in use or cannot be opened (see :meth:`look`), if the
-        durability differs and the store was not closed, or if ``durability`` is unknown.
+        A store that was not closed is recovered by the rules of its durability. With "host",
+        recovery assumes that pages may have lost unsynced changes. With "process", it assumes no
+        loss. Raises InputError if the store is in use or cannot be opened (see :meth:`look`), if
+        the durability differs and the store was not closed, or if ``durability`` is unknown.
         """
         check_durability(durability)
         folder = cls(path)

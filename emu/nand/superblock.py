@@ -60,7 +60,9 @@ def decoded(raw: bytes, where: str) -> Superblock:
         raise InputError(f"{where}: is not the superblock of a store, or its first line is damaged")
     line, _, text = raw[len(MAGIC) :].partition(b"\n")
     if line != f"{crc32c(text):08x}".encode():
-        raise InputError(f"{where}: is damaged or truncated (wrong checksum); restore it")
+        raise InputError(
+            f"{where}: is damaged or truncated (wrong checksum); restore it from a copy"
+        )
     try:
         found = json.loads(text)
         version = int(found["version"])

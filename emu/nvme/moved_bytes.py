@@ -79,10 +79,10 @@ class DrivePlanBytes(PlanBytes, Protocol):
 class MovedBytes:
     """Contents of the devices of a system. :meth:`apply` applies the engine's log to them.
 
-    ``transfers``: array TRANSFER[n] of the requests in the rings of the queue pairs; must not be
-    moved. ``stores``: pages on flash of each device. ``cache_file``: files of a single device for
-    data that is not on flash yet; used after :meth:`save_cache`. ``decoder``: decoder of the
-    implemented ECC code. Raises InputError if the C extension is not built.
+    ``transfers``: TRANSFER[n], requests in the rings of the queue pairs; C code keeps the address
+    of this array. ``stores``: pages on flash of each device. ``cache_file``: stores the data of a
+    single device that is not on flash yet; used after :meth:`save_cache`. ``decoder``: decoder of
+    the implemented ECC code. Raises InputError if the C extension is not built.
     """
 
     def __init__(

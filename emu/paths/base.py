@@ -340,7 +340,8 @@ class Path(ABC):
 
     @abstractmethod
     def begin_step(self, step: int) -> None:
-        """Pass the gradient of step ``step`` to the payload, if there is a payload."""
+        """Provide the gradient of step ``step`` to the payload (the emulated bytes). Do nothing if
+        the run has no payload."""
 
     def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
         """Add the plan rows of forward and backward on the accelerator, after the row with id

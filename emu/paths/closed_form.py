@@ -255,8 +255,8 @@ def isp_path(demand: Demand, read: float, written: float) -> None:
 
 
 def handle_depth(cfg: Config) -> int:
-    """Return the maximum number of blocks in flight per asynchronous I/O handle. Reads and writes
-    use separate handles, which share the queue of the front end equally."""
+    """Return the maximum number of blocks in flight on each drive per asynchronous I/O handle, if
+    reads and writes use separate handles. The handles share the queue of the front end equally."""
     return max(min(cfg.host.io_queue_depth, cfg.frontend.queue_depth // 2), 1)
 
 

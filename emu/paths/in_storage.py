@@ -52,8 +52,8 @@ class InStorage(ConventionalPath):
         """Return the number of parameters in a chunk. A chunk fills whole super-pages of every
         vector. If vectors are stored in codes, a chunk fills only whole pages, because the common
         multiple of super-pages would be too large (pages of codes can hold an odd number of
-        blocks). Above this minimum, a chunk is doubled while its values in the widest data type fit
-        in one host block."""
+        blocks). Above this minimum, a chunk is doubled as often as its values in the widest data
+        type still fit in one host block."""
         held = [vector.per_page(self.cfg.flash.page_bytes) for vector in self._all]
         coded = any(vector.coded for vector in self._all)
         chunk = math.lcm(*held) * (1 if coded else self.geometry.planes)

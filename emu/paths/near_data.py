@@ -62,7 +62,7 @@ class NearData(Stannis):
 
     def batches(self, step: int) -> tuple[int, ...]:
         """Return the number of samples of each node in step ``step``: 0 for the host (the first
-        node), and an equal share for each drive."""
+        node), and nearly equal numbers for the drives, which differ by at most 1."""
         drives = [1] * (self.nodes - 1)
         return (0, *largest_remainder(self.trace.steps[step].samples, drives).tolist())
 

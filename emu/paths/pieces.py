@@ -1,4 +1,4 @@
-"""Pieces (samples) of a large model that are simulated in place of the whole model.
+"""Pieces of a large model: smaller models that are simulated in place of the whole model.
 
 Owns the sizes of the pieces. Does not own their simulation or the extrapolation
 (ondie.emu.analysis.extrapolate).
@@ -13,9 +13,9 @@ from fractions import Fraction
 import numpy as np
 
 SHORTEST = 64
-"""Minimum size of a unit (see PERIODS) in granules. A granule is a number of parameters; sizes are
-rounded to multiples of it. Large differences between the pieces keep the effect of overlap at the
-ends of a piece small."""
+"""Minimum size of a unit (see PERIODS) in granules. A granule is a number of parameters; the sizes
+of units and sub-groups are multiples of it. Large differences between the pieces keep the effect of
+overlap at the ends of a piece small."""
 
 
 PERIODS = (1, 3, 5)
@@ -69,7 +69,8 @@ class Pieces:
 
     def of(self, n_params: int) -> Pieces:
         """Return the pieces of a complete model with ``n_params`` parameters, given these pieces of
-        a part of the model. All numbers of parameters are scaled in proportion."""
+        a part of the model. The sizes of the pieces are scaled in proportion. The sizes of their
+        sub-groups do not change."""
         found = [
             Piece(round(Fraction(piece.params * n_params, self.whole.params)), piece.group)
             for piece in (self.whole, *self.all)

@@ -185,9 +185,9 @@ def load(folder: Path, namespaces: Namespaces) -> Loaded | None:
 
 
 def load_without_controller(folder: Path, capacity: int) -> WithoutController | None:
-    """Return the saved state of the controllers from its file in the store in ``folder``, or None
-    if the store has no such file. The state is for a drive of ``capacity`` bytes that is served
-    without an NVMe controller. Raises InputError if the file cannot be read or is damaged."""
+    """Return the saved state from its file in the store in ``folder``, or None if the store has no
+    such file. The drive has a capacity of ``capacity`` bytes and is served without an NVMe
+    controller. Raises InputError if the file cannot be read or is damaged."""
     return _load(folder, lambda document: WithoutController(folder, document, capacity))
 
 

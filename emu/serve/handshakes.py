@@ -49,7 +49,7 @@ TICK_S = 0.1
 
 
 class Phase(Enum):
-    """State of a handshake: in progress, successful or failed."""
+    """State of a handshake: in progress, successful, or ended by the client or an error."""
 
     OPEN = "words of the client are awaited"
     SERVED = "the client gets its thread"

@@ -22,7 +22,7 @@ counts of at most one interval are lost."""
 
 
 class HealthWatch:
-    """Monitor of ``drive`` that runs in a thread until :meth:`close`. It checks for critical
+    """Monitor of ``drive`` that runs in a thread until :meth:`close`. It reports new critical
     warnings every LOOK_S seconds, and saves changed counters every SAVE_S seconds."""
 
     def __init__(self, drive: NvmeDrive) -> None:

@@ -53,8 +53,7 @@ def train(
 
 
 def expected(keys: np.ndarray, code: str, rate: float) -> np.ndarray:
-    """Return the numbers of bit errors and of code words in each step, as drawn before training,
-    int64[steps, 3].
+    """Return counts for each step, from bit errors that are drawn before training, int64[steps, 3].
 
     Column 0: bit errors in data that the capability model does not correct. Column 1: words that
     the capability model cannot correct. Column 2: words that have more bit errors than the limit of

@@ -39,9 +39,11 @@ class Coded:
     beside: Trained
     """Results of the training run with the capability model instead of the implemented code."""
     drawn: np.ndarray
-    """Numbers drawn before training for each step, int64[steps, 3]: bit errors that the capability
-    model does not correct, words that this model cannot correct, and words that exceed its limit if
-    the bit errors in check bits are counted."""
+    """Counts for each step, from bit errors that were drawn before training, int64[steps, 3].
+
+    Column 0: bit errors in data that the capability model does not correct. Column 1: words that
+    the capability model cannot correct. Column 2: words with more bit errors, including those in
+    check bits, than the limit of the capability model."""
 
     @property
     def words(self) -> tuple[int, int]:
@@ -122,7 +124,7 @@ def rows(found: CodesFound) -> list[Row]:
             source = "words that were decoded to incorrect data with a matching CRC"
             out.append(
                 Row(
-                    "errors", f"{name}: wrong data with the right CRC", CHECK, 0,
+                    "errors", f"{name}: undetected errors (CRC matches)", CHECK, 0,
                     float(counts.miscorrected_words), "words", 0, source, trials=counts.words,
                 )
             )  # fmt: skip
@@ -162,8 +164,8 @@ def _shown(found: CodesFound, model: str, code: str, rate: float) -> list[Row]:
 def tables(found: CodesFound) -> list[Table]:
     """Return a list with one table, which has a row for each model, code and bit error rate.
 
-    A row has these numbers of words: failures of the code, failures of the capability model,
-    failures of the code only, and failures of the model only. It also has the fraction of the
+    A row counts the decoded words and the words that are not corrected: by the code, by the
+    capability model, by the code only, and by the model only. It also has the fraction of the
     error-free loss reduction that a training run misses: once for the runs with the code, and once
     for the runs with the capability model."""
     title = (

@@ -227,7 +227,9 @@ def _case(root: Path, name: str, entry: Any, where: Path) -> Case:
         missing = [key for key in _RESULT if key not in expected]
         description = str(entry["description"])
     except (KeyError, TypeError):
-        raise InputError(f"{where}: case {name} must have a result and a description") from None
+        raise InputError(
+            f"{where}: case {name}: result or description is missing or invalid; it must have both"
+        ) from None
     if missing:
         raise InputError(f"{where}: the result of case {name} has no {missing[0]}")
     files = sorted((root / "requests").glob(f"{name}.*.npz"))

@@ -8,8 +8,8 @@ Table II, Eq. 1, and the order of the networks in Fig. 7.
 These values are fitted: the command time of the tunnel (to the speedup of 2.7x), the server's power
 (to Table II at 4 and 24 drives, and to the baseline without Newports, which was measured on another
 machine), and the choice among the printed speeds for tuning (to the host's batch of 315). Only the
-order of the networks in Fig. 7 is a prediction. All other rows follow from these fits, or from
-Table I by arithmetic.
+order of the networks in Fig. 7 is a prediction. All other rows are arithmetic, compare the
+simulated ring with its closed form, or are shown without a check.
 """
 
 from __future__ import annotations

@@ -121,10 +121,10 @@ def identity_rows() -> Iterator[Row]:
     """Yield the rows whose expected values are calculated, and the time between two commands of
     each preset, for which nothing is published.
 
-    Three values are calculated. The duration of a ring all-reduce over 36 Laguna drives follows
-    from its rate. The rates of the open-source equivalent of the tunnel follow from its time per
-    command. The ratio of the bytes through tunnels to the bytes of the ring's messages is below 2,
-    because only messages between two drives cross two tunnels.
+    Three kinds of values are calculated. The duration of a ring all-reduce over 36 Laguna drives
+    follows from its rate. The rates of the open-source equivalent of the tunnel follow from its
+    time per command. The ratio of the bytes through tunnels to the bytes of the ring's messages is
+    below 2, because only messages between two drives cross two tunnels.
     """
     drives = PAPERS["laguna"][0]
     size = network("mobilenetv2", "laguna").gradient_bytes
@@ -203,7 +203,8 @@ def time_rows() -> Iterator[Row]:
 
 def shape_rows() -> Iterator[Row]:
     """Yield the rows that show the load of the host's relay, the number of drives for which 8 relay
-    threads suffice, and the duration and relay CPU time of every all-reduce algorithm."""
+    threads suffice, and the durations of all-reduces. The duration of the ring is shown for each
+    number of relay threads. For every algorithm, duration and relay CPU time are shown."""
     for preset, (drives, *_) in PAPERS.items():
         cost = cost_of(preset)
         x = exchange("ring", GRADIENT, drives, cost)

@@ -1,8 +1,8 @@
 """Rates of live tunnels paced by the cost model: part of `ondie validate tunnel --live`.
 
 Owns the rows of these rates, and the loop that sends and receives packets in one thread. Does not
-own the pace (nvme/tunnel/pace.py), the ends of the tunnel (nvme/tunnel/) or the controller
-(controller/).
+own the computation of completion times (nvme/tunnel/pace.py), the relays of host and drive
+(nvme/tunnel/) or the controller (controller/).
 Source: the published rates in tunnel.PAPERS.
 """
 

@@ -47,7 +47,8 @@ class Stage:
     ledger: Ledger
     """Totals of the whole step, and times of its phases."""
     totals: Totals
-    """Totals (counters, bytes, erases and busy times) of the update stage only."""
+    """Counters, bytes_by, busy_sum_ps, worked_ps and steps of the update stage only. All other
+    fields have their values at the end of the stage."""
     energy: Energy
     """Energy of the update stage only, except host DRAM, whose energy covers the whole step."""
     parts: Mapping[str, float]
@@ -102,7 +103,8 @@ class Stage:
 
 
 def stage(path: str, cfg: Config, trace: Trace, options: Options | None = None) -> Stage:
-    """Simulate the first step of a trace on a path; return the totals of its update stage alone.
+    """Simulate the first step of a trace on a path; return its ledger and the totals and energy of
+    its update stage.
 
     Raises Imbalance if the counts of the run do not balance.
     """

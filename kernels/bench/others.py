@@ -7,8 +7,8 @@ requested one, and reports the reason. It does not own torch's optimizers (conte
 Source: bitsandbytes 0.50, torchao 0.18, DeepSpeed 0.19. Adam8bit of bitsandbytes selects 8-bit
 blockwise states on the CPU; below `min_8bit_size` the states are FP32. torchao has 8-bit states
 only for tensors of at least 4096 parameters, in whole blocks of 256 values. Only its optimizer
-_AdamW has stochastic rounding, which it applies to the weights. DeepSpeedCPUAdam is compiled on
-first use, which requires a C++ compiler and ninja and takes most of a minute.
+_AdamW has stochastic rounding, and only of the weights. DeepSpeedCPUAdam is compiled on first use,
+which requires a C++ compiler and ninja and takes most of a minute.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def test_the_command(alone, monkeypatch, capsys):
 
 
 def test_a_figure_needs_an_update(tmp_path):
-    message = "--figure: the roofline cannot show error correcting codes"
+    message = "--figure: the roofline cannot show error-correcting codes"
     with pytest.raises(InputError, match=message):
         kernels_command(KernelBenchOptions(ops=("bch",), figure=tmp_path / "roof.png"))
     assert not list(tmp_path.iterdir())
@@ -166,7 +166,7 @@ def test_a_figure_needs_an_update(tmp_path):
     ],
 )  # fmt: skip
 def test_options_without_effect_are_refused(option, name):
-    with pytest.raises(InputError, match=f"{name}: has no effect on error correcting codes"):
+    with pytest.raises(InputError, match=f"{name}: has no effect on error-correcting codes"):
         kernels_command(KernelBenchOptions(ops=("bch,bch", "ldpc"), **option))
     KernelBenchOptions(ops=("bch", "adam"), **option).check_codes()
 

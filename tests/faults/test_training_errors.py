@@ -279,7 +279,7 @@ def test_the_command_writes_what_it_found(capsys, tmp_path, monkeypatch):
         (["--rates", "0"], ["rates = 0", "must be above 0"]),
         (["--rates", "1e-8,0.6"], ["rates = 1e-08, 0.6", "at most 0.5"]),
         (["--rates", "1e-8,1e-8"], ["rates", "distinct"]),
-        (["--rates", "1e-8;1"], ["--rates", "'1e-8;1'", "such as 1e-8,1e-6"]),
+        (["--rates", "1e-8;1"], ["--rates", "'1e-8;1'", "for example, 1e-8,1e-6"]),
         (["--rates", "nan"], ["rates = nan", "must be above 0"]),
         (["--exposure", "0"], ["exposure = 0", "must be from 1 to"]),
         (["--exposure", "x"], ["--exposure", "'x'"]),

@@ -379,7 +379,7 @@ def test_a_closed_loop_of_depth_one_by_hand(shipped):
 BAD_CASES = [
     ("{", "not a list of cases"),
     ("[]", "not a list of cases"),
-    ('{"cases": {"V01": {}}}', "V01 has no result"),
+    ('{"cases": {"V01": {}}}', "case V01: result or description is missing"),
     (
         '{"cases": {"V01": {"result": {}, "description": "x"}}}',
         "the result of case V01 has no served",

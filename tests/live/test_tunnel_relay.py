@@ -117,7 +117,7 @@ def test_programs_learn_of_an_end_of_the_relay_and_of_a_drive():
         said = live.run([*words, *options], code=2)
         first, last = ipaddress.ip_network(found["subnet"])[0], found["drives"][1]["others"]
         used = f"another cluster uses {first} to {ipaddress.ip_network(last)[-1]}"
-        used += "; this cluster needs"
+        used += ", and this cluster needs"
         assert f"--subnet {found['host']['others']}: address in use: {used}" in said
 
 

@@ -115,7 +115,7 @@ def test_a_wrong_file_of_load_is_refused(tmp_path, text, told):
     ("change", "told"),
     [
         ((1.0, 4, 1), "load on node 4: node must be from 0 to 3"),
-        ((1.0, 0, 9), "9 cores taken of 8"),
+        ((1.0, 0, 9), "cores = 9: must be from 0 to 8"),
         ((-1.0, 0, 1), "at least 0"),
         ((float("nan"), 0, 1), "at least 0"),
     ],

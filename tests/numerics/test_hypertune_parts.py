@@ -214,7 +214,10 @@ def test_bad_input():
         ),
         (lambda: HALF.ratio(np.array([math.nan])), "fraction of free cores nan"),
         (lambda: own_seconds(100.0, 200, 2.0), "2 s of synchronization in a step of 2 s"),
-        (lambda: three_nodes(Link("none", 0.0)), "none: rate 0.0 B/s; must be more than 0"),
+        (
+            lambda: three_nodes(Link("none", 0.0)),
+            "none: rate 0.0 B/s; must be a finite number above 0",
+        ),
         (lambda: training([1], [1.0], epoch=0).run(1), "the epoch is over after 0 steps"),
     ):
         with pytest.raises(InputError, match=words) as caught:

@@ -535,7 +535,7 @@ def test_identifiers_are_its_own():
     host = HostRelay(dataclasses.replace(OPEN, outstanding=2), range(100, 110))
     host.open()
     assert 100 <= Sqe.unpack(host.commands()[0].sqe).cid < 110
-    with pytest.raises(InputError, match="6 command identifiers: must be at least 7"):
+    with pytest.raises(InputError, match="has 6 command identifiers; must have at least 7"):
         HostRelay(dataclasses.replace(OPEN, outstanding=2), range(6))
 
 

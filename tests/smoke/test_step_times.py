@@ -169,7 +169,7 @@ def test_bad_input(capsys, tmp_path):
         ("host.accelerator_wait_power=80", "has no unit"),
         ("energy.pe_add=-1 pJ", "is too small"),
         ("pe.bus_values=0", "pe.bus_values above 0"),
-        ("pe.dispatch=none", "pe.dispatch", "nearest: lockstep"),
+        ("pe.dispatch=none", "pe.dispatch", "use one of lockstep, free"),
         ("tunnel.payload=1 B", "tunnel.payload must be from 64 B"),
         ("ftl.reservoir_fraction=2", "must be at least 0 and below 1"),
     ):

@@ -321,10 +321,19 @@ def test_a_short_batch_does_not_wait_for_a_long_one():
     long = np.zeros(16, COMMAND)
     long["op"], long["size"], long["data"] = WRITE, drive.unit_bytes, -1
     long["offset"] = np.arange(16) * drive.unit_bytes
-    held = threading.Event()
+    begun, held = threading.Event(), threading.Event()
     left: list[int] = []
+
+    def hold(done):
+        """Stops the service's thread. What is done before it is asked for is called here."""
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            held.wait(SECONDS)
+
     with Service(drive) as service:
-        service.submit(long[:1]).add_done_callback(lambda done: held.wait(SECONDS))
+        while not begun.is_set():
+            service.submit(long[:1]).add_done_callback(hold)
+            begun.wait(0.2)
         service.submit(long[:1]).add_done_callback(lambda done: left.append(drive.outstanding))
         service.submit(long)
         held.set()

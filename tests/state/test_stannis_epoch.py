@@ -326,7 +326,11 @@ def away() -> Epoch:
         (started, lambda e: e.leave([0, 1, 2]), "node 0 is the last node that trains"),
         (started, lambda e: e.join([1], [20, 5, 5]), "node 1 is present; call resplit"),
         (away, lambda e: e.leave([1]), "node 1 has already left"),
-        (away, lambda e: e.resplit([20, 5, 5]), "node 1 has left, but has batch 5; call join"),
+        (
+            away,
+            lambda e: e.resplit([20, 5, 5]),
+            "node 1 has left, but its batch size is 5; call join",
+        ),
         (away, lambda e: e.join([1], [20, 0, 5]), "node 1: batch 0, but 10 private samples"),
         (lambda: None, lambda e: Epoch(1, [-1]), "node 0: private samples -1"),
         (lambda: None, lambda e: Epoch(-1, [0]), "-1 samples"),

@@ -34,7 +34,8 @@ BUSY = 0.9
 """CPU utilization of fio, in cores, above which a remark states that the host may have limited the
 point."""
 HOST_SHARE = 0.2
-"""Fraction of a request's time spent in the host above which a remark states the fraction."""
+"""Fraction of a request's time that is spent in the host. A remark states the number of points
+above this fraction."""
 MODEL_ERROR = 0.05
 """Median absolute relative error of the simulated metrics of the fitted points, above which a
 remark states that the model differs from the drive."""

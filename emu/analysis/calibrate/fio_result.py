@@ -45,11 +45,13 @@ REFUSED = {
 """Options of fio that prevent a job from being a closed loop of equal requests. Each value
 describes the effect of the option."""
 HARMLESS = {
-    "zonemode": "none", "percentage_random": "100", "iodepth_batch": "1",
-    "iodepth_batch_submit": "1", "iodepth_batch_complete": "1", "iodepth_batch_complete_min": "1",
+    "zonemode": ("none",), "percentage_random": ("100",), "iodepth_batch": ("1",),
+    "iodepth_batch_submit": ("1",), "iodepth_batch_complete": ("0", "1"),
+    "iodepth_batch_complete_min": ("0", "1"),
 }  # fmt: skip
-"""For some options of REFUSED, the value other than 0 with which the option has no effect. With the
-value 0, no option of REFUSED has an effect."""
+"""For some options of REFUSED, the values that are accepted because the option then has no effect.
+The other options of REFUSED have no effect with the value 0. With percentage_random = 0, a random
+job of fio is sequential; with iodepth_batch = 0, fio submits batches of iodepth requests."""
 FEWEST_REQUESTS = 1000
 """Smallest number of requests per direction. The latencies of ten of them exceed the 99th
 percentile."""
@@ -170,7 +172,7 @@ def _check_options(place: str, options: Mapping[str, str]) -> None:
     if not direct and engine != "io_uring_cmd":
         raise InputError(f"{place}: the job uses the page cache; set direct=1")
     for name, reason in REFUSED.items():
-        if options.get(name, "0") not in ("0", HARMLESS.get(name, "0")):
+        if name in options and options[name] not in HARMLESS.get(name, ("0",)):
             raise InputError(
                 f"{place}: {name} = {options[name]} is not supported ({reason}); remove this option"
             )

@@ -215,8 +215,8 @@ class Surface:
 class Fit:
     """A fit of the constants of ``simulator`` to the points with the indices ``chosen``.
 
-    ``progress`` is called with the number of simulated designs divided by MOST_DESIGNS. In the
-    methods, n is the number of constants, m is the number of metrics, and ``x`` contains the
+    ``progress`` is called with the number of simulated designs divided by MOST_DESIGNS, at most 1.
+    In the methods, n is the number of constants, m is the number of metrics, and ``x`` contains the
     logarithms of the constants, float64[n].
     """
 
@@ -385,10 +385,10 @@ class Fit:
 
     def descend(self, surface: Surface, x: F64) -> tuple[F64, Surface]:
         """Run a stage from ``x``: move the center of the linear model until the cost no longer
-        decreases.
+        decreases or MOST_DESIGNS designs were simulated.
 
-        Return the constants at the last center, float64[n] in logarithms, and the last linear
-        model.
+        Return the constants at the end of the stage, float64[n] in logarithms, and the last linear
+        model that the stage accepted.
         """
         radius, cost = FIRST_RADIUS, self.cost(surface, x)
         rows = len(self.measured)

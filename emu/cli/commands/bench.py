@@ -26,8 +26,8 @@ def bench() -> None:
 @click.option("--threads", type=WholeRange(min=1), default=1, show_default=True,
               help="Run each kernel with this number of threads.")  # fmt: skip
 @click.option("--op", "ops", multiple=True, default=("adam", "sgd"), show_default=True,
-              help="Measure these operations (comma-separated): optimizer operations, or the error "
-                   "correcting codes bch and ldpc.")  # fmt: skip
+              help="Measure these operations (comma-separated): optimizer operations, or the "
+                   "error-correcting codes bch and ldpc.")  # fmt: skip
 @click.option("--format", "formats", multiple=True, default=("fp32",), show_default=True,
               help="Use this number format for the arrays: fp32, fp16, bf16, bf16_all, "
                    "bf16_stochastic, int8_dynamic, int8_linear, or all; repeat for "

@@ -38,8 +38,8 @@ class KernelBenchOptions(FigureOptions):
     shapes: tuple[str, ...] = ("flat",)
 
     def all_ops(self) -> tuple[str, ...]:
-        """Return the names of the selected operations. One value of --op may have several names,
-        separated by commas."""
+        """Return the names of the selected operations. Each value of --op is a comma-separated list
+        of names."""
         names = (op.strip() for value in self.ops for op in value.split(","))
         return tuple(dict.fromkeys(names))
 
@@ -232,7 +232,7 @@ def show_rows(
     measure: Callable[[Callable[[str], object] | None], run.Bench],
     conditions: str = "",
 ) -> None:  # fmt: skip
-    """Call ``measure``, print its rows as a table, and write the files of --json and --csv.
+    """Call ``measure``, print its rows as a table, and write the result files.
 
     ``what``: noun phrase in the title of the table. ``conditions``: text below the table. On a
     terminal, a status line shows the progress.

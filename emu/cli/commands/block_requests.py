@@ -71,7 +71,8 @@ def read_options(*, volume: str = "--device", required: bool = True) -> Decorato
         click.option("--event", metavar="D|Q|C",
                      help="With --from blkparse, read events of this type as requests: D, Q or C.  "
                           "[default: D]"),
-        click.option("--wait", metavar="manual|program", help="With --from fio2, interpret the "
+        click.option("--wait", metavar="manual|program", help="With --from fio2, or fio and a "
+                                                              "file of version 2, interpret the "
                                                               "wait lines as in fio's manual "
                                                               "(manual) or as the fio program does "
                                                               "(program)."),

@@ -59,7 +59,8 @@ fleet_options = add_options(
 
 data_options = add_options(
     click.option("--public", type=WHOLE, metavar="N",
-                 help="Let any node train on N public samples.  [default: that of the workload]"),
+                 help="Use N public samples in total, on which any node can train.  [default: that "
+                      "of the workload]"),
     click.option("--private", metavar="N[,N…]",
                  help="Keep this number of private samples on each drive: one number for all "
                       "drives, or one per drive."),
@@ -114,8 +115,9 @@ def plan(**values: Any) -> None:
               help="Read membership events (join, leave, die) from this file; its columns are "
                    "seconds,node,event.")  # fmt: skip
 @click.option("--hypertune", metavar="off|gated|papers", default="off", show_default=True,
-              help="Resize batches during the run; with 'papers', every resize ends the epoch, "
-                   "as published.")  # fmt: skip
+              help="Resize batches during the run (gated or papers). With papers, use Eq. 2 of the "
+                   "HyperTune paper as printed, and end the epoch at every resize, as in this "
+                   "paper.")  # fmt: skip
 @click.option(
     "--batch-rule",
     default="proportional",

@@ -356,7 +356,7 @@ def draw_comparison(result: Comparison) -> Mapping[str, bytes]:
 
 
 def draw_others(result: Comparison, given: CompareOptions) -> dict[Path, bytes]:
-    """Return the contents of the files other than the figure of the comparison, by path.
+    """Return the contents of the files other than the result and its figure, by path.
 
     These are the tornado figure, if constants were varied, and the timeline, if it was requested.
     """

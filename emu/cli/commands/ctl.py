@@ -28,9 +28,7 @@ from ondie.emu.units import InputError, known_names
 @click.option("--after", type=WHOLE, metavar="EVENTS",
               help="With power-cut, cut the power after EVENTS simulated events.  "
                    "[default: 0]")  # fmt: skip
-@click.option(
-    "--die", type=WHOLE, metavar="N", help="With replace-die, replace the die with this number."
-)
+@click.option("--die", type=WHOLE, metavar="N", help="With replace-die, replace die N.")
 @click.option("--restart", is_flag=True, default=None,
               help="With power-cut, switch the power on again immediately after the "
                    "cut.")  # fmt: skip

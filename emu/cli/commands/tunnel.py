@@ -63,12 +63,13 @@ def tunnel() -> None:
               help="Use network devices of this kind; auto selects tun if TUN devices can be "
                    "used.")  # fmt: skip
 @click.option("--port", "ports", type=WHOLE, multiple=True, metavar="PORT",
-              help="Relay connections to this port, at which programs listen; only TCP relays need "
-                   "this option. Repeat for several ports.")  # fmt: skip
+              help="Relay connections to this port, on which a program listens; only TCP relays "
+                   "need this option. Repeat for several ports.")  # fmt: skip
 @click.option("--pcap", metavar="DIR", help="Write the packets of each end to a pcap file in DIR.")
 @click.option("--inject", metavar="FAULTS",
-              help="Drop, repeat and delay tunnel commands and completions with the "
-                   f"probabilities in FAULTS, such as {EXAMPLE}.")  # fmt: skip
+              help="Drop, repeat and delay tunnel commands and completions, and reset "
+                   "controllers, with the probabilities in FAULTS, such as "
+                   f"{EXAMPLE}.")  # fmt: skip
 @click.option("--foreground", is_flag=True, help="Stay in the foreground until a signal arrives.")
 def up(
     name: str, drives: int, device: str, settings: tuple[str, ...], subnet: str, mtu: int | None,

@@ -110,11 +110,11 @@ def run_validate(name: str | None, **values: Any) -> None:
     (numbers of the OptimStore paper), mqsim (results of MQSim for its own files), zero (host
     offload as in DeepSpeed, in every configuration), smart-infinity (the fitted run and the scaling
     of the paper, or one run with the options below), stannis (numbers of the Stannis paper, and
-    other allocations), hypertune (new batches for nodes that also run other programs), tunnel
-    (commands and times of TCP/IP over NVMe), drives (data sheets of commercial drives), ecc (BCH
-    and LDPC codes, and the limits that presets assume), ndpipe (fine-tuning with frozen layers in
-    the storage servers), all (every suite). Exit code 1: a check row or an identity is outside its
-    tolerance.
+    other allocations), hypertune (new batch sizes for nodes that also run other programs),
+    tunnel (commands and times of TCP/IP over NVMe), drives (data sheets of commercial drives), ecc
+    (BCH and LDPC codes, and the limits that presets assume), ndpipe (fine-tuning with frozen layers
+    in the storage servers), all (every suite). Exit code 1: a check row or an identity is outside
+    its tolerance.
     """
     given = OutputOptions(**{key: values.pop(key) for key in ("json_path", "out", "quiet")})
     options = {option: value for option, value in values.items() if value is not None}

@@ -94,7 +94,9 @@ class Link:
         """Return the time of a ring all-reduce of ``n_bytes`` bytes over ``nodes`` nodes in
         seconds, excluding latency. Raises InputError if the rate of the link is not positive."""
         if not (math.isfinite(self.bytes_per_s) and self.bytes_per_s > 0):
-            raise InputError(f"{self.name}: rate {self.bytes_per_s} B/s; must be more than 0")
+            raise InputError(
+                f"{self.name}: rate {self.bytes_per_s} B/s; must be a finite number above 0"
+            )
         return ring.steps(nodes) * ring.piece_bytes(n_bytes, nodes) / self.bytes_per_s
 
 

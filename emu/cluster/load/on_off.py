@@ -172,10 +172,10 @@ def _table(
     if np.any(speeds < 0) or not np.all(np.isfinite(speeds)):
         raise InputError(
             f"speeds of nodes under load are from {speeds.min():g} to {speeds.max():g}; "
-            "each must be from 0 to 1"
+            "each must be a finite number of at least 0"
         )
     if np.any(speeds[:, 0] <= 0):
-        raise InputError("the speed of a node without load is 0; must be more than 0")
+        raise InputError("the speed of a node without load is 0; this speed must be above 0")
     rows, row = np.unique(speeds, axis=0, return_inverse=True)
     return rows, row.reshape(-1).astype(np.int64)
 

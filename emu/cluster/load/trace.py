@@ -81,8 +81,8 @@ class Load:
                 raise InputError(f"load on node {node}: node must be from 0 to {len(cores) - 1}")
             if not 0 <= taken <= cores[node]:
                 raise InputError(
-                    f"load on node {node} at {at:g} s: {taken:g} cores taken of {cores[node]}; "
-                    f"must be from 0 to {cores[node]}"
+                    f"load on node {node} at {at:g} s: cores = {taken:g}: must be from 0 to "
+                    f"{cores[node]}, the number of cores of the node"
                 )
 
 
@@ -115,7 +115,7 @@ class Pace:
         if np.any(self._pace < 0) or not np.all(np.isfinite(self._pace)):
             raise InputError(
                 f"speeds of nodes under load are from {self._pace.min():g} to "
-                f"{self._pace.max():g}; each must be from 0 to 1"
+                f"{self._pace.max():g}; each must be a finite number of at least 0"
             )
         length = np.diff(self._at, append=0.0)
         length[self._last] = 0.0

@@ -313,8 +313,8 @@ class PlanMix:
         """Plans that may have more rows."""
 
     def add(self, chunks: Iterator[np.ndarray]) -> MixedPlan:
-        """Add the plan whose rows are ``chunks``, and return the plan as a MixedPlan. The chunks
-        that this PlanMix yields next also contain rows of the added plan."""
+        """Add the plan whose rows are ``chunks``, and return the plan as a MixedPlan. From now on,
+        the iteration also yields chunks of the added plan."""
         plan = MixedPlan(self._ring, chunks)
         self._plans.append(plan)
         return plan

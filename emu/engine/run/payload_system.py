@@ -1,8 +1,8 @@
-"""System of one drive with payload: the bytes of commands and pages.
+"""System of one drive with payload, that is, with the data of commands and pages.
 
-Owns the memory of commands, the application of the engine's log to the bytes, and the statuses of
-commands whose data could not be stored. Does not own the commands and their clock
-(command_system.py), the store and the power (power_system.py), the copies themselves
+Owns the data buffers of commands, the application of the engine's log to the data, and the statuses
+of commands whose data could not be stored. Does not own the commands and their clock
+(command_system.py), the store and the power (power_system.py), the copying of data
 (nvme/moved_bytes.py) or files (nand/store_folder.py).
 Source: NVMe base specification (FLUSH, FUA).
 """

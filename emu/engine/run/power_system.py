@@ -49,7 +49,8 @@ class Start(Enum):
     CHECKPOINT = "checkpoint"
     """The drive was closed: all tables, including the engine's tables, come from its checkpoint."""
     RECOVERY = "recovery"
-    """No checkpoint can be loaded: a recovery builds the tables from the data on flash."""
+    """The drive has data, but no usable checkpoint of a close: a recovery builds the tables from
+    the data on flash."""
 
 
 @dataclass(frozen=True)

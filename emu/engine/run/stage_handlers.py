@@ -314,8 +314,8 @@ def resume_translated(st, tid):
 
 @njit
 def continue_transfer(st, tid):
-    """Pass the next piece of a plan row's DRAM traffic through DRAM, or finish after the last
-    piece.
+    """Occupy DRAM with the next piece of transaction ``tid``, which models data that a plan row
+    reads from or writes to DRAM. If no bytes are left, return FINISHED: the transaction ends.
     """
     if st.command[tid].bytes_left == 0:
         return stages.FINISHED

@@ -50,8 +50,8 @@ def read_models(folder: Path, size: int) -> np.ndarray:
     models: np.ndarray = np.load(io.BytesIO(text))
     if models.dtype != np.uint8 or models.ndim != 2 or models.shape[1] != size:
         raise InputError(
-            f"{path}: has {models.dtype}{list(models.shape)}; must be uint8[versions, {size}] "
-            "for this network"
+            f"{path}: contains an array {models.dtype}{list(models.shape)}; for this network, the "
+            f"array must be uint8[versions, {size}]"
         )
     return models
 

@@ -42,8 +42,9 @@ def create(folder: Path, job: Train) -> None:
     store.
 
     Raises InputError if the folder exists and is not empty, if ``job.base`` is not version 0 (the
-    only version of a new system), if ``job.cut`` is not a frozen layer, if a photograph is missing,
-    or if the folder cannot be created. After an error, no files are left behind.
+    only version of a new system), if ``job.cut`` is not a frozen layer, if a source image from
+    which photos are cropped is missing, or if the folder cannot be created. After an error, no
+    files are left behind.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(

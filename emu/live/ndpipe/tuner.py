@@ -97,8 +97,8 @@ class Tuner:
             sock, _ = server.accept()
         except TimeoutError:
             raise InputError(
-                f"a store did not start within {START_S:g} s; {len(self.links)} stores have "
-                "started; start the job again"
+                f"a store did not start within {START_S:g} s (stores that have started: "
+                f"{len(self.links)}); start the job again"
             ) from None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link = Link(sock)

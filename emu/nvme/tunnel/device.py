@@ -1,4 +1,4 @@
-"""Drive's end of the TCP/IP tunnel: replies to commands and announcements of blocks.
+"""Drive's end of the TCP/IP tunnel: completes commands and announces blocks of packets.
 
 Owns the state of the drive's end of one tunnel at a time. Does not own the fields of the protocol
 (protocol.py) or the host's end (host.py). The drive's end does no I/O and has no clock: its inputs

@@ -145,8 +145,8 @@ class Volume:
         return sum(regions.pages for regions in self.regions.values())
 
     def place(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (drive, byte offset on the drive), int64[n] each, of n bytes of a region. ``at``:
-        offsets of these bytes in the region, int64[n]."""
+        """Return (drive, byte offset from the region's first page on the drive), int64[n] each, of
+        n bytes of a region. ``at``: offsets of these bytes in the region, int64[n]."""
         if self.devices == 1:
             return np.zeros_like(at), at
         chunk, rest = np.divmod(at, self.chunk)

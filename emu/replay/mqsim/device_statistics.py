@@ -26,7 +26,7 @@ class Queue:
 
     ``entered``, ``left``: number of transactions that entered and left. ``deviation``: standard
     deviation of the length as MQSim computes it, or None if the length reached LENGTHS, because all
-    greater lengths are recorded as LENGTHS. ``mean_wait``: mean waiting time, or None if no
+    lengths from LENGTHS - 1 are recorded together. ``mean_wait``: mean waiting time, or None if no
     transaction left.
     """
 

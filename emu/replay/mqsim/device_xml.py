@@ -99,8 +99,8 @@ def host_interface(out: Lines, device: DeviceStatistics, one_stream: bool) -> No
 
 
 def commands(device: DeviceStatistics) -> dict[str, str]:
-    """Return the number of issued flash commands, and of translation pages that were queued for a
-    program, by MQSim's names."""
+    """Return, by MQSim's names, the number of issued flash commands of each kind, and the number of
+    programs of translation pages that were queued."""
     counts = {}
     for name, (single, several) in zip(OPERATIONS, device.issued, strict=True):
         counts[f"Issued_Flash_{name}_CMD"] = str(int(single))

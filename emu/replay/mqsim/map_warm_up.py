@@ -2,11 +2,11 @@
 
 Owns the number of entries of each flow and their order. Does not own the pages that the flows
 contain (precondition_draws.py) or the table (ftl/cmt.py).
-Source: MQSim's preconditioning. With EQUAL_PARTITIONING of the cache, all flows get the same number
-of entries; otherwise, the number is proportional to the expected rate of the flow. The order of the
-entries depends on the flow's addresses. Hot and cold addresses: hot pages before cold pages.
-Uniform addresses: every n-th page in the order of the draws, with a random n. Stream: page 0, then
-the pages in descending order.
+Source: MQSim's preconditioning. With EQUAL_PARTITIONING of the cache, each flow gets an equal share
+of the entries, but at most one entry per page of its working set. Otherwise, its share is
+proportional to its expected rate. The order of the entries depends on the flow's addresses. Hot and
+cold addresses: hot pages before cold pages. Uniform addresses: every n-th page in the order of the
+draws, with a random n. Stream: page 0, then the pages in descending order.
 """
 
 from __future__ import annotations

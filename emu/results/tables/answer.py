@@ -310,9 +310,9 @@ def share(probability: float) -> str:
 
 
 def decider(sure: Certainty, quantity: str) -> str:
-    """Return a phrase that names the constant with the largest effect on a verdict. The phrase also
-    states the ratio of the compared strategy to the best strategy at both ends of the range of this
-    constant, the smaller ratio first. ``sure``: uncertainty of the verdict.
+    """Return a phrase that names the constant with the largest effect on the ratio of the compared
+    strategy to the best strategy. The phrase also states this ratio at both ends of the range of
+    the constant, the smaller ratio first. ``sure``: uncertainty of the verdict.
 
     ``quantity``: "long" for a ratio of times, "much" for a ratio of energies ("2 times as long").
     """

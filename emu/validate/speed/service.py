@@ -131,7 +131,7 @@ def wait_rows(seen: np.ndarray, modeled: np.ndarray, bare: np.ndarray) -> list[R
         Row("delay of a bare timer, 99th percentile", timer_99, "us", "itself", 1),
         Row("delay of a served read, median", served, "us", "itself", 1),
         Row("delay of a served read, 99th percentile", served_99, "us", "itself", 1),
-        Row("delay of a served read minus that of a bare timer, median", above, "us",
+        Row("median delay of a served read minus that of a bare timer", above, "us",
             f"target {ABOVE_US:g} us", above / ABOVE_US),
     ]  # fmt: skip
 
