@@ -93,9 +93,9 @@ def on_sensed(st, tid):
 @njit
 def needs_refresh(st, tid):
     """Return True if the data of the block that ``tid`` reads should be moved, because the block
-    was read too often, or because a page needed more than ``ftl.reclaim_retries`` readings. Reads
-    are counted over all planes of a super-block, so the limit per block is multiplied by the number
-    of planes.
+    was read too often, or because a page needed more than ``ftl.reclaim_retries`` readings. A limit
+    of 0 is not applied. Reads are counted over all planes of a super-block, so the limit per block
+    is multiplied by the number of planes.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

@@ -164,7 +164,8 @@ def due_time(st, bid):
     there is no age limit.
 
     If scrubbing has found too many bit errors in the block, the time is negative. Of two such
-    blocks, the block with the older data has the smaller time.
+    blocks, the block that was opened earlier has the smaller time. All blocks that were opened
+    before the run have the same time.
     """
     cfg = st.cfg[0]
     quality = st.quality[bid]
@@ -183,7 +184,8 @@ def due_time(st, bid):
 @cold
 def oldest_block(st, unit):
     """Return (block, due time) of the block in unit ``unit`` with the earliest due time (see
-    :func:`due_time`), or (-1, NEVER) if no block with data can be refreshed."""
+    :func:`due_time`), or (-1, NEVER) if no block has a due time before NEVER. Blocks without valid
+    pages and blocks to be retired are ignored."""
     cfg = st.cfg[0]
     oldest = -1
     earliest = NEVER
@@ -284,8 +286,9 @@ def next_sample(st, dev, unit, bid):
     """Return the next page of block ``bid`` to be read for scrubbing, or -1 if no such page is
     left.
 
-    One page is read from each of several parts of the block, which have about equal length. It is
-    the first valid page of the part's page type with the highest bit error rate.
+    The block is divided into as many parts of about equal length as pages are to be read
+    (``scrub_pages``; 0: all pages). One page is read from each part that has valid pages. Of these
+    pages, it is the first one of the page type with the highest bit error rate.
     """
     cfg = st.cfg[0]
     upkeep = st.upkeep[unit]

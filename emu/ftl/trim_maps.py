@@ -32,7 +32,7 @@ FLIGHTS = 8
 """Maximum number of trim maps that are programmed concurrently."""
 SLOTS = 2 * FLIGHTS
 """Number of buffers for trim maps. The buffer of a completed program stays in use until the log of
-the engine, which records the program, has been applied to the store.
+the engine, which records the program, has been applied to the contents of the drive.
 """
 FREE, IN_USE, LOGGED = range(3)
 """States of a buffer for a trim map. FREE: unused. IN_USE: a trim map in the buffer is being
@@ -123,8 +123,8 @@ def want(st, dev, trims):
 
 @cold
 def start(st, dev):
-    """Start the programs of the requested trim maps, as long as transactions, buffers and free
-    pages are available."""
+    """Start the programs of the requested trim maps, as long as fewer than FLIGHTS trim maps are
+    being programmed and transactions and free pages are available."""
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
     first = dev * cfg.trim_maps

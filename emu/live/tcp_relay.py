@@ -150,9 +150,9 @@ class TcpRelay:
             self._signal()
 
     def lost(self, packet: Data) -> list[bytes]:
-        """Reset the connection of the dropped packet ``packet`` at this end. Return packets that
-        report the loss to the other ends; they must not be dropped for lack of room. For a message
-        GONE or ARRIVED, return only ``packet``."""
+        """Reset the connection of the dropped packet ``packet`` if this end has the connection.
+        Return packets that report the loss to the other ends; they must not be dropped for lack of
+        room. For a message GONE or ARRIVED, only return ``packet``."""
         data = bytes(packet)
         if not is_message(data):
             return []

@@ -203,7 +203,7 @@ def promote(st, die, queue):
     ``queue``.
 
     Class 0 always has priority. Classes 1 to 3 take weighted turns in a cycle of four rounds: class
-    1 has a turn in every round, class 2 in two rounds, and class 3 in one round.
+    1 has a turn in every round, class 2 in the last two rounds, and class 3 in the last round.
     """
     die_rec = st.die[die]
     reads = queue == Q_READ

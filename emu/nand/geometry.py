@@ -121,7 +121,7 @@ class Geometry:
     @property
     def native_pages(self) -> int:
         """Number of mapping units of the device in native blocks, which are the conventional blocks
-        that are not in pSLC mode. Logical pages remain in native blocks."""
+        that are not in pSLC mode. Native blocks are the final location of logical pages."""
         return self.units * self.native_blocks * self.block_pages
 
     @property

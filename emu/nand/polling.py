@@ -85,8 +85,8 @@ def end_submission(st):
 
 @cold
 def look_again(st):
-    """Poll the chips of all idle channels. Return True if an earlier poll started no user
-    transaction because no waiting class had the turn. In this case, also mark the idle channels
+    """Poll the chips of all idle channels. Return True if an earlier poll left user transactions
+    waiting because their class did not have the turn. In this case, also mark the idle channels
     that dies have requested, so that a new grant decision is made for them."""
     reg = st.reg[0]
     reg.submissions += 1

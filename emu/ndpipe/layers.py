@@ -128,9 +128,9 @@ inputs."""
 
 
 class Builder:
-    """Builder of a layer table, which grows while a network is defined. The methods that append
-    layers take the shape of the input and return the shape of the output, both of one sample. The
-    caller passes a returned shape to the next call, so that several branches can start from the
+    """Builder of a layer table, which grows while a network is defined. The methods for convolution
+    and pooling take the shape of the input and return the shape of the output, both of one sample.
+    The caller passes a returned shape to the next call, so that several branches can start from the
     same shape."""
 
     def __init__(self, name: str, title: str, shape: Shape) -> None:

@@ -50,10 +50,10 @@ class Inference:
 
     ``read_bytes``: size of a photo on flash in the form that inference reads. ``stored_bytes``:
     size of all stored forms of a photo, including the JPEG file, which is kept. ``work_us``: time
-    per photo (us) of each stage if no other work uses its resource, by name of the stage; for the
-    stage ``load``, the simulated busy time per photo. ``photos_per_s``: throughput of all stores,
-    measured over the second half of the photos. ``bottleneck``: name of the resource with the
-    longest busy time and, in parentheses, of its longest stage.
+    per photo (us) of each stage, and of the Tuner's network (RECEIVE), if no other work uses the
+    resource; for the stage ``load``, the simulated busy time per photo. ``photos_per_s``:
+    throughput of all stores, measured over the second half of the photos. ``bottleneck``: name of
+    the resource with the longest busy time and, in parentheses, of its longest stage.
     """
 
     optimizations: tuple[str, ...]

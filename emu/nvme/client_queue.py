@@ -427,11 +427,11 @@ def assigned(
 
 
 def kept(ready: list[tuple[Batch, np.ndarray]], early: bool) -> dict[Doorbell, int]:
-    """Store the completions of finished batches in their tickets. Return the number of times that
-    the caller must then ring the doorbell of each client. ``ready``: pairs (batch, completions of
-    the batch); batches that are not tickets are skipped. ``early``: True to pass completions to the
-    function ``early`` of the ticket, if the ticket has one, instead of storing them; the client
-    then waits for the due time."""
+    """Store completions in their tickets. Clients see them when their doorbells ring. Return the
+    number of times that the caller must then ring the doorbell of each client. ``ready``: pairs
+    (batch, completions of the batch); batches that are not tickets are skipped. ``early``: True to
+    pass completions to the function ``early`` of the ticket, if the ticket has one, instead of
+    storing them; the client then waits for the due time."""
     rings: dict[Doorbell, int] = {}
     for batch, done in ready:
         if not isinstance(batch, Ticket):

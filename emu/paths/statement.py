@@ -106,8 +106,8 @@ class Share:
 
     @property
     def turn_steps(self) -> float:
-        """Number of steps in which the most worn blocks reach ``rotate`` P/E cycles. After these
-        steps, the planes of their die change roles."""
+        """Number of steps between two changes of the planes' roles on the die with the most worn
+        blocks. In these steps, the most worn blocks go through ``rotate`` P/E cycles."""
         return self.rotate / self.as_laid_out
 
 

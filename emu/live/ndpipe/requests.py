@@ -57,9 +57,9 @@ class Requests:
         to ``lost``.
 
         ``kind``: EXTRACT for features or RELABEL for labels. ``group``: number of the group that
-        contains the photos. For EXTRACT, a group is the photos of one training run; for RELABEL, it
-        is the first (0) or second (1) half of all photos. Requests of several groups may be open at
-        the same time. ``more``: additional fields of the frames.
+        contains the photos. For EXTRACT, a group is the photos of one training run. For RELABEL, it
+        is the first (0) or second (1) half of the photos with outdated labels. Requests of several
+        groups may be open at the same time. ``more``: additional fields of the frames.
         """
         by_store: dict[int, list[int]] = {}
         for photo in photos:

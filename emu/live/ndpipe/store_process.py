@@ -33,8 +33,8 @@ LABEL = np.dtype([("photo", "<u8"), ("label", "<u4")])
 class Place:
     """Start parameters of a store process: its folder, its number, the port of the Tuner, and the
     token with which the process identifies itself. ``die_after``: None, or, in tests, a number of
-    photos. When the process has sent the features of this number of photos, it kills itself with
-    SIGKILL."""
+    photos. When the process has sent the features of at least this number of photos, it kills
+    itself with SIGKILL."""
 
     folder: Path
     number: int

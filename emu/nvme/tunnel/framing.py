@@ -42,8 +42,8 @@ Data = bytes | memoryview
 
 @dataclass(frozen=True)
 class Format:
-    """Parameters of the packet stream, on which host and drive must agree: sizes, notification and
-    offloads. Raises InputError if a value is invalid."""
+    """Parameters of the packet stream, on which host and drive must agree. Raises InputError if a
+    value is invalid."""
 
     payload: int = 4096
     """Size of the data buffer of a tunnel command in bytes. From drive to host, READ_HEADER of

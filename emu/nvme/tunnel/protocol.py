@@ -59,9 +59,9 @@ from ondie.emu.units import InputError
 
 COMMUNICATE, OPEN, CLOSE = 64, 128, 129
 HOLD, TAKE_OVER, OFFLOADS = 1 << 0, 1 << 1, 1 << 2
-"""Flags of an open command. HOLD: the drive holds receive commands. TAKE_OVER: if the tunnel is
-already open, the drive closes it first; without this flag, the drive rejects the open command.
-OFFLOADS: each packet is preceded by a framing.OFFLOAD_HEADER."""
+"""Flags of an open command. HOLD: the drive holds receive commands. TAKE_OVER: if a tunnel of
+another opening is open, the drive closes this tunnel immediately; without this flag, the drive
+rejects the open command. OFFLOADS: each packet is preceded by a framing.OFFLOAD_HEADER."""
 HOLD_SHIFT = 16
 TRANSIENT = frozenset(
     {
