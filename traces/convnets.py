@@ -87,7 +87,7 @@ def mobilenetv2(classes: int = 1000) -> list[Use]:
 def squeezenet(classes: int = 1000) -> list[Use]:
     """Return the tensors of SqueezeNet 1.0 for images of 224 x 224 pixels.
 
-    The 1.25 M parameters match the number in Stannis.
+    The 1.25 M parameters match the number in the STANNIS paper (DAC 2020).
     """
     net = Net()
     net.conv("features.0", 3, 96, 109, (7, 7), bias=True, norm=False)

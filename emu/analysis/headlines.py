@@ -52,7 +52,7 @@ random writes and for their write amplification. If the blocks were shorter, the
 garbage collection sometimes pads per victim would have too much weight. If there were fewer blocks,
 the free and open blocks would have too much weight."""
 PSLC_FILLS = 4
-"""Minimum number of pSLC blocks per plane that the shorter of the two runs for endurance fills. The
+"""The shorter of the two endurance runs fills at least this number of pSLC blocks per plane. The
 measured wear then includes the wear caused by folding."""
 WEAR_DIES = {"flash.channels": 2, "flash.dies_per_channel": 1}
 """Number of channels and of dies per channel of the drive that is simulated for write

@@ -67,7 +67,9 @@ class Row:
     def __post_init__(self) -> None:
         where = f"{self.suite}, {self.kind} row {self.name!r}"
         if self.kind not in KINDS:
-            raise ValueError(f"{where}: the kind is unknown; use one of {', '.join(KINDS)}")
+            raise ValueError(
+                f"{where}: kind {self.kind!r} is unknown; use one of {', '.join(KINDS)}"
+            )
         if self.kind != SHOWN and self.published is None:
             raise ValueError(
                 f"{where}: published = None is allowed only in a shown row; give a published "

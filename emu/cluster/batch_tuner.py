@@ -54,12 +54,13 @@ class Engine:
                 )
             if not (math.isfinite(speed) and speed > 0):
                 raise InputError(
-                    f"{self.name}: {speed} samples/s at batch {batch}; must be more than 0"
+                    f"{self.name}: {speed} samples/s at batch {batch}; must be finite and above 0"
                 )
             if before and self.seconds(batch) <= self.seconds(before):
                 raise InputError(
-                    f"{self.name}: batch {batch} takes no longer than batch {before}; the speed "
-                    f"must grow more slowly than the batch"
+                    f"{self.name}: a batch of {batch} takes {self.seconds(batch):.4g} s, and a "
+                    f"batch of {before} takes {self.seconds(before):.4g} s; a larger batch must "
+                    f"take longer"
                 )
             before = batch
         if self.limit is not None and self.limit < 1:
@@ -235,7 +236,7 @@ def reference_batch(
     """
     for name, value in (("batch", batch), ("speed", speed), ("reference speed", reference_speed)):
         if not (math.isfinite(value) and value > 0):
-            raise InputError(f"{name} {value}: must be more than 0")
+            raise InputError(f"{name} {value}: must be a finite number above 0")
     exact = batch / speed * reference_speed / (1 + _checked(margin))
     return max(1, math.floor(exact * (1 + 1e-12)))  # 310 x 0.12 / 1.2 is 31
 
@@ -257,7 +258,7 @@ def throughput(engines: Sequence[Engine], batches: Sequence[int]) -> float:
 def _checked(margin: float) -> float:
     """Return ``margin`` if it is valid. Raises InputError if it is negative or not finite."""
     if not (math.isfinite(margin) and margin >= 0):
-        raise InputError(f"margin {margin}: must be at least 0 (the paper uses 0.2)")
+        raise InputError(f"margin {margin}: must be finite and at least 0 (the paper uses 0.2)")
     return margin
 
 

@@ -44,9 +44,11 @@ class Chance:
         if not 0 <= self.jitter <= 1:
             raise InputError(f"jitter {self.jitter}: must be from 0 to 1 (0.05 means 5 %)")
         if not 0 <= self.stragglers <= 1:
-            raise InputError(f"share of stragglers {self.stragglers}: must be from 0 to 1")
+            raise InputError(f"fraction of stragglers {self.stragglers}: must be from 0 to 1")
         if not 1 <= self.slower < np.inf:
-            raise InputError(f"slowdown factor of stragglers {self.slower}: must be at least 1")
+            raise InputError(
+                f"slowdown factor of stragglers {self.slower}: must be finite and at least 1"
+            )
         if self.seed < 0:
             raise InputError(f"seed {self.seed}: must be at least 0")
 

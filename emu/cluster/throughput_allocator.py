@@ -112,7 +112,7 @@ def interval(seconds: float, exchange_s: float, overhead: float) -> int:
     is out of range.
     """
     if not (math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"step of {seconds} s: must be more than 0")
+        raise InputError(f"step of {seconds} s: must be a finite number above 0")
     if not 0 < overhead < 1:
         raise InputError(f"overhead {overhead}: must be more than 0 and less than 1")
     _exchange(exchange_s, 1)
@@ -222,5 +222,5 @@ def _exchange(exchange_s: ExchangeTime, nodes: int) -> float:
     is negative or not finite."""
     took = exchange_s(nodes) if callable(exchange_s) else exchange_s
     if not (math.isfinite(took) and took >= 0):
-        raise InputError(f"exchange of {took} s among {nodes} nodes: the time must be at least 0")
+        raise InputError(f"exchange of {took} s among {nodes} nodes: must be finite and at least 0")
     return took

@@ -212,5 +212,5 @@ def _seconds(
     told = run(batch)
     took = clock() - begin if told is None else told
     if not (math.isfinite(took) and took > 0):
-        raise InputError(f"{name}: batch {batch} took {took} s; must be more than 0")
+        raise InputError(f"{name}: batch {batch} took {took} s; must be finite and above 0")
     return took

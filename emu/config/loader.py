@@ -253,9 +253,7 @@ def _locate(source: str) -> tuple[Path, str]:
     if source in names:
         return PRESETS / f"{source}.toml", source
     if not source.isprintable() or not (source.endswith(".toml") or os.sep in source):
-        every = [*names, "or a path that ends in .toml"]
-        near = nearest(source, names)
-        known = f"nearest: {near} (of {', '.join(every)})" if near else f"use {', '.join(every)}"
+        known = f"{known_names(source, names)}, or a path that ends in .toml"
         raise InputError(f"unknown preset {quoted(source)}; {known}")
     return Path(source), source
 

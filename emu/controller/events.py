@@ -93,8 +93,8 @@ class Events:
         return self._complete()
 
     def occur(self, event: Event) -> list[Cqe]:
-        """Report an enabled event; return the completions of the Async Event Requests that pending
-        events complete."""
+        """Report ``event``, which the host must have enabled. Return the completions of the
+        Asynchronous Event Requests that report pending events."""
         if event not in self.pending:
             self.pending.append(event)
         return self._complete()

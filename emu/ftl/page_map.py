@@ -106,6 +106,15 @@ UPKEEP = record_type(
 )
 
 
+@cold
+def pin(st, bid):
+    """Never collect block ``bid`` from now on, even if a program in it has failed."""
+    block = st.block[bid]
+    if block.retire == FAILED_PROGRAM:
+        st.pool[bid // st.cfg[0].all_blocks].retiring -= 1
+    block.retire = PINNED
+
+
 @inline
 def block_at(st, dev, ppn):
     """Return the index of the block of a physical page, counted over all devices."""

@@ -118,8 +118,8 @@ class Recovered:
     """Number of stripes per block, counted back from the newest stripe, that the recovery read in
     full (data in addition to out-of-band data)."""
     stripe: int = 1
-    """Number of pages in a stripe, the part of a block that the recovery checks and overwrites as a
-    whole."""
+    """Number of pages in a stripe of a block. The recovery checks the pages of a stripe together,
+    and overwrites torn pages with zeros, which needs no erase."""
     visible_stripes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """Number of stripes of each block up to and including the last stripe with a page that does not
     read as blank, int64[blocks]."""
@@ -157,8 +157,8 @@ class Scan:
     store: Flash
     geometry: Geometry
     stripe: int
-    """Number of pages in a stripe, the part of a block that the recovery checks and overwrites as a
-    whole."""
+    """Number of pages in a stripe of a block. The recovery checks the pages of a stripe together,
+    and overwrites torn pages with zeros, which needs no erase."""
     units: int
     newest: np.ndarray
     """Sequence and program number of the newest page of each mapping unit, int64[units, 2]."""

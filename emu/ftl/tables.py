@@ -162,10 +162,10 @@ def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     streams_fewer = ", or fewer ftl.write_streams" if streams > 2 else ""
     raise InputError(
         f"ftl.over_provisioning = {cfg.ftl.over_provisioning}: a unit of {geometry.native_blocks} "
-        f"blocks has {spare / geometry.units / geometry.block_pages:.2f} spare blocks; {needed} "
-        f"may be open or reserved (ftl.write_streams = {cfg.ftl.write_streams}, ftl.gc_streams = "
-        f"{cfg.ftl.gc_streams}), so that the drive can become full when all logical pages are "
-        f"written; {advice}{streams_fewer}{super_blocks}"
+        f"blocks has {spare / geometry.units / geometry.block_pages:.2f} spare blocks, but "
+        f"{needed} may be open or reserved (ftl.write_streams = {cfg.ftl.write_streams}, "
+        f"ftl.gc_streams = {cfg.ftl.gc_streams}), so the drive can become full when all logical "
+        f"pages are written; {advice}{streams_fewer}{super_blocks}"
     )
 
 

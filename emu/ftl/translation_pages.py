@@ -253,7 +253,7 @@ def keep_without_write_back(st, dev, tpage):
     if cfg.partial != 0:
         st.sectors[dev, cfg.lpns + tvpn] = -1
     page_map.count_programmed(st, dev, ppn, 1)
-    st.block[page_map.block_at(st, dev, ppn)].retire = page_map.PINNED
+    page_map.pin(st, page_map.block_at(st, dev, ppn))
 
 
 @njit

@@ -11,12 +11,12 @@ from ondie.emu.ftl import word_lines
 from ondie.emu.ftl.block_manager import has_unreserved_block, open_block, queue_erase
 from ondie.emu.ftl.page_map import (
     FULL,
-    PINNED,
     block_at,
     count_programmed,
     first_page,
     is_map_stream,
     map_page,
+    pin,
     unmap,
 )
 from ondie.emu.nand.die import Q_MAP_WRITE, Q_WRITE
@@ -125,7 +125,7 @@ def map_unwritten(st, dev, lpn, stream):
         return False
     ppn = int(st.l2p[dev, lpn]) - 1
     block = block_at(st, dev, ppn)
-    st.block[block].retire = PINNED
+    pin(st, block)
     if st.cfg[0].buffer_unwritten != 0:
         st.unprogrammed[ppn] = 1
     unit = block // st.cfg[0].all_blocks

@@ -119,6 +119,9 @@ class VfioAdminQueue:
         except (OSError, struct.error) as error:
             self.close()
             raise InputError(f"controller of the tunnel: cannot be enabled: {error}") from error
+        except InputError:
+            self.close()
+            raise
         finally:
             os.close(file)
         sock.setblocking(False)

@@ -35,8 +35,8 @@ TUN_FILE = "/dev/net/tun"
 TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETLE = 0x400454CA, 0x400454D0, 0x400454DC
 IFF_TUN, IFF_NO_PI, IFF_VNET_HDR, IFF_MULTI_QUEUE = 0x0001, 0x1000, 0x4000, 0x0100
 TUN_OFFLOADS = 0x01 | 0x02 | 0x04 | 0x08
-"""Offload flags of a TUN device: checksums, unsplit segments of TCP over IPv4 and over IPv6, and
-unsplit segments with ECN."""
+"""Offload flags of a TUN device: checksums, and TCP segmentation offload (TSO) over IPv4, over IPv6
+and with ECN."""
 MOST_QUEUES = 16
 IFREQ = struct.Struct("16sH22x")
 MOST_READ = LONGEST + OFFLOAD_HEADER

@@ -290,11 +290,10 @@ def planes_at(st, tid):
 
 @cold
 def chip_record(st, tid):
-    """Return the DIE record of transaction ``tid``'s chip. Call this function only if a chip
-    executes one command at a time.
+    """Return the DIE record of transaction ``tid``'s chip, and renumber the planes of the
+    transaction. Call this function only if a chip executes one command at a time.
 
-    Renumbers the planes of the transaction, because the planes of all dies of a chip are numbered
-    consecutively.
+    The planes of all dies of a chip are numbered consecutively.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

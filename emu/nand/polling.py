@@ -285,8 +285,8 @@ def is_urgent(st, die):
 
 @cold
 def catch_up(st, die):
-    """Advance the turns of die ``die`` by the polls since the last change of its queues. Call this
-    function before a queue changes.
+    """Apply to die ``die`` the polls since the last change of its queues: each of them advanced the
+    turn of the priority classes. Call this function before a queue changes.
     """
     die_rec = st.die[die]
     looks = looks_of(st, die_rec.bus)

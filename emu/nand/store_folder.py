@@ -343,7 +343,7 @@ class StoreFolder:
         if SUPERBLOCK in names or not others:
             return
         if any(name.startswith("segment-") for name in others):
-            raise InputError(f"{self.path}: {SUPERBLOCK} is missing from this store; use a copy")
+            raise InputError(f"{self.path}: {SUPERBLOCK} is missing; restore the store from a copy")
         raise InputError(
             f"{self.path}: is neither a store nor empty: it contains {quoted(others[0])}; name a "
             "new folder"
@@ -409,9 +409,9 @@ class StoreFolder:
         try:
             text = self.read(CONFIGURATION)
         except FileNotFoundError:
-            raise InputError(f"{self.path / CONFIGURATION}: is missing; use a copy") from None
+            raise InputError(f"{self.path / CONFIGURATION}: is missing; restore a copy") from None
         if hashlib.sha256(text).hexdigest() != self.superblock.configuration_sha256:
-            raise InputError(f"{self.path / CONFIGURATION}: is damaged or truncated; use a copy")
+            raise InputError(f"{self.path / CONFIGURATION}: is damaged; restore a copy of it")
         self.configuration: dict[str, Any] = json.loads(text)
 
     def _check_drive(self, cfg: Config, seed: int) -> None:

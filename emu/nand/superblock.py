@@ -1,7 +1,7 @@
 """Superblock of a store: its fields and its file format.
 
-Owns the format version, the encoding with its checksum, and the names of the durabilities. Does not
-own the folder or the replacement of the file (store_folder.py).
+Owns the format version, the encoding with its checksum, and the names of the durability modes. Does
+not own the folder or the replacement of the file (store_folder.py).
 Source: this project (docs/store.md); superblocks and clean flags as in file systems.
 """
 

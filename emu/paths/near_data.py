@@ -46,7 +46,8 @@ class NearData(Stannis):
 
     @cached_property
     def head(self) -> TrainedHead:
-        """Head that the trace trains. The trace must have a head; :meth:`missing` checks this."""
+        """Head whose training the trace records. The trace must have a head; :meth:`missing` checks
+        this."""
         found = trained_head(self.trace)
         assert isinstance(found, TrainedHead)
         return found

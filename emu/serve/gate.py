@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 
 class Gate:
-    """Lock that either any number of threads hold together or one thread holds alone. While a
-    thread waits to hold the gate alone, threads that arrive later must wait; otherwise the first
-    thread could wait forever. The gate is not reentrant."""
+    """Readers-writer lock: either any number of threads hold it together, or one thread holds it
+    alone. While a thread waits to hold the gate alone, threads that arrive later must wait;
+    otherwise the first thread could wait forever. The gate is not reentrant."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -123,8 +123,7 @@ class MemoryDrive(Served):
         return 0, 0, Ran()
 
     def ran(self, busy_ps: int) -> Ran:
-        """Return the counters of the current start (period since power-on). All counters except
-        ``busy_ps`` are 0."""
+        """Return the counters of the current start. All counters except ``busy_ps`` are 0."""
         return Ran(busy_ps=busy_ps)
 
     def health(self, past: Past, ran: Ran) -> Health:

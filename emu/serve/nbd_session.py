@@ -31,7 +31,7 @@ MOST_REQUESTS = 256
 """Maximum number of NBD requests that a session executes in one batch."""
 ROOM = 1 << 20
 """Extra space in each of the two parts of a batch's buffer (requests and replies), in addition to
-the space for the largest requests, bytes."""
+the space for the largest requests and the largest reply, bytes."""
 WHOLE = 1 << 16
 """If at least this number of bytes of a write has not arrived yet, the session waits for all of
 these bytes with one system call."""

@@ -182,8 +182,9 @@ class Served(ABC):
 
     @abstractmethod
     def ran(self, busy_ps: int) -> Ran:
-        """Return the counters of the current start (period since power-on). ``busy_ps``: simulated
-        time in which commands were in flight."""
+        """Return the counters of the current start, which ends at a power cut. A drive that was
+        closed cleanly continues its start when it is opened again. ``busy_ps``: simulated time in
+        which commands were in flight."""
 
     @abstractmethod
     def health(self, past: Past, ran: Ran) -> Health:

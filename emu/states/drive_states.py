@@ -146,8 +146,8 @@ class DriveStates:
 
     def open(self, drive: Drive) -> None:
         """Open the states in the reservoir of ``drive``, at its start or after ``power_on``. If the
-        drive was recovered, recover its reservoir as well, concurrently with the commands in
-        flight.
+        drive was recovered, recover its reservoir as well. The engine of the drive simulates this
+        recovery concurrently with the commands in flight.
 
         Raises InputError if the drive has no power, no states or another configuration. Raises
         Unrecoverable if flash has no complete version of a super-page, and PowerCut at a power cut.

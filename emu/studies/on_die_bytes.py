@@ -84,8 +84,9 @@ class Answers:
     (which encoder wrote the check bytes). None for the capability model, because it has no check
     bytes."""
     conventional_right: bool
-    """True if the controller reads correct data from a page that it has written itself. The same
-    bits of this page were inverted as in the updated page of w."""
+    """True if the controller reads correct data from a conventional page (outside the reservoir),
+    which the dies have not updated. The same bits of this page were inverted as in the updated page
+    of w."""
 
 
 @dataclass(frozen=True)
@@ -314,8 +315,8 @@ def run_study(
 ) -> Iterator[Cell]:  # fmt: skip
     """Compute and yield the results of the cases of the study, one after the other.
 
-    ``codes``: values of ecc.code. ``tweak``: one of TWEAKS. ``seed``: seed of values, bit errors,
-    key and randomizer, 0 or more.
+    ``codes``: values of ecc.code. ``tweak``: one of TWEAKS. ``seed``: seed of the optimizer values,
+    the bit errors, the key and the randomizer, 0 or more.
     """
     wanted = cases(codes)
     for i, case in enumerate(wanted):

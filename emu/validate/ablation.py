@@ -159,7 +159,7 @@ class Repaired:
     stage: Stage | None
     """Result of the update stage with this protection; None if this drive cannot run it."""
     bare: Stage
-    """Result of the update stage without any protection."""
+    """Result of the update stage without any of the added protections, as published."""
     baseline_s: float | None
     """Time of the update stage of serial host offload on the same drive (s); None if this path
     cannot run."""
@@ -202,7 +202,8 @@ class Repaired:
     @property
     def speedup(self) -> float | None:
         """Speedup of the update stage with this protection over serial host offload; None if this
-        drive cannot run the update stage or serial host offload."""
+        drive cannot run the update stage with this protection, or cannot run serial host
+        offload."""
         if self.baseline_s is None or self.stage is None:
             return None
         return self.baseline_s / self.stage.seconds

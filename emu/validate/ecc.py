@@ -201,7 +201,7 @@ def ldpc_rows(points: list[FramePoint]) -> list[Row]:
         )  # fmt: skip
     rows.append(
         Row(
-            SUITE, "LDPC: wrong data with the right CRC", IDENTITY, 0,
+            SUITE, "LDPC: undetected errors (CRC matches)", IDENTITY, 0,
             sum(point.silent for point in points), "frames", 0,
             "LDPC, all frames of the curve", trials=sum(point.frames for point in points),
         )
@@ -242,8 +242,9 @@ def crossing(points: list[FramePoint]) -> float | None:
 
 
 def limit_rows(points: list[FramePoint]) -> list[Row]:
-    """Return rows that compare the numbers of correctable bits in the presets with the LDPC code,
-    and a row for the raw bit error rate at which the frame error rate is TARGET.
+    """Return rows that compare the numbers of correctable bits in the presets with the LDPC code.
+    Also return a row that compares two raw bit error rates: the published limit ASSUMED, and the
+    rate at which the frame error rate is TARGET (omitted if no two points enclose TARGET).
 
     The number for the LDPC code is the number of correctable bits with which the capability model
     has the measured frame error rate of the code. If no frame of a point fails, the row of this

@@ -173,8 +173,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Trained:
-    """A cluster without interference by other programs, and the tuned batch size of each node,
-    int64[nodes]."""
+    """A cluster before the simulated interference by other programs, and the tuned batch size of
+    each node, int64[nodes]. With ``taken`` of :meth:`of_network`, other programs already use cores
+    of the host."""
 
     fleet: Fleet
     batches: np.ndarray
@@ -399,8 +400,9 @@ def return_rows() -> Iterator[Row]:
 
 
 def laguna_rows() -> Iterator[Row]:
-    """Yield the rows of training MobileNetV2 on a host with 36 Laguna drives: speed and energy per
-    image, with and without other programs on the host."""
+    """Yield the rows of training MobileNetV2 on a host alone, and on a host with 36 Laguna drives:
+    speed and energy per image without other programs. For the host with the drives, also yield the
+    speeds and batches while other programs use TAKEN cores of the host."""
     alone, trained = (Trained.of_network("mobilenetv2", drives=drives) for drives in (0, DRIVES))
     left = CORES - TAKEN
     yield row("host alone", IDENTITY, ALONE, untuned(alone, CORES), GIVEN, tolerance=EXACT)

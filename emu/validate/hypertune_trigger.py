@@ -23,8 +23,9 @@ SUITE = "hypertune"
 EPOCHS = 1000
 """Number of epochs in which batch changes without a decline are counted."""
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
-"""Noise of the values that nodes report in these runs. Standard deviations: 5 % of the speed, and
-0.02 for the fraction of free cores (0 to 1)."""
+"""Noise of the values that nodes report in every run with HyperTune's decisions, also in those of
+hypertune.py. Standard deviations: 5 % of the speed, and 0.02 for the fraction of free cores (0 to
+1)."""
 QUIET = (
     f"required property, not published: no decline, 5 % noise, {EPOCHS:,} epochs of 100 steps; a "
     "change would end an epoch"

@@ -63,7 +63,8 @@ class Tolerance:
     collections: float | None = None
     latency: float | None = None
     """Tolerance of the IOPS and of the mean latency in the second half of a run with garbage
-    collection; None to show these values without a check."""
+    collection. If None, the latency is shown without a check, and the IOPS have the tolerance
+    ``rate``."""
     reason: str = (
         "tolerances stated before the comparison: rate and mean 1 % for recorded addresses, 3 % "
         "for own addresses, because both draws are equally valid; p99 5 % and 10 %, because 20 of "

@@ -94,7 +94,7 @@ model does not also return a shape."""
 
 
 def ndpipe_rows(progress: Progress, network: str | None = None) -> list[Row]:
-    """Return all rows of the suite, or with ``network`` only the cuts of a torch model.
+    """Return all rows of the suite. With ``network``, return only the rows of a torch model's cuts.
 
     ``network``: FILE.py:FUNCTION (see :func:`read_network`).
     """
@@ -353,7 +353,7 @@ def _descent(start: float, goal: float) -> tuple[int, float]:
 def claim_rows() -> Iterator[Row]:
     """Yield the rows that compare two claims of NDPipe with the model, under stated assumptions:
     the typical system takes 1.8x the time and 1.7x the cost of training with NDPipe. Also yield the
-    numbers of stores at which the model gives 1.8x."""
+    smallest numbers of stores with which NDPipe is at least 1.8x as fast in the model."""
     net = network("resnet50")
     count = round(STORES)
     store, tuner, host, plain = (server(n) for n in ("store", "tuner", "host", "plain-store"))

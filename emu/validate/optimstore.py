@@ -4,8 +4,9 @@ Owns the rows of this suite and the kind of each row: fitted, checked, following
 shown. Does not own paths or presets. Source: OptimStore (HPCA 2023).
 
 The rows of the preset R1 are of all kinds; the fit and check rows of R2 are only shown. The
-simulated model is large enough to include the cost of erases. A test checks that a model of 2
-billion parameters has the same speedups and the same bytes programmed per parameter within 1.5 %.
+simulated model is large enough to include the cost of erases. A test checks that a larger model
+(up to 2 billion parameters) has the same speedups and the same bytes programmed per parameter
+within 1.5 %.
 """
 
 from __future__ import annotations
@@ -280,8 +281,8 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
 
 def deepstore_budget(cfg: Config) -> str:
     """Return a text that states whether DeepStore's speedup of 1.1x and OptimStore's speedup of
-    2.8x can both hold. The calculation assumes that all dies of a channel work in lockstep, and
-    compares the times in which each of them processes one stripe."""
+    2.8x can both hold. The calculation assumes that all dies of a channel work in lockstep. It
+    compares the times of DeepStore and of OptimStore for one stripe on every die of a channel."""
     flash, ways = cfg.flash, cfg.flash.dies_per_channel
     page = (flash.page_bytes / flash.bus_bytes_per_s + flash.t_command_ps / PS_PER_S) * 1e6
     passes = 5 * flash.page_bytes / flash.bus_bytes_per_s * 1e6
@@ -305,9 +306,9 @@ def deepstore_budget(cfg: Config) -> str:
 
 
 def queue_budget(cfg: Config) -> str:
-    """Return a text that derives the required number of pages in flight per channel. With this
-    number, on a channel that is always busy, reads and writes wait for the published fractions of
-    their latencies."""
+    """Return a text that derives the required number of pages in flight per channel, once for reads
+    and once for writes. With this number, on a channel that is always busy, the wait is the
+    published fraction of the latency."""
     flash = cfg.flash
     page = flash.page_bytes / flash.bus_bytes_per_s * 1e6
     found = {

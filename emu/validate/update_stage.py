@@ -82,8 +82,8 @@ class Stage:
 
     @property
     def all_j(self) -> float:
-        """Typical energy of drives, host and waiting accelerator in the update stage (J). The
-        energy of host DRAM is that of the whole step."""
+        """Typical energy of the drives, the host and the waiting accelerator in the update stage
+        (J). Only the energy of host DRAM is that of the whole step."""
         return self.energy.storage_and_host[1]
 
     @property

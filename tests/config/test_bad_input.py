@@ -170,7 +170,7 @@ def test_an_override_names_the_command_line_and_a_key_is_set_once():
     [
         ("newprot", ['"newprot"', "nearest: newport", "or a path that ends in .toml"]),
         ("Newport", ["nearest: newport"]),
-        ("", ["unknown preset", "use 7450, ", "or a path that ends in .toml"]),
+        ("", ["unknown preset", "use one of 7450, ", "or a path that ends in .toml"]),
         ("new-port", ["unknown preset", "nearest: newport (of 7450, "]),
         ("a\nb", ["unknown preset"]),
         ("missing.toml", ["missing.toml", "no such file"]),

@@ -308,8 +308,12 @@ def test_bad_input():
     bad("no core left", load=gone)
     bad("node 9", load=Load(np.array([1.0]), np.array([9]), np.array([8.0])))
     bad("private samples are more than its share", private=10_000)
-    with pytest.raises(InputError, match="must be at least 1 for each of the 7 nodes"):
-        simulation(fleet(), pieces=np.zeros(7, np.int64))
+    for pieces, words in (
+        (np.zeros(7, np.int64), "node 0: 0 micro-batches; must be at least 1"),
+        (np.ones(6, np.int64), r"micro-batches have shape \(6,\): must be \(7,\)"),
+    ):
+        with pytest.raises(InputError, match=words):
+            simulation(fleet(), pieces=pieces)
     with pytest.raises(InputError, match="0 steps"):
         simulation(fleet()).run(0)
     with pytest.raises(InputError, match="has no host"):

@@ -165,7 +165,7 @@ def test_options_belong_to_one_suite(suites, name):
         (FIT, {"published": None}, "published = None"),
         (FIT, {"constants": ()}, "a fit row must name at least one constant"),
         (CHECK, {"constants": ("host.adam",)}, "other rows must not name any"),
-        ("seen", {}, "the kind is unknown; use one of check, fit, shown, identity"),
+        ("seen", {}, "kind 'seen' is unknown; use one of check, fit, shown, identity"),
     ],
 )
 def test_a_row_without_what_its_kind_must_have_is_refused(kind, changes, words):

@@ -109,7 +109,7 @@ def test_refused(backend):
             pages(kernel, good, page, np.array(order))
     coded = get("adam", backend=backend, format="int8_linear")
     arrays = [good[0], good[1], *coded.zeros(4096)]
-    with pytest.raises(KernelError, match="a multiple of 256"):
+    with pytest.raises(KernelError, match="for 8-bit states, be a multiple of 256"):
         pages(coded, arrays, 128, np.arange(3))
     with pytest.raises(KernelError, match="share memory"):
         one(kernel, good[0], good[0], *good[2:])

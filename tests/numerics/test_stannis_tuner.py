@@ -135,7 +135,7 @@ def test_a_step_waits_for_the_slowest():
         (((4, math.inf),), "inf samples/s at batch 4"),
         (((0, 1.0),), "batch 0; must be at least 1"),
         (((4, 1.0), (4, 2.0)), "batch 4; must be at least 5"),
-        (((4, 1.0), (8, 2.0)), "batch 8 takes no longer than batch 4"),
+        (((4, 1.0), (8, 2.0)), "a batch of 8 takes 4 s, and a batch of 4 takes 4 s"),
     ],
 )
 def test_bad_curves(points, words):

@@ -146,7 +146,9 @@ def test_other_files_are_refused(tmp_path, content, words):
         ((*OPTIONS, "fsync"), "1", "flushes"),
         ((*OPTIONS, "iodepth_batch"), "8", "batches"),
         ((*OPTIONS, "iodepth_batch"), "0", "batches"),  # of iodepth requests
-        ((*OPTIONS, "percentage_random"), "0", "mixed offsets"),  # sequential
+        ((*OPTIONS, "percentage_random"), "0", "sequential offsets"),
+        ((*OPTIONS, "percentage_random"), "50", "sequential offsets"),
+        ((*OPTIONS, "iodepth_batch_submit"), "0", "batches"),
         ((*OPTIONS, "sync"), "dsync", "flushes"),
         ((*OPTIONS, "random_distribution"), "zipf:1.2", "random_distribution = zipf"),
         ((*OPTIONS, "iodepth"), "many", "must be a whole number of at least 1"),
@@ -169,7 +171,7 @@ def test_microseconds_of_fio_2_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"),
     [("zonemode", "none"), ("rate_iops", "0"), ("iodepth_batch", "1"), ("percentage_random", "100"),
-     ("iodepth_batch_complete_min", "0"), ("sync", "none")],
+     ("iodepth_batch_complete_min", "0"), ("iodepth_batch_complete", "0"), ("sync", "none")],
 )  # fmt: skip
 def test_options_without_effect_are_taken(tmp_path, name, value):
     assert read(tmp_path, changed((*OPTIONS, name), value))

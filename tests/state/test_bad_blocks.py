@@ -7,6 +7,7 @@ from ondie.emu.engine.core import counters as stats
 from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.nvme import command as queues
+from ondie.emu.nvme import injected_faults
 from ondie.emu.units import InputError
 from tests.state.small import PAGE, commands, config, counter, device, random_writes
 
@@ -132,6 +133,22 @@ def test_a_failed_program_retires_no_pinned_block():
     assert counter(d, stats.BAD_BLOCKS) > 0
     assert (d.arrays.block.state[pinned] == mapping.FULL).all()
     np.testing.assert_array_equal(d.arrays.l2p[0, some], places)
+
+
+def test_a_block_that_is_pinned_no_longer_waits_to_be_retired():
+    """Free blocks are marked as failed, and pages that are read before they were written then come
+    into them: they stay, and are no longer counted as blocks to be retired."""
+    d = device(**SHAPE | {"ftl__unwritten": "as_written", "ftl__program_failures": 1e-9})
+    d.arrays.dev.spare[0] = 200
+    marked = injected_faults.fail_spare_blocks(d.arrays, d.geometry)
+    waiting = int(d.arrays.pool.retiring.sum())
+    assert marked == waiting > 0
+    d.submit(commands([(READ, lpn, 1) for lpn in range(0, d.lpns, 4)]))
+    d.run()
+    d.check()
+    retire = d.arrays.block.retire
+    assert (retire == mapping.PINNED).any()
+    assert d.arrays.pool.retiring.sum() == (retire == mapping.FAILED_PROGRAM).sum() < waiting
 
 
 @UNITS

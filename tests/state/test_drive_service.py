@@ -331,9 +331,11 @@ def test_a_short_batch_does_not_wait_for_a_long_one():
             held.wait(SECONDS)
 
     with Service(drive) as service:
-        while not begun.is_set():
+        for _ in range(100):
             service.submit(long[:1]).add_done_callback(hold)
-            begun.wait(0.2)
+            if begun.wait(0.2):
+                break
+        assert begun.is_set()
         service.submit(long[:1]).add_done_callback(lambda done: left.append(drive.outstanding))
         service.submit(long)
         held.set()

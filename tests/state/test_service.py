@@ -423,7 +423,7 @@ def tagged(tag: int) -> np.ndarray:
         (lambda d: d.stored(10**6), "unit = 1000000: must be from 0 to"),
         (lambda d: d.read(0, 1 << 50), "size = 1125899906842624"),
         (lambda d: d.read(1 << 70, 512), "offset = 1180591620717411303424"),
-        (lambda d: d.start([]), "cannot move this drive.s data"),
+        (lambda d: d.start([]), "plans cannot move this drive's data; use a drive without payload"),
         (lambda d: d.fill(0, 0, 8), "filled pages have no contents"),
         (lambda d: setattr(d, "buffer", None), "buffer of type NoneType"),
         (lambda d: setattr(d, "buffer", np.array([None] * 64)), "buffer of type ndarray"),

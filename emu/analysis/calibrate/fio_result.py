@@ -39,7 +39,7 @@ REFUSED = {
     "zonemode": "zones", "latency_target": "a varying depth", "iodepth_low": "a varying depth",
     "iodepth_batch": "batches", "iodepth_batch_submit": "batches",
     "iodepth_batch_complete": "batches", "iodepth_batch_complete_min": "batches",
-    "iodepth_batch_complete_max": "batches", "percentage_random": "mixed offsets",
+    "iodepth_batch_complete_max": "batches", "percentage_random": "sequential offsets",
     "serialize_overlap": "held requests", "cmdprio_percentage": "priorities",
 }  # fmt: skip
 """Options of fio that prevent a job from being a closed loop of equal requests. Each value

@@ -56,8 +56,8 @@ FIRST_RADIUS, LARGEST_RADIUS = 0.7, 1.5
 """First and largest radius within which the linear model is used, in logarithms of the
 constants."""
 UNDETERMINED = 0.3
-"""Standard error of a constant, in logarithms, above which the measured points do not determine the
-constant."""
+"""Standard error of the natural logarithm of a constant above which the measured points do not
+determine the constant."""
 SAME = 2.0
 """Largest increase of the cost of the fit, in multiples of max(misfit, 1), at which an undetermined
 constant is reset to its value in the preset. The misfit is the sum of the squared weighted
@@ -475,8 +475,8 @@ class Fit:
         return squares / max(rows - len(x), 1)
 
     def jackknife(self, surface: Surface, x: F64) -> F64:
-        """Return the standard errors of the constants in logarithms, float64[n], from fits of the
-        linear model, one per point. Each fit omits one point (jackknife; Tukey, 1958)."""
+        """Return the standard errors of the natural logarithms of the constants, float64[n], from
+        fits of the linear model. Each fit omits another point (jackknife; Tukey, 1958)."""
         left = [self.solve(surface, x, LARGEST_RADIUS, rows=self.point != i) for i in self.chosen]
         count = len(left)
         return np.sqrt((count - 1) * np.var(left, axis=0))

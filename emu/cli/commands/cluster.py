@@ -38,7 +38,7 @@ fleet_options = add_options(
     click.option("--allocator", default="paper", show_default=True,
                  help="Tune the batches by this rule: paper (Algorithm 1), equal (equal step "
                       "times), or best (most samples per second)."),
-    click.option("--margin", type=float, metavar="SHARE",
+    click.option("--margin", type=float, metavar="FRACTION",
                  help="With --allocator paper, let the step times of the other nodes exceed that "
                       "of the reference node by this fraction.  [default: 0.2]"),
     click.option("--reference", metavar="slowest|influential",
@@ -47,7 +47,7 @@ fleet_options = add_options(
     click.option("--most-micro-batches", type=WHOLE, metavar="N",
                  help="With --allocator best, process at most N micro-batches per node between two "
                       "gradient exchanges.  [default: 4, or 64 with --overhead]"),
-    click.option("--overhead", type=float, metavar="SHARE",
+    click.option("--overhead", type=float, metavar="FRACTION",
                  help="With --allocator best, exchange gradients so rarely that the exchanges take "
                       "at most this fraction of the run time."),
     click.option("--method", default="accumulate", show_default=True,
@@ -107,9 +107,9 @@ def plan(**values: Any) -> None:
                    "columns are seconds,node,cores.")  # fmt: skip
 @click.option(
     "--draw-load",
-    metavar="SHARE,SECONDS",
-    help="Draw the load of every node at random. SHARE is the share of the time under load, and "
-    "SECONDS is the mean duration of a burst.",
+    metavar="FRACTION,SECONDS",
+    help="Draw the load of every node at random. FRACTION is the fraction of the time under "
+    "load, and SECONDS is the mean duration of a burst.",
 )
 @click.option("--members", type=click.Path(path_type=Path), metavar="CSV",
               help="Read membership events (join, leave, die) from this file; its columns are "
@@ -133,8 +133,8 @@ def plan(**values: Any) -> None:
     help="Vary the step time of each node from step to step. X, for example 0.05, is the standard "
     "deviation of the natural logarithm of the step time.",
 )
-@click.option("--stragglers", type=float, default=0.0, show_default=True, metavar="SHARE",
-              help="Let this share of a node's steps take twice the usual time.")  # fmt: skip
+@click.option("--stragglers", type=float, default=0.0, show_default=True, metavar="FRACTION",
+              help="Let this fraction of a node's steps take twice the usual time.")  # fmt: skip
 @click.option(
     "--no-reading",
     is_flag=True,

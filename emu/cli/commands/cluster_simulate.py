@@ -131,7 +131,9 @@ def _load(given: SimulateOptions, request: Request) -> Load | Spells | None:
     try:
         share, spell = (float(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"--draw-load {text!r}: must be SHARE,SECONDS, such as 0.2,120") from None
+        raise InputError(
+            f"--draw-load {text!r}: must be FRACTION,SECONDS, such as 0.2,120"
+        ) from None
     spells = Spells(spell, share, given.seed)
     spells.check(request.fleet.nodes, given.steps * request.chosen.step_s)
     return spells

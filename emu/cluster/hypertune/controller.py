@@ -75,7 +75,7 @@ class Rule:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type in ("float", "int") and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{field.name} {value}: must be at least 0")
+                raise InputError(f"{field.name} {value}: must be finite and at least 0")
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class HyperTune:
         if cpu is not None:
             if cpu.shape != (nodes,):
                 raise InputError(
-                    f"{cpu.size} shares of free cores for {nodes} nodes: must be one per node"
+                    f"{cpu.size} fractions of free cores for {nodes} nodes: must be one per node"
                 )
             _every("free cores", cpu, np.isnan(cpu) | (cpu >= 0) & (cpu <= 1), "from 0 to 1")
 

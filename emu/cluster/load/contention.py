@@ -50,19 +50,19 @@ class Slowdown:
         for share, ratio in self.points:
             if not (0 < share < 1 and 0 < ratio <= 1):
                 raise InputError(
-                    f"speed {ratio} on {share} of the cores: the share of cores must be between "
+                    f"speed {ratio} on {share} of the cores: the fraction of cores must be between "
                     f"0 and 1, and the relative speed above 0 and at most 1"
                 )
             if share <= before[0] or ratio < before[1]:
                 raise InputError(
                     f"speed {ratio} on {share} of the cores, after {before[1]} on {before[0]} of "
-                    f"the cores: the shares of cores must ascend, and the speeds must not fall"
+                    f"the cores: the fractions of cores must ascend, and the speeds must not fall"
                 )
             before = share, ratio
         if not self.points:
             raise InputError(
-                "points = (): a speed on fewer cores is missing; give at least one pair (share of "
-                "the cores, relative speed)"
+                "points = (): a speed on fewer cores is missing; give at least one pair "
+                "(fraction of the cores, relative speed)"
             )
 
     def ratio(self, share: np.ndarray) -> np.ndarray:

@@ -51,7 +51,8 @@ class Spells:
     def __post_init__(self) -> None:
         if not 0 < self.busy_s < np.inf:
             raise InputError(
-                f"mean duration of a period of random load: {self.busy_s} s; must be more than 0"
+                f"mean duration of a period of random load: {self.busy_s} s; must be a finite "
+                "number above 0"
             )
         if not 0 < self.share < 1:
             raise InputError(

@@ -64,7 +64,7 @@ def record(
     """
     for name, value in (("seconds", seconds), ("every", every_s)):
         if not 0 < value < np.inf:
-            raise InputError(f"--{name} {value}: must be more than 0")
+            raise InputError(f"--{name} {value}: must be a finite number above 0")
     whole = cores or os.cpu_count() or 1
     try:
         busy, total = counted(read())

@@ -76,7 +76,9 @@ class Load:
         """
         for at, node, taken in zip(self.seconds, self.node, self.cores, strict=True):
             if not 0 <= at < np.inf:
-                raise InputError(f"load on node {node} at {at} s: the time must be at least 0 s")
+                raise InputError(
+                    f"load on node {node} at {at} s: the time must be finite and at least 0 s"
+                )
             if not 0 <= node < len(cores):
                 raise InputError(f"load on node {node}: node must be from 0 to {len(cores) - 1}")
             if not 0 <= taken <= cores[node]:

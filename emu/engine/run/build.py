@@ -155,13 +155,12 @@ def build(
     ``reservoir_planes``: planes per super-page, or 0 for all planes of a die. ``queue_depth``:
     queue depth that replaces the default, which is the smaller of the host's and the drive's queue
     depth. ``timeline``: maximum number of intervals that the timeline stores. ``destage``: sizes of
-    MQSim's destage buffer, which replaces the data cache, or None to keep the data cache. The
-    destage buffer is for requests through queue pairs whose data is transferred per command.
-    ``adapter``: number of entries of a single queue that all pairs share, or 0 if there is no such
-    queue. A completion of this queue takes as much host time as a submission. ``entries``: number
-    of entries of each pair's submission queue, of which one stays free. ``budget``: minimum number
-    of transactions for outstanding work. ``maps``: (number of zones with translation pages in
-    separate blocks, number of cached mapping tables).
+    MQSim's destage buffer (for queue pairs whose data is transferred per command), which replaces
+    the data cache, or None to keep the data cache. ``adapter``: number of entries of a single queue
+    that all pairs share, or 0 if there is no such queue. A completion of this queue takes as much
+    host time as a submission. ``entries``: number of entries of each pair's submission queue, of
+    which one stays free. ``budget``: minimum number of transactions for outstanding work. ``maps``:
+    (number of zones with translation pages in separate blocks, number of cached mapping tables).
 
     Raises InputError if the reservoir is too small for its super-pages.
     """

@@ -1,7 +1,7 @@
-"""Host's relay of the TCP/IP tunnel through vendor-specific NVMe commands: a state machine.
+"""The host's relay of the TCP/IP tunnel through vendor-specific NVMe commands: a state machine.
 
 Owns the state of the host's end of one tunnel. Does not own the state of the drive's end
-(device.py), the fields of the protocol (protocol.py), commands in flight and their repetition
+(device.py), the fields of the protocol (protocol.py), commands in flight and their retries
 (flight.py), framing (framing.py) or the cost (cost.py). The relay does no I/O and has no clock: its
 inputs are packets, completions and times (ps), and its outputs are commands and events.
 Source: see protocol.py.

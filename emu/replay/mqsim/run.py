@@ -97,8 +97,8 @@ def check(drive: Drive, scenario: Scenario) -> None:
 
 
 def remarks(scenario: Scenario) -> list[str]:
-    """Return the remarks that are printed before a scenario runs, one for each ignored parameter or
-    note."""
+    """Return the remarks that are printed before a scenario runs, one for each ignored parameter
+    and one for each note about ignored input."""
     ignored = [(key.p.name, key.p.ignored) for key in parameters(Drive) if key.p.ignored]
     lines = [f"ignored: {name}: {why}" for name, why in ignored]
     return lines + [f"ignored: {note}" for note in scenario.skipped]

@@ -81,10 +81,10 @@ def case_rows(
     peer: Path, case: mqsim_cases.Case, folder: Path, quick: bool, progress: Callable[[str], object]
 ) -> list[Row]:
     """Run MQSim and this engine on a case, and return the rows. The number of requests of the case
-    is multiplied such that the event loop of MQSim runs for at least LEAST_S (QUICK_S if
-    ``quick``).
+    is multiplied so that MQSim runs for at least LEAST_S (QUICK_S if ``quick``): its event loop, or
+    the whole command if MQSim does not report the time of the loop.
 
-    The time of each program is that of the faster of two runs, or of one run if ``quick`` is True.
+    Each time of a program is the smaller time of two runs, or that of one run if ``quick`` is True.
     """
     least = QUICK_S if quick else LEAST_S
     progress(f"{case.name}: MQSim")
