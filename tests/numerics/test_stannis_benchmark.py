@@ -128,7 +128,7 @@ def full(batch: int) -> float:
         (lambda: benchmark("csd", lambda b: float("nan"), [2]), "csd: batch 2 took nan s"),
         (lambda: benchmark("csd", full, [2]), "csd: a batch of 1 does not fit"),
         (lambda: benchmark("csd", lambda b: 1 / b, [2, 8]).fit(), "csd: time does not grow"),
-        (lambda: benchmark("csd", lambda b: 1 / b, [2, 8]).engine(), "csd: batch 8 takes no"),
+        (lambda: benchmark("csd", lambda b: 1 / b, [2, 8]).engine(), "a batch of 8 takes 0.125 s"),
     ],
 )
 def test_bad_benchmarks(call, words):

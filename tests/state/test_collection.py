@@ -222,7 +222,7 @@ def test_the_least_spare_blocks_of_a_drive(blocks, changes, missing):
     batch["stream"] = rng.integers(0, d.cfg.ftl.write_streams, len(batch))
     d.submit(batch)
     if less:
-        with pytest.raises(InputError, match=f"; {blocks} may be open or reserved"):
+        with pytest.raises(InputError, match=f", but {blocks} may be open or reserved"):
             check_spare(d.cfg, geometry, d.arrays.cfg)
     if missing == "block":
         with pytest.raises(InputError, match="device 0 is full"):
